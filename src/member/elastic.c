@@ -138,25 +138,9 @@ static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *
 
 static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *f)
 {
-    const ddp__elastic *el = e->elastic;
-    const ddp__elastic_peer *ep = &el->peer[peer];
-
     if (e->peers[peer].out_of_world) return 1;
-    switch (f->type) {
-    case DDP__FRAME_STATE:
-    case DDP__FRAME_EPOCH: return e->closing;
-    case DDP__FRAME_PART:
-    case DDP__FRAME_SUM:
-    case DDP__FRAME_RESULT:
-    case DDP__FRAME_DONE:
-    case DDP__FRAME_WANT: break;
-    case DDP__FRAME_DATA:
-    case DDP__FRAME_CREDIT:
-        if (f->p2p) return 0;
-        break;
-    default: return 0;
-    }
-    return e->frozen || ep->marked != el->view.ballot;
+    if (f->type == DDP__FRAME_STATE || f->type == DDP__FRAME_EPOCH) return e->closing;
+    return ddp__of_epoch(f) && (e->frozen || e->elastic->peer[peer].marked != e->elastic->view.ballot);
 }
 
 /* ---- the membership ---- */
@@ -260,12 +244,10 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
         el->attach_user = user;
         ddp__notify(e);
         while (el->admit < 3 && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) {
-            if (err) *err = e->error;
-            status = e->error.code;
-        } else if (el->admit == 4) {
+        status = e->error.code;
+        if (status != DDP_OK && err) *err = e->error;
+        if (status == DDP_OK && el->admit == 4)
             status = ddp__fail(err, DDP_PEER_LOST, "worker %d was lost while it joined", id);
-        }
         el->admit = 0;
     }
     pthread_mutex_unlock(&e->lock);
@@ -276,19 +258,17 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
     double until = ddp_now() + timeout_s;
-    ddp_status status = DDP_OK;
+    ddp_status status;
     int late = 0;
 
     if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world is joined: set min_world");
     pthread_mutex_lock(&e->lock);
     while (e->epoch.changes == 0 && e->error.code == DDP_OK && !late && e->cfg.joining)
         late = ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT;
-    if (e->error.code != DDP_OK) {
-        if (err) *err = e->error;
-        status = e->error.code;
-    } else if (e->cfg.joining && e->epoch.changes == 0) {
+    status = e->error.code;
+    if (status != DDP_OK && err) *err = e->error;
+    if (status == DDP_OK && e->cfg.joining && e->epoch.changes == 0)
         status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank, timeout_s);
-    }
     pthread_mutex_unlock(&e->lock);
     return status;
 }

@@ -142,6 +142,7 @@ DDP_LIB int  ddp__bit_count(uint64_t bits);
 DDP_LIB void ddp__edge_add(ddp__word *w, int a, int b);
 DDP_LIB void ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
 DDP_LIB const char *ddp__epoch_why(const ddp__engine *e, int peer);
+DDP_LIB int  ddp__of_epoch(const ddp__frame *f); /* it counts in the epoch alone in which it was sent */
 DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* lets go of all that is half done */
 /* Begins an epoch: table is what its workers have completed. */
 DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now);

@@ -102,13 +102,9 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
         ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
     }
-}
-
-static int ddp__place_sane(const ddp__join_place *p)
-{
-    return p->world >= 2 && p->world <= DDP__JOIN_WORLD && p->coordinator >= 0 &&
-           p->coordinator < p->world && p->min_world > 0 &&
-           (p->code != DDP__JOIN_OK || (p->id >= 0 && p->id < p->world));
+    if (p->world < 2 || p->world > DDP__JOIN_WORLD || p->coordinator < 0 || p->coordinator >= p->world ||
+        p->min_world < 1 || (p->code == DDP__JOIN_OK && (p->id < 0 || p->id >= p->world)))
+        p->code = DDP__JOIN_LATER; /* it makes no sense */
 }
 
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
@@ -125,7 +121,6 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
         int fd = ddp__joiner_request(j, &at, request, b, sizeof b, limit, why);
         if (fd < 0) return DDP__JOIN_LATER;
         ddp__place_read(b, &j->place);
-        if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
             for (int r = 0; r < j->place.world; r++) /* asked first, should this be lost */

@@ -30,8 +30,7 @@ void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 {
     ddp__elastic *el = e->elastic;
 
-    if (e->peers[peer].out_of_world || e->peers[peer].left) return;
-    if (el->own.edge[e->rank] >> peer & 1) return;
+    if (e->peers[peer].out_of_world || e->peers[peer].left || el->own.edge[e->rank] >> peer & 1) return;
     if (!el->peer[peer].why[0]) snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
     if (el->lost_at < 0) el->lost_at = ddp_now();
     ddp__edge_add(&el->own, e->rank, peer);
@@ -49,6 +48,12 @@ const char *ddp__epoch_why(const ddp__engine *e, int peer)
 /* ---- letting go ---- */
 
 static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME_CREDIT && !f->p2p; }
+
+int ddp__of_epoch(const ddp__frame *f)
+{
+    return ddp__is_collective(f) || (f->type == DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE ||
+           f->type == DDP__FRAME_WANT;
+}
 
 /* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
  * since its memory will be written, and given back, before the peer has taken it all. */
@@ -121,9 +126,7 @@ static void ddp__controls_drop(ddp__engine *e)
 
     for (int i = 0; i < e->control_count; i++) {
         ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
-        int drop = (c->f.type == DDP__FRAME_CREDIT && !c->f.p2p) ||
-                   c->f.type == DDP__FRAME_DONE || c->f.type == DDP__FRAME_WANT;
-        if (!drop) e->control[(e->control_first + n++) % e->control_room] = *c;
+        if (!ddp__of_epoch(&c->f)) e->control[(e->control_first + n++) % e->control_room] = *c;
     }
     e->control_count = n;
 }
@@ -189,9 +192,9 @@ static void ddp__peers_renew(ddp__engine *e)
         if (!p->out_of_world || !was) continue;
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
-            if (!p->paired[i]) continue;
-            ddp__op_text(e, p->paired[i], text, sizeof text);
-            ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r, text);
+            if (p->paired[i])
+                ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
+                           ddp__op_text(e, p->paired[i], text, sizeof text));
         }
     }
 }
