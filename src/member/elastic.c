@@ -1,5 +1,4 @@
-/* The membership of an elastic world: what an engine asks of it, and how workers come in; and
- * the frames of the search for the next epoch: what a worker knows, and the decision. */
+/* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the search. */
 #include "member/elastic.h"
 #include "wire/hello.h"
 

@@ -1,10 +1,10 @@
 /* The search for the next epoch, when a worker is lost or comes.
  *
- * Everybody gossips who has lost whom, computes from it who could go on together, and votes for
- * that set, once per round. The lowest of the set decides when all of it have voted for it; who
- * reads the decision passes it on. A set must hold a majority of the last epoch, and of every set that one of
- * its members has voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev
- * 1997, Dynamic voting for consistent primary components.) tests/member/model has this as a model. */
+ * Everybody gossips who has lost whom, computes from it who could go on together, and votes for that set, once per
+ * round. The lowest of the set decides when all of it have voted for it; who reads the decision passes it on. A set
+ * must hold a majority of the last epoch, and of every set that one of its members has voted for since: that one may
+ * have begun unseen. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for consistent primary components.)
+ * tests/member/model has this as a model. */
 #include "member/elastic.h"
 
 /* ---- who could go on ---- */

@@ -1,8 +1,7 @@
-/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks
- * at the door. None of them touches the training; they leave wishes for its thread and wait. */
+/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at the door.
+ * None of them touches the training; they leave wishes for its thread and wait. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
 #include "base/thread.h"
 #include "member/elastic.h"
 #include "member/join.h"

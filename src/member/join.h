@@ -1,11 +1,10 @@
 /* A worker that comes while a run goes on (docs/elastic-join.md).
  *
- *   newcomer -> any door         JOIN_ASK hello and request ENTER; who is not the coordinator names it.
- *                                It gets an id, its layout is compared, and the connection stays open
- *                                as long as it lives
- *   newcomer -> donor's door     the same with TAKE from an offset; a clone made at a period's end
- *   newcomer -> every door       JOIN_MESH hello: the connection of its entry
- *   newcomer -> coordinator      ready; one or two periods later all members admit it */
+ *   newcomer -> any door      JOIN_ASK hello and request ENTER; who is not the coordinator names it. It gets an id, its
+ *                             layout is compared, and the connection stays open as long as it lives
+ *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end
+ *   newcomer -> every door    JOIN_MESH hello: the connection of its entry
+ *   newcomer -> coordinator   ready; one or two periods later all members admit it */
 #ifndef DDP_MEMBER_JOIN_H
 #define DDP_MEMBER_JOIN_H
 

@@ -63,21 +63,25 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
 }
 
 /* Asks at a member's door: a connection on which the n bytes of the answer have come, or -1. */
-static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, const unsigned char *request, unsigned char *b,
-                               size_t n, double until, char *why)
+static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+                               unsigned char *b, size_t n, double until, char *why)
 {
-    unsigned char hello[DDP__HELLO_BYTES];
+    unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST], *request = out + DDP__HELLO_BYTES;
     int fd = ddp__joiner_dial(j, door, until, why);
     ddp__hello self;
     size_t got = 0;
 
     if (fd < 0) return -1;
     memset(&self, 0, sizeof self);
+    memset(out, 0, sizeof out);
     self.version = DDP__PROTOCOL;
     self.run_id = j->c.run_id;
-    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, hello);
-    if (ddp__stream_send_all(j->c.tls, fd, hello, sizeof hello, ddp_now() + 5) == 0 &&
-        ddp__stream_send_all(j->c.tls, fd, request, DDP__JOIN_REQUEST, ddp_now() + 5) == 0) {
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, out);
+    ddp__hello_put(request, verb, 4);
+    ddp__hello_put(request + 4, (uint64_t)(wanted + 1), 4);
+    ddp__hello_put(request + 8, j->have, 8);
+    ddp__hello_put(request + 16, j->number, 8);
+    if (ddp__stream_send_all(j->c.tls, fd, out, sizeof out, ddp_now() + 5) == 0) {
         while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
         if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8)) return fd;
     }
@@ -110,15 +114,12 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
 static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
 {
-    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
+    unsigned char b[DDP__JOIN_PLACE];
     ddp__addr at = *door;
 
-    memset(request, 0, sizeof request);
-    ddp__hello_put(request, DDP__JOIN_ENTER, 4);
-    ddp__hello_put(request + 4, (uint64_t)(wanted + 1), 4);
     for (int turn = 0; turn < 3 && at.size; turn++) {
         double limit = ddp_now() + 5 < until ? ddp_now() + 5 : until;
-        int fd = ddp__joiner_request(j, &at, request, b, sizeof b, limit, why);
+        int fd = ddp__joiner_request(j, &at, DDP__JOIN_ENTER, wanted, b, sizeof b, limit, why);
         if (fd < 0) return DDP__JOIN_LATER;
         ddp__place_read(b, &j->place);
         if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
@@ -314,7 +315,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char 
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
-    unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST];
+    unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT];
     ddp_safetensors *f;
@@ -326,11 +327,8 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     for (tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
         int fd;
         if (tries) ddp__sleep_until(ddp_now() + 0.2);
-        memset(request, 0, sizeof request);
-        ddp__hello_put(request, DDP__JOIN_TAKE, 4);
-        ddp__hello_put(request + 8, j->have, 8);
-        ddp__hello_put(request + 16, j->number, 8);
-        fd = ddp__joiner_request(j, &j->place.door[j->donor], request, b, sizeof b, ddp_now() + j->c.op_timeout_s, why);
+        fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
+                                 ddp_now() + j->c.op_timeout_s, why);
         if (fd < 0) continue;
         code = ddp__clone_stream(j, fd, b, most, err);
         ddp__stream_close(j->c.tls, fd);

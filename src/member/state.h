@@ -38,8 +38,7 @@ typedef struct ddp__worker {
     int              layers;
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
-    /* Looks at the small values after they were read and before anything else changes; step: of
-       the manifest, -1 where there is none. */
+    /* Looks at the small values after they were read and before anything else changes; step: of the manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
 
@@ -47,8 +46,7 @@ typedef struct ddp__worker {
 DDP_LIB ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err);
 DDP_LIB void       ddp__worker_free(ddp__worker *s);
 /* Adds an array of floats of a layer (l = layers: of none), named "name.l" or, with b >= 0, "name.l.b". */
-DDP_LIB void       ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data,
-                                  size_t count, int flags);
+DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags);
 /* Adds count small values, zero; where they are, or NULL when memory is short. most: values that a
  * member may tell of a blob. */
 DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type,
