@@ -1,36 +1,256 @@
-/* Saving a checkpoint: every worker its file, and when all are there the lowest live one the
- * manifest; on machines without a shared disk one worker of each writes it. */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
+ * machines without a shared disk on each of them. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "member/checkpoint.h"
+#include "base/core.h"
+#include "member/state.h"
+
+#include <dirent.h>
+
+#define DDP__MANIFEST "dreamddp checkpoint 3"
+
+/* ---- the manifest: what it says, and which run may take it ---- */
+
+typedef struct ddp__manifest {
+    ddp__json  *root;
+    long        step;
+    int         world, period, synchronised, generation;
+    uint64_t    run;
+    const char *strategy, *optimizer, *model;
+    const ddp__json *hash; /* array, one per rank: a text, or null of a lost one */
+} ddp__manifest;
+
+/* words: of each rank what ddp__worker_hash says of its file; 0 of those who are lost. */
+static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
+                               int generation, ddp_error *err)
+{
+    ddp__text t;
+    ddp_status code;
+    uint64_t first = 0;
+    int equal = 1;
+
+    memset(&t, 0, sizeof t);
+    for (int i = 0; i < s->world; i++) {
+        if (!words[2 * i]) continue;
+        if (!first) first = words[2 * i + 1];
+        if (words[2 * i + 1] != first) equal = 0;
+    }
+    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
+                   "%d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
+                   "\"optimizer\": ", s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
+                   generation);
+    ddp__json_string(&t, s->optimizer);
+    ddp__text_addf(&t, ",\n \"hash\": [");
+    for (int i = 0; i < s->world; i++) {
+        if (words[2 * i]) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", words[2 * i]);
+        else ddp__text_addf(&t, "%snull", i ? ", " : "");
+    }
+    ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
+    for (int i = 0; i < s->layers; i++) {
+        ddp__text_addf(&t, "%s", i ? ", " : "");
+        ddp__json_string(&t, s->layer[i]);
+    }
+    ddp__text_addf(&t, "]}\n");
+    code = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
+                    : ddp__file_write(path, t.data, t.size, err);
+    ddp__text_free(&t);
+    return code;
+}
+
+/* m->root is to be freed (ddp__json_free) also after an error. */
+static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
+{
+    static const char *const number[3] = {"step", "world", "period"};
+    static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
+    const char *value[5];
+    const ddp__json *v;
+    long whole[3];
+
+    memset(m, 0, sizeof *m);
+    m->root = ddp__json_read(path, err);
+    if (!m->root) return err->code;
+    for (int k = 0; k < 5; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
+        value[k] = v->string;
+        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
+                             path, v->string);
+    }
+    for (int k = 0; k < 3; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
+        if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
+        whole[k] = (long)v->number;
+    }
+    m->run = (uint64_t)strtoull(value[1], NULL, 16);
+    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
+    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2];
+    v = ddp__json_get(m->root, "generation");
+    m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
+    v = ddp__json_get(m->root, "synchronised");
+    m->synchronised = v && v->kind == DDP__JSON_TRUE;
+    DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
+    if (m->hash->count == m->world && m->world > 0) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
+}
+
+/* Is it of this model, and may this run take it? */
+static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *same,
+                                     ddp_error *err)
+{
+    const ddp__json *layers, *v;
+    int l = 0;
+
+    DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
+    if (layers->count != s->layers)
+        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
+                         path, layers->count, s->layers);
+    for (v = layers->first; v; v = v->next, l++)
+        if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->layer[l]))
+            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
+                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
+    if (strcmp(m->optimizer, s->optimizer))
+        return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
+                         "has %.40s", path, m->optimizer, s->optimizer);
+    *same = m->world == s->world && m->period == s->period && !strcmp(m->strategy, s->strategy);
+    if (*same || m->synchronised) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
+                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
+                     "period %d", path, m->world, m->strategy, m->period, s->world, s->strategy, s->period);
+}
+
+/* Fingerprint of the run and of all its files. */
+static uint64_t ddp__manifest_hash(const ddp__manifest *m)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
+    const ddp__json *v;
+
+    for (v = m->hash->first; v; v = v->next)
+        if (v->kind == DDP__JSON_STRING) h = ddp__hash(h, v->string, strlen(v->string));
+        else h = ddp__hash(h, "", 1);
+    return h;
+}
+
+/* ---- names ---- */
+
+typedef struct ddp__save_path {
+    char data[4096];
+} ddp__save_path;
+
+static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
+
+static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
+{
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(p->data, sizeof p->data, fmt, ap);
+    va_end(ap);
+    if (n > 0 && (size_t)n < sizeof p->data) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
+}
+
+static ddp_status ddp__checkpoint_manifest(ddp__save_path *p, ddp_error *err, const char *folder, long step)
+{
+    return ddp__checkpoint_path(p, err, "%s/step-%012ld/manifest.json", folder, step);
+}
+
+/* The step of a folder's name, -1 if it is none of ours. */
+static long ddp__checkpoint_step(const char *name)
+{
+    long step;
+
+    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step)) return -1;
+    return step;
+}
+
+/* The path of a rank's file. A step that is saved once more must not touch the files that its manifest names
+ * until the new manifest is there: so a rank's file has two names, and each save takes the other one. */
+static ddp_status ddp__checkpoint_shard(ddp__save_path *p, ddp_error *err, const char *folder, long step, int rank,
+                                        int generation)
+{
+    return ddp__checkpoint_path(p, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step, rank,
+                                generation ? "-again" : "");
+}
+
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1 if there
+ * is none. */
+static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *e;
+    ddp__save_path path;
+    ddp_status s = DDP_OK;
+
+    *out = -1;
+    if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
+    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
+        long step = ddp__checkpoint_step(e->d_name);
+        if (step <= *out || step >= below) continue;
+        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
+        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
+    }
+    closedir(dir);
+    return s;
+}
+
+/* ---- what goes ---- */
+
+/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and their
+ * manifest; world 0 keeps none, and the folder goes too. */
+static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
+{
+    ddp__save_path path, at;
+    DIR *dir = NULL;
+    struct dirent *e;
+
+    if (!world && ddp__checkpoint_manifest(&path, NULL, folder, step) == DDP_OK)
+        unlink(path.data); /* first, so that half of a checkpoint is none */
+    if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK) dir = opendir(path.data);
+    while (dir && (e = readdir(dir)) != NULL) {
+        char keep[64];
+        const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
+
+        snprintf(keep, sizeof keep, "rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
+        if ((rank < 0 && strncmp(e->d_name, "manifest.json.tmp.", 18)) ||
+            (rank >= 0 && rank < world && !strcmp(e->d_name, keep)))
+            continue;
+        if (ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK) unlink(at.data);
+    }
+    if (dir) closedir(dir);
+    if (dir && !world) rmdir(path.data); /* with a file of somebody else in it, it stays */
+}
+
+/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 = nothing. */
+static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
+{
+    step++;
+    for (int kept = 0; keep > 0; kept++) {
+        DDP__TRY(ddp__checkpoint_newest(folder, step, kept < keep, &step, err));
+        if (step < 0) break;
+        if (kept >= keep) ddp__checkpoint_sweep(folder, step, 0, 0);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
+{
+    if (mkdir(path, 0777) == 0) return ddp__folder_flush(path, err);
+    if (errno == EEXIST) return DDP_OK;
+    return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
+}
+
+/* ---- what other runs have saved ---- */
 
 typedef struct ddp__saving {
     ddp__worker *s;
     const char *folder;
     int         keep, overwrite;
     int         generation; /* which of their two names this step's files get */
-    uint64_t    mark;       /* in the names of this save's empty files */
-    int         marked;     /* this worker has left one */
-    int         apart;      /* this worker's folder is not that of the lowest live one */
-    ddp__text   path;
     uint64_t   *words;      /* of each worker its ddp__worker_hash, then [world] what it says */
+    ddp__save_path path;
 } ddp__saving;
-
-static uint64_t ddp__number_of_its_own(void)
-{
-    uint64_t v = 0;
-    double now = ddp_now();
-    long pid = (long)getpid();
-    time_t date = time(NULL);
-    FILE *f = fopen("/dev/urandom", "rb");
-
-    if (f && fread(&v, sizeof v, 1, f) != 1) v = 0;
-    if (f) fclose(f);
-    v = ddp__hash(ddp__hash(v, &now, sizeof now), &pid, sizeof pid);
-    return ddp__hash(v, &date, sizeof date) | 1;
-}
-
-/* ---- what other runs have saved ---- */
 
 /* 1 if the folder holds this step of another run, or of one that cannot be read. */
 static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_error *err)
@@ -39,7 +259,7 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     ddp_error unread;
 
     *foreign = 0;
-    DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/manifest.json", v->folder, step));
+    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, step));
     if (step < 0 || access(v->path.data, F_OK)) return DDP_OK;
     *foreign = ddp__manifest_read(v->path.data, &m, &unread) != DDP_OK || m.run != v->s->run;
     ddp__json_free(m.root);
@@ -48,18 +268,16 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
 {
-    long step[2];
-    int i, foreign;
+    long step[2] = {v->s->step, 0};
+    int foreign;
 
-    step[0] = v->s->step;
     DDP__TRY(ddp__checkpoint_newest(v->folder, LONG_MAX, 1, &step[1], err));
-    for (i = 0; i < 2 && !v->overwrite; i++) {
+    for (int i = 0; i < 2; i++) {
         DDP__TRY(ddp__is_foreign(v, step[i], &foreign, err));
         if (foreign)
-            return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it "
-                             "(--resume, ddp_checkpoint_load), save into another folder, or let "
-                             "this run replace it (--overwrite, ddp_config.overwrite)", v->folder,
-                             step[i]);
+            return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it (--resume, "
+                             "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
+                             "ddp_config.overwrite)", v->folder, step[i]);
     }
     return DDP_OK;
 }
@@ -77,7 +295,18 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
     }
 }
 
-/* ---- one save ---- */
+/* ---- saving ---- */
+
+static uint64_t ddp__number_of_its_own(void)
+{
+    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
+    const double now = ddp_now();
+    FILE *f = fopen("/dev/urandom", "rb");
+
+    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
+    if (f) fclose(f);
+    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
+}
 
 /* The generation of a step's files that its manifest does not name. */
 static int ddp__generation_unused(const char *manifest)
@@ -90,116 +319,49 @@ static int ddp__generation_unused(const char *manifest)
     return used;
 }
 
-static ddp_status ddp__save_path(ddp__saving *v, const char *name, ddp_error *err)
-{
-    return ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/%s", v->folder, v->s->step, name);
-}
-
-/* The path of an empty file of this save: the lowest live worker's, with a name that nobody can
- * know before, so that who does not find it has another disk; and one of each of those. */
-static ddp_status ddp__mark_path(ddp__saving *v, int rank, ddp_error *err)
-{
-    char name[40];
-
-    if (rank < 0) snprintf(name, sizeof name, "seen-%016" PRIx64, v->mark);
-    else snprintf(name, sizeof name, "seen-%016" PRIx64 "-%04d", v->mark, rank);
-    return ddp__save_path(v, name, err);
-}
-
-static ddp_status ddp__mark_leave(ddp__saving *v, int rank, ddp_error *err)
-{
-    int fd;
-
-    DDP__TRY(ddp__mark_path(v, rank, err));
-    fd = open(v->path.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return ddp__fail(err, DDP_IO, "cannot write %.200s: %s", v->path.data, strerror(errno));
-    close(fd);
-    v->marked = 1;
-    return DDP_OK;
-}
-
-static ddp_status ddp__save_generation(ddp__saving *v, ddp_error *err)
-{
-    DDP__TRY(ddp__refuse_foreign(v, err));
-    DDP__TRY(ddp__save_path(v, "manifest.json", err));
-    v->generation = ddp__generation_unused(v->path.data);
-    return DDP_OK;
-}
-
-/* What the lowest live worker says before a save. */
-typedef struct ddp__saved_word {
-    uint64_t who; /* its rank + 1, 0: it was not the lowest when it spoke */
-    uint64_t mark, generation, run, is_new;
-} ddp__saved_word;
-
-/* Which run this is, under which names its files go, and whether that is one disk. Was the lowest
- * lost before it spoke, the next one does. */
+/* Which run this is: of those who have not saved yet the lowest says it. Behind that nobody has files of
+ * another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    ddp__saved_word w;
+    uint64_t *said = v->words + 2 * s->world;
+    int r = 0;
 
-    memset(&w, 0, sizeof w);
-    do {
-        if (ddp__worker_first(s)) {
-            DDP__TRY(ddp__save_generation(v, err));
-            v->mark = ddp__number_of_its_own();
-            DDP__TRY(ddp__mark_leave(v, -1, err));
-            w.who = (uint64_t)s->rank + 1;
-            w.mark = v->mark;
-            w.generation = (uint64_t)v->generation;
-            w.is_new = s->run == 0;
-            w.run = w.is_new ? ddp__number_of_its_own() : s->run;
-        }
-        DDP__TRY(ddp__worker_spread(s, &w, sizeof w, 0, err));
-    } while (!w.who);
-    s->run = w.run;
-    v->mark = w.mark;
-    v->generation = (int)w.generation;
-    DDP__TRY(ddp__mark_path(v, -1, err));
-    v->apart = access(v->path.data, F_OK) != 0;
-    if (!v->apart) return DDP_OK;
-    if (w.is_new)
-        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine "
-                 "keeps the files of its own ranks, and to go on each has to start where its are",
-                 s->rank, v->folder, (int)w.who - 1);
-    DDP__TRY(ddp__save_generation(v, err));
-    return ddp__mark_leave(v, s->rank, err);
-}
-
-/* Whether this worker writes the manifest: the lowest live one, and on each other disk the lowest
- * of those that left a file there. */
-static ddp_status ddp__save_writes(ddp__saving *v, int *writes, ddp_error *err)
-{
-    int r;
-
-    *writes = v->apart || ddp__worker_first(v->s);
-    for (r = 0; v->apart && *writes && r < v->s->rank; r++) {
-        DDP__TRY(ddp__mark_path(v, r, err));
-        if (access(v->path.data, F_OK) == 0) *writes = 0;
-    }
+    if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
+    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
+    v->generation = ddp__generation_unused(v->path.data);
+    ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
+    said[s->rank] = s->run ? s->run : ddp__number_of_its_own();
+    DDP__TRY(ddp__worker_gather(s, said, 1, err));
+    while (!said[r]) r++;
+    s->run = said[r];
     return DDP_OK;
 }
 
-/* Goes round when all manifests are there. Was the lowest worker lost before it wrote, nobody says
- * 2: the next one does, and the word goes round again. */
+/* All files are there: on each disk the lowest of those who left one there writes the manifest. Was the
+ * lowest of all lost before it wrote, the next one does, and the word goes round again. */
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     uint64_t *said = v->words + 2 * s->world;
-    int r, writes = 0, written = 0, sealed = 0;
+    int r, others, written = 0, sealed = 0;
 
+    for (r = 0; r < s->world; r++) said[r] = v->words[2 * r]; /* of those who are lost 0 */
     while (!sealed) {
-        if (!written) DDP__TRY(ddp__save_writes(v, &writes, err));
-        if (writes && !written) {
-            DDP__TRY(ddp__save_path(v, "manifest.json", err));
+        for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
+            if (!said[r]) continue;
+            DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
+            others += access(v->path.data, F_OK) == 0;
+        }
+        if (!others && !written) {
+            DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
             DDP__TRY(ddp__manifest_write(s, v->path.data, v->words, v->generation, err));
             written = 1;
         }
-        said[s->rank] = written && !v->apart ? 2 : 1;
+        said[s->rank] = written ? 2 : 1;
         DDP__TRY(ddp__worker_gather(s, said, 1, err));
-        for (r = 0; r < s->world; r++) sealed |= said[r] == 2;
+        for (r = 0; !said[r]; r++) {}
+        sealed = said[r] == 2;
     }
     if (written) {
         ddp__checkpoint_sweep(v->folder, s->step, s->world, v->generation);
@@ -212,7 +374,9 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
+    const int is_new = s->run == 0;
     ddp__worker_hash hash;
+    int r = 0;
 
     v->words = (uint64_t *)ddp__calloc(3 * (size_t)s->world, sizeof *v->words);
     if (!v->words) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
@@ -225,24 +389,148 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     v->words[2 * s->rank] = hash.all;
     v->words[2 * s->rank + 1] = hash.common;
     DDP__TRY(ddp__worker_gather(s, v->words, 2, err));
+    while (!v->words[2 * r]) r++;
+    DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
+    if (is_new && access(v->path.data, F_OK))
+        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
+                 "its own ranks, and to go on each has to start where its are", s->rank, v->folder, r);
     return ddp__save_seal(v, err);
 }
 
-ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
-                                ddp_error *err)
+ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
-    ddp__saving v;
+    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
     ddp_status code;
 
-    memset(&v, 0, sizeof v);
-    v.s = s;
-    v.folder = folder;
-    v.keep = keep;
-    v.overwrite = overwrite;
     code = ddp__save_all(&v, err);
-    if (code != DDP_OK && v.marked && ddp__mark_path(&v, v.apart ? s->rank : -1, NULL) == DDP_OK)
-        remove(v.path.data);
     if (v.words) DDP_FREE(v.words);
-    ddp__text_free(&v.path);
+    return code;
+}
+
+/* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
+
+/* Everything that can be wrong is found before the first array changes. */
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const ddp__json *hash,
+                                 const char *path, ddp_error *err)
+{
+    ddp_safetensors *f = ddp_safetensors_open(path, err);
+    uint64_t h = 0;
+    char text[20];
+    ddp_status code;
+
+    if (!f) return err->code;
+    code = ddp__worker_fits(s, f, path, err);
+    snprintf(text, sizeof text, "%016" PRIx64, s->model);
+    if (code == DDP_OK && strcmp(m->model, text))
+        code = ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and sizes of this "
+                         "one's, but other operators, or operators with other arguments (the number of heads, for "
+                         "example)", path);
+    if (code == DDP_OK) code = ddp__worker_hash_file(f, &h, err);
+    snprintf(text, sizeof text, "%016" PRIx64, h);
+    if (code == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
+        code = ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest says %.40s: it "
+                         "was changed, or is of another checkpoint", path, text,
+                         hash->kind == DDP__JSON_STRING ? hash->string : "nothing");
+    if (code == DDP_OK) code = ddp__worker_load(s, f, m->step, path, err);
+    ddp_safetensors_close(f);
+    return code;
+}
+
+/* The newest that all workers find, each in what it sees under that name: they may have disks of
+ * their own, and not all may have come to write the last manifest. */
+static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
+                                         long *step, ddp_error *err)
+{
+    long below = LONG_MAX, newest, least, most;
+
+    do {
+        DDP__TRY(ddp__checkpoint_newest(folder, below, 1, &newest, err));
+        words[s->rank] = (uint64_t)(newest + 2); /* 0 of those who are lost */
+        DDP__TRY(ddp__worker_gather(s, words, 1, err));
+        least = most = newest;
+        for (int r = 0; r < s->world; r++) {
+            const long theirs = (long)words[r] - 2;
+            if (words[r] && theirs < least) least = theirs;
+            if (words[r] && theirs > most) most = theirs;
+        }
+        below = least + 1;
+    } while (least < most && least >= 0);
+    *step = least;
+    if (least >= 0) return DDP_OK;
+    if (newest < 0)
+        return ddp__fail(err, DDP_IO, "%.200s holds no whole checkpoint (a folder step-... with "
+                         "manifest.json)", folder);
+    return ddp__fail(err, DDP_IO, "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
+                     "without a shared disk each rank has to start where its files are", folder, newest);
+}
+
+/* Ranks with disks of their own must not mix what unlike runs have saved there. */
+static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifest *m,
+                                        const char *path, uint64_t *words, ddp_error *err)
+{
+    const uint64_t own = ddp__manifest_hash(m);
+
+    words[s->rank] = own;
+    DDP__TRY(ddp__worker_gather(s, words, 1, err));
+    for (int r = 0; r < s->world; r++)
+        if (words[r] && words[r] != own)
+            return ddp__fail(err, DDP_MISMATCH, "%.200s: rank %d finds another one there than rank %d: the checkpoints "
+                             "of unlike runs lie in folders of this name", path, r, s->rank);
+    return DDP_OK;
+}
+
+/* Whose file a rank takes: its own; of another world all hold the same, but for buffers, and any
+ * will do. Who was lost when it was written has none, and takes another's, as a newcomer would. */
+static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int same, const char *folder,
+                                       ddp__save_path *path, const ddp__json **hash, ddp_error *err)
+{
+    int k, rank, first = -1;
+
+    for (int i = 0; i < m->world; i++) {
+        rank = (s->rank + i) % m->world;
+        for (k = 0, *hash = m->hash->first; k < rank; k++) *hash = (*hash)->next;
+        if ((*hash)->kind == DDP__JSON_NULL) continue;
+        if (first < 0) first = rank;
+        DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, rank, m->generation));
+        if (access(path->data, R_OK) == 0) return DDP_OK;
+        if (same && i == 0) break;
+    }
+    if (first < 0) return ddp__fail(err, DDP_FORMAT, "%.200s: no rank has a hash", path->data);
+    DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, first, m->generation));
+    return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: on machines without a shared disk each "
+                     "rank has to start where its files are", path->data, strerror(ENOENT));
+}
+
+static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m,
+                                       ddp__save_path *path, uint64_t *words, int *same, ddp_error *err)
+{
+    const ddp__json *hash = NULL;
+    long step = 0;
+
+    DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
+    DDP__TRY(ddp__checkpoint_manifest(path, err, folder, step));
+    DDP__TRY(ddp__manifest_read(path->data, m, err));
+    if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
+    DDP__TRY(ddp__manifest_fits(s, path->data, m, same, err));
+    DDP__TRY(ddp__checkpoint_agree(s, m, path->data, words, err));
+    DDP__TRY(ddp__checkpoint_rank(s, m, *same, folder, path, &hash, err));
+    DDP__TRY(ddp__file_load(s, m, hash, path->data, err));
+    s->run = m->run;
+    return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
+}
+
+ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err)
+{
+    uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
+    ddp__manifest m;
+    ddp__save_path path;
+    ddp_status code;
+
+    if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    memset(&m, 0, sizeof m);
+    code = ddp__checkpoint_read(s, folder, &m, &path, words, same, err);
+    *world = m.world;
+    ddp__json_free(m.root);
+    DDP_FREE(words);
     return code;
 }

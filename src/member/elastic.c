@@ -1,59 +1,148 @@
-/* The membership of an elastic world: what an engine asks of it, and how workers come in. */
-#include "member/elastic_state.h"
+/* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the search. */
+#include "member/elastic.h"
+#include "wire/hello.h"
 
-static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
-{
-    uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
-    size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bytes, room;
-    ddp__elastic *el;
+/* ---- frames ---- */
+
+/* The fields of a payload, one after another: written or read. */
+typedef struct ddp__fields {
     unsigned char *at;
+    int reads;
+} ddp__fields;
 
-    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d",
-                         e->cfg.min_world, e->world, e->world);
-    if (e->world > DDP__ELASTIC_WORLD)
-        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
-                         (int)DDP__ELASTIC_WORLD, e->world);
-    bytes = sizeof *el + world * (sizeof *el->peer + chunk);
-    room = e->cfg.elastic_bytes / 64 * 64;
-    if (room == 0) room = 2 * ((e->cfg.max_count * sizeof(float) + 63) / 64 * 64);
-    if (e->cfg.elastic_bytes && e->cfg.max_count * sizeof(float) > room)
-        return ddp__fail(err, DDP_ARG,
-                         "elastic_bytes is %lu, the longest message has %lu bytes: raise "
-                         "elastic_bytes to that at least",
-                         (unsigned long)e->cfg.elastic_bytes,
-                         (unsigned long)(e->cfg.max_count * sizeof(float)));
-    at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
-    if (!at)
-        return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none",
-                         (unsigned long)bytes);
-    memset(at, 0, bytes);
-    el = (ddp__elastic *)(void *)at;
-    el->bytes = bytes;
-    el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
-    at += sizeof *el + world * sizeof *el->peer;
-    for (int r = 0; r < e->world; r++, at += chunk) el->peer[r].tail = at;
-    if (room) el->ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
-    if (room && !el->ring) {
-        ddp__release(&e->cfg.allocator, el, bytes);
-        return ddp__fail(err, DDP_MEMORY,
-                         "an elastic world needs %lu bytes for what is in flight and got none",
-                         (unsigned long)room);
-    }
-    el->room = room;
-    el->view.live = e->cfg.live ? e->cfg.live & all : all;
-    el->own.base = el->view;
-    el->lost_at = el->hopeless_at = -1;
-    e->newcomer = e->frozen = e->cfg.joining != 0;
-    e->epoch.live = el->view.live;
-    e->epoch.workers = ddp__bit_count(el->view.live);
-    for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
-    e->elastic = el;
-    ddp__members_set(e, e->newcomer ? (uint64_t)1 << e->rank : el->view.live);
-    e->stats.elastic_bytes = bytes + room;
-    e->stats.staging_bytes += bytes + room;
-    return DDP_OK;
+static void ddp__field64(ddp__fields *f, uint64_t *v)
+{
+    if (f->reads) *v = ddp__hello_get(f->at, 8);
+    else ddp__hello_put(f->at, *v, 8);
+    f->at += 8;
 }
+
+static void ddp__field32(ddp__fields *f, uint32_t *v)
+{
+    if (f->reads) *v = (uint32_t)ddp__hello_get(f->at, 4);
+    else ddp__hello_put(f->at, *v, 4);
+    f->at += 4;
+}
+
+static void ddp__field_pair(ddp__fields *f, uint32_t *a, uint64_t *b)
+{
+    ddp__field32(f, a);
+    ddp__field64(f, b);
+}
+
+/* The payload of a STATE frame; its bytes, or 0: what is read is none of length bytes. */
+static uint32_t ddp__word_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__word *w)
+{
+    const unsigned char *start = f.at;
+    const uint32_t least = 68 + 8 * (uint32_t)e->world;
+
+    if (f.reads && length < least) return 0;
+    ddp__field32(&f, &w->round);
+    ddp__field64(&f, &w->vote);
+    ddp__field64(&f, &w->joining);
+    ddp__field64(&f, &w->left);
+    ddp__field_pair(&f, &w->base.ballot, &w->base.live);
+    ddp__field_pair(&f, &w->done.from, &w->done.bits);
+    ddp__field64(&f, &w->refused);
+    ddp__field32(&f, &w->refused_at);
+    ddp__field32(&f, &w->attempts);
+    if (f.reads && (w->attempts > DDP__ATTEMPTS || length != least + 12 * w->attempts)) return 0;
+    for (uint32_t i = 0; i < w->attempts; i++) ddp__field_pair(&f, &w->attempt[i].ballot, &w->attempt[i].live);
+    for (int r = 0; r < e->world; r++) ddp__field64(&f, &w->edge[r]);
+    return (uint32_t)(f.at - start);
+}
+
+/* The decision: ballot, live set, and what each of it had completed. */
+static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__view *view,
+                                     ddp__done_set *table)
+{
+    const unsigned char *start = f.at;
+
+    if (f.reads && length < 12) return 0;
+    ddp__field_pair(&f, &view->ballot, &view->live);
+    if (f.reads && (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
+                    (e->world < 64 && view->live >> e->world) || view->live == 0))
+        return 0;
+    for (int r = 0; r < e->world; r++)
+        if (view->live >> r & 1) ddp__field_pair(&f, &table[r].from, &table[r].bits);
+    return (uint32_t)(f.at - start);
+}
+
+/* A word or a decision; 0 if its payload is neither. */
+static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    const ddp__fields in = {e->elastic->peer[peer].in, 1};
+    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__view view;
+    ddp__word w;
+
+    memset(&w, 0, sizeof w);
+    memset(table, 0, sizeof table);
+    if (f->type == DDP__FRAME_STATE) {
+        if (!ddp__word_fields(e, in, f->length, &w)) return 0;
+        ddp__state_read(e, peer, &w, now);
+    } else {
+        if (!ddp__decision_fields(e, in, f->length, &view, table)) return 0;
+        ddp__decision_read(e, peer, &view, table, now);
+    }
+    return 1;
+}
+
+static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    ddp__done_set *done = &e->elastic->peer[peer].done;
+
+    if (f->type == DDP__FRAME_WANT) {
+        ddp__shadow_asked(e, peer, f->seq);
+    } else if (f->type == DDP__FRAME_DONE) {
+        done->from = f->seq;
+        done->bits = f->count | (uint64_t)f->offset << 32;
+        ddp__shadow_release(e);
+    } else if (!ddp__word_read(e, peer, f, now)) {
+        ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
+                   "of this library", peer);
+    }
+}
+
+static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+    const ddp__fields out = {ep->out, 0};
+
+    if (!urgent) return ddp__shadow_frame(e, peer, f);
+    if (ep->want_epoch) {
+        ep->want_epoch = 0;
+        f->type = DDP__FRAME_EPOCH;
+        f->length = ddp__decision_fields(e, out, 0, &el->view, el->table);
+    } else if (e->peers[peer].out_of_world || (ep->want_state && e->peers[peer].left)) {
+        ep->want_state = 0;
+        return 0;
+    } else if (ep->want_state) {
+        ep->want_state = 0;
+        f->type = DDP__FRAME_STATE;
+        f->length = ddp__word_fields(e, out, 0, &el->own);
+    } else if (ep->want_done && !e->frozen) {
+        ep->want_done = 0;
+        f->type = DDP__FRAME_DONE;
+        f->seq = el->own.done.from;
+        f->count = (uint32_t)el->own.done.bits;
+        f->offset = (uint32_t)(el->own.done.bits >> 32);
+    } else {
+        return ddp__handed_wanted(e, peer, f);
+    }
+    e->peers[peer].out_text = (const char *)ep->out;
+    return 1;
+}
+
+static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *f)
+{
+    if (e->peers[peer].out_of_world) return 1;
+    if (f->type == DDP__FRAME_STATE || f->type == DDP__FRAME_EPOCH) return e->closing;
+    return ddp__of_epoch(f) && (e->frozen || e->elastic->peer[peer].marked != e->elastic->view.ballot);
+}
+
+/* ---- the membership ---- */
 
 static void ddp__elastic_close(ddp__engine *e)
 {
@@ -63,9 +152,56 @@ static void ddp__elastic_close(ddp__engine *e)
     e->elastic = NULL;
 }
 
+static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
+{
+    const uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ddp__bit(e->world) - 1;
+    const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.elastic_bytes;
+    const size_t longest = e->cfg.max_count * sizeof(float), bytes = sizeof(ddp__elastic) +
+                           world * (sizeof(ddp__elastic_peer) + chunk);
+    ddp__elastic *el;
+    unsigned char *at;
+    ddp_status code;
+
+    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d", e->cfg.min_world, e->world,
+                         e->world);
+    if (e->world > DDP__ELASTIC_WORLD)
+        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d", (int)DDP__ELASTIC_WORLD,
+                         e->world);
+    if (bounded && longest > bounded / 64 * 64)
+        return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
+                         "to that at least", (unsigned long)bounded, (unsigned long)longest);
+    at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!at) return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none", (unsigned long)bytes);
+    memset(at, 0, bytes);
+    e->elastic = el = (ddp__elastic *)(void *)at;
+    el->bytes = bytes;
+    el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
+    at += sizeof *el + world * sizeof *el->peer;
+    for (int r = 0; r < e->world; r++, at += chunk) el->peer[r].tail = at;
+    el->view.live = e->cfg.live ? e->cfg.live & all : all;
+    el->own.base = el->view;
+    el->lost_at = el->hopeless_at = -1;
+    e->newcomer = e->frozen = e->cfg.joining != 0;
+    e->epoch.live = el->view.live;
+    e->epoch.workers = ddp__bit_count(el->view.live);
+    for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
+    ddp__members_set(e, e->newcomer ? ddp__bit(e->rank) : el->view.live);
+    e->stats.elastic_bytes = bytes;
+    e->stats.staging_bytes += bytes;
+    code = ddp__shadow_room(e, bounded ? bounded / 64 * 64 : 2 * ((longest + 63) / 64 * 64), err);
+    if (code != DDP_OK) ddp__elastic_close(e);
+    return code;
+}
+
 static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
 {
     if (m->verb < DDP_SEND) e->elastic->collectives++;
+}
+
+static void ddp__elastic_left(ddp__engine *e, int peer)
+{
+    if (!e->peers[peer].out_of_world) e->elastic->look = 1;
 }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
@@ -77,30 +213,27 @@ static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__
 const ddp__membership *ddp__elastic_membership(void)
 {
     static const ddp__membership table = {
-        ddp__elastic_open, ddp__elastic_close, ddp__shadow_fit,      ddp__elastic_queued,
-        ddp__shadow_may,   ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,
-        ddp__epoch_left,   ddp__epoch_frame,   ddp__elastic_payload, ddp__epoch_read,
-        ddp__epoch_drops,  ddp__epoch_run,     ddp__epoch_check,     ddp__shadow_busy};
+        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__elastic_queued, ddp__shadow_may,
+        ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,   ddp__elastic_left,   ddp__elastic_frame,
+        ddp__elastic_payload, ddp__elastic_read,  ddp__elastic_drops, ddp__epoch_run,     ddp__epoch_check,
+        ddp__shadow_busy};
 
     return &table;
 }
 
 /* ---- newcomers ---- */
 
-ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
-                             ddp_error *err)
+ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
     ddp_status status = DDP_OK;
 
-    if (!el)
-        return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
+    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
     if (id < 0 || id >= e->world)
         return ddp__fail(err, DDP_ARG, "worker %d cannot join a world of %d ids", id, e->world);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
-        status =
-            ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
+        status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
     else if (e->epoch.live >> id & 1)
         status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
     if (status == DDP_OK) {
@@ -110,12 +243,10 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
         el->attach_user = user;
         ddp__notify(e);
         while (el->admit < 3 && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) {
-            if (err) *err = e->error;
-            status = e->error.code;
-        } else if (el->admit == 4) {
+        status = e->error.code;
+        if (status != DDP_OK && err) *err = e->error;
+        if (status == DDP_OK && el->admit == 4)
             status = ddp__fail(err, DDP_PEER_LOST, "worker %d was lost while it joined", id);
-        }
         el->admit = 0;
     }
     pthread_mutex_unlock(&e->lock);
@@ -126,20 +257,17 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
     double until = ddp_now() + timeout_s;
-    ddp_status status = DDP_OK;
+    ddp_status status;
     int late = 0;
 
     if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world is joined: set min_world");
     pthread_mutex_lock(&e->lock);
     while (e->epoch.changes == 0 && e->error.code == DDP_OK && !late && e->cfg.joining)
         late = ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT;
-    if (e->error.code != DDP_OK) {
-        if (err) *err = e->error;
-        status = e->error.code;
-    } else if (e->cfg.joining && e->epoch.changes == 0) {
-        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank,
-                           timeout_s);
-    }
+    status = e->error.code;
+    if (status != DDP_OK && err) *err = e->error;
+    if (status == DDP_OK && e->cfg.joining && e->epoch.changes == 0)
+        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank, timeout_s);
     pthread_mutex_unlock(&e->lock);
     return status;
 }

@@ -1,20 +1,11 @@
 /* The search for the next epoch, when a worker is lost or comes.
  *
- * Everybody gossips who has lost whom, computes from it who could go on together, and votes for
- * that set, once per round. The lowest of the set decides when all of it have voted for it; who
- * reads the decision passes it on. A set must hold a majority of the last epoch, and of every set that one of
- * its members has voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev
- * 1997, Dynamic voting for consistent primary components.) tests/member/model has this as a model. */
-#include "member/elastic_state.h"
-
-static uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
-
-static int ddp__lowest(uint64_t bits)
-{
-    int id = 0;
-    while (id < 63 && !(bits >> id & 1)) id++;
-    return id;
-}
+ * Everybody gossips who has lost whom, computes from it who could go on together, and votes for that set, once per
+ * round. The lowest of the set decides when all of it have voted for it; who reads the decision passes it on. A set
+ * must hold a majority of the last epoch, and of every set that one of its members has voted for since: that one may
+ * have begun unseen. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for consistent primary components.)
+ * tests/member/model has this as a model. */
+#include "member/elastic.h"
 
 /* ---- who could go on ---- */
 
@@ -55,7 +46,7 @@ static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
     set &= ~w->joining | w->base.live;
     if (ddp__bit_count(set) < e->cfg.min_world) return 1;
     if (!ddp__majority(set, w->base.live, w->left)) return 2;
-    for (int i = 0; i < w->attempts; i++)
+    for (uint32_t i = 0; i < w->attempts; i++)
         if (!ddp__majority(set, w->attempt[i].live, w->left)) return 2;
     return 0;
 }
@@ -65,16 +56,14 @@ static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
 {
     if (a->ballot <= w->base.ballot) return;
-    for (int i = 0; i < w->attempts; i++) {
+    for (uint32_t i = 0; i < w->attempts; i++) {
         if (w->attempt[i].live != a->live) continue;
         if (w->attempt[i].ballot < a->ballot) w->attempt[i].ballot = a->ballot;
         return;
     }
     if (w->attempts == DDP__ATTEMPTS) {
-        ddp__fault(e, DDP_PEER_LOST,
-                   "the workers could not agree within %d attempts on who is left: the network "
-                   "changes too fast; restart the job from its last checkpoint",
-                   DDP__ATTEMPTS);
+        ddp__fault(e, DDP_PEER_LOST, "the workers could not agree within %d attempts on who is left: the network "
+                   "changes too fast; restart the job from its last checkpoint", DDP__ATTEMPTS);
         return;
     }
     w->attempt[w->attempts++] = *a;
@@ -82,11 +71,11 @@ static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
 
 static void ddp__base_rises(ddp__word *w, const ddp__view *base)
 {
-    int n = 0;
+    uint32_t n = 0;
 
     if (base->ballot <= w->base.ballot) return;
     w->base = *base;
-    for (int i = 0; i < w->attempts; i++)
+    for (uint32_t i = 0; i < w->attempts; i++)
         if (w->attempt[i].ballot > base->ballot) w->attempt[n++] = w->attempt[i];
     w->attempts = n;
 }
@@ -134,9 +123,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
         if (r == e->rank || !(set >> r & 1)) continue;
         if (!el->peer[r].heard) return 0;
         for (int q = 0; q < e->world; q++)
-            if ((own->base.live >> q & 1) &&
-                (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q]))
-                return 0;
+            if ((own->base.live >> q & 1) && (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q])) return 0;
     }
     return 1;
 }
@@ -159,6 +146,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__elastic *el = e->elastic;
     ddp__word *own = &el->own;
     uint32_t round;
+    int why;
 
     el->look = 0;
     if (e->newcomer || e->closing || e->fault.code != DDP_OK) return;
@@ -185,12 +173,13 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         ddp__attempt_add(e, own, &attempt);
     }
     ddp__tell_state(e);
-    if (!ddp__hopeless(e, own, el->set) && (el->set >> e->rank & 1)) el->hopeless_at = -1;
-    else if (el->hopeless_at < 0) {
-        el->hopeless_at = now;
-        el->left_then = ddp__bit_count(el->set >> e->rank & 1
-                                           ? el->set & own->base.live
-                                           : own->base.live & ~own->left & ~own->edge[e->rank]);
+    why = ddp__hopeless(e, own, el->set);
+    if (!why && (el->set >> e->rank & 1)) {
+        el->hopeless_at = -1;
+    } else if (el->hopeless_at < 0 || why != el->why_then) {
+        if (el->hopeless_at < 0) el->hopeless_at = now;
+        el->why_then = why;
+        el->set_then = el->set;
     }
     ddp__decide(e, now);
 }
@@ -201,7 +190,7 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
     ddp__word *own = &e->elastic->own, before = *own;
 
     ddp__base_rises(own, &w->base);
-    for (int i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
+    for (uint32_t i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
     own->left |= w->left & own->base.live;
     for (int r = 0; r < e->world; r++) own->edge[r] |= w->edge[r];
     if (w->round > e->elastic->seen) e->elastic->seen = w->round;
@@ -211,10 +200,8 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
-    ddp__fault(e, DDP_PEER_LOST,
-               "the other workers go on without this one (rank %d) since epoch %lu, because they "
-               "had lost it: start it again to rejoin",
-               e->rank, (unsigned long)ballot);
+    ddp__fault(e, DDP_PEER_LOST, "the other workers go on without this one (rank %d) since epoch %lu, because they had "
+               "lost it: start it again to rejoin", e->rank, (unsigned long)ballot);
 }
 
 /* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
@@ -232,22 +219,16 @@ static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
     el->look = 1;
 }
 
-/* A search for a newcomer begins when all are: an engine that joins it stops its operations, and a
- * worker that waits for one of them would never come to admit. */
-static int ddp__all_ready(const ddp__engine *e)
+/* A worker need not be waited for with the newcomer: it has left, or is ready as well. */
+static int ddp__is_ready(const ddp__engine *e, int r)
 {
-    const ddp__elastic *el = e->elastic;
-    uint64_t joining = el->own.joining;
+    const ddp__elastic_peer *ep = &e->elastic->peer[r];
 
-    for (int i = 0; i < e->members; i++) {
-        int r = e->member[i];
-        if (r == e->rank || e->peers[r].left) continue;
-        joining &= el->peer[r].ready_in == el->view.ballot ? el->peer[r].ready : 0;
-    }
-    return joining != 0;
+    if (r == e->rank || e->peers[r].left) return 1;
+    return ep->ready_in == e->elastic->view.ballot && (ep->ready & e->elastic->own.joining);
 }
 
-static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
+void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
 {
     ddp__elastic *el = e->elastic;
 
@@ -268,8 +249,7 @@ static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double
     else ddp__decide(e, now);
 }
 
-static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
-                                const ddp__done_set *table, double now)
+void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
 {
     ddp__elastic *el = e->elastic;
     int in = (int)(view->live >> e->rank & 1);
@@ -287,49 +267,13 @@ static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
     ddp__epoch_install(e, view, table, now);
 }
 
-/* A word or a decision; 0 if its payload is neither. */
-static int ddp__word_taken(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    ddp__elastic_peer *ep = &e->elastic->peer[peer];
-    ddp__done_set table[DDP__ELASTIC_WORLD];
-    ddp__view view;
-    ddp__word w;
-
-    if (f->type == DDP__FRAME_STATE) {
-        if (!ddp__word_read(e, ep->in, f->length, &w)) return 0;
-        ddp__state_read(e, peer, &w, now);
-        return 1;
-    }
-    memset(table, 0, sizeof table);
-    if (!ddp__decision_read(e, ep->in, f->length, &view, table)) return 0;
-    ddp__decision_taken(e, peer, &view, table, now);
-    return 1;
-}
-
-void ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    if (f->type == DDP__FRAME_WANT) {
-        ddp__shadow_asked(e, peer, f->seq);
-    } else if (f->type == DDP__FRAME_DONE) {
-        ddp__done_set *done = &e->elastic->peer[peer].done;
-        done->from = f->seq;
-        done->bits = f->count | (uint64_t)f->offset << 32;
-        ddp__shadow_release(e);
-    } else if (!ddp__word_taken(e, peer, f, now)) {
-        ddp__fault(e, DDP_NET,
-                   "rank %d sent a word about the next epoch that cannot be read: it runs another "
-                   "version of this library",
-                   peer);
-    }
-}
-
 /* ---- what begins a search ---- */
 
 void ddp__epoch_run(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->elastic;
     uint64_t left = 0;
-    int admit = 0;
+    int admit = 0, ready;
 
     pthread_mutex_lock(&e->lock);
     if (el->admit == 1) admit = el->admit = 2;
@@ -343,7 +287,11 @@ void ddp__epoch_run(ddp__engine *e, double now)
         if (e->frozen) el->look = 1;
         else ddp__tell_state(e);
     }
-    if (el->own.joining && !e->frozen && ddp__all_ready(e)) el->look = 1;
+    /* a search for a newcomer begins when all are ready: an engine that joins it stops its operations, and a worker
+     * that waits for one of them would never come to admit */
+    ready = el->own.joining && !e->frozen;
+    for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
+    if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
     /* a search waits for nobody who has left, whether or not an operation needs it */
@@ -376,80 +324,81 @@ static void ddp__search_stuck(ddp__engine *e)
 
 static void ddp__admit_late(ddp__engine *e, double now)
 {
-    const ddp__elastic *el = e->elastic;
-    char who[96];
+    char who[96] = "";
     size_t used = 0;
 
-    who[0] = '\0';
-    for (int i = 0; i < e->members && used + 16 < sizeof who; i++) {
-        int r = e->member[i];
-        if (r == e->rank || e->peers[r].left ||
-            (el->peer[r].ready_in == el->view.ballot && (el->peer[r].ready & el->own.joining)))
-            continue;
-        used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
-    }
-    ddp__fault(e, DDP_TIMEOUT,
-               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation",
-               el->admit_id, now - el->admit_at, who);
+    for (int r = 0; r < e->world && used + 16 < sizeof who; r++)
+        if (e->place[r] >= 0 && !ddp__is_ready(e, r))
+            used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
+    ddp__fault(e, DDP_TIMEOUT, "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
+               "rank %s; every worker has to make it after the same operation", e->elastic->admit_id,
+               now - e->elastic->admit_at, who);
 }
 
-static const char *ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
+static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
 {
     const ddp__elastic *el = e->elastic;
+    uint64_t lost = el->own.edge[e->rank] | el->own.left;
     size_t used = 0;
 
+    if (el->set_then >> e->rank & 1) lost &= ~el->set_then; /* not those who have given in since */
     buf[0] = '\0';
     for (int r = 0; r < e->world && used + 80 < room; r++)
-        if (el->own.edge[e->rank] >> r & 1 || (el->own.left >> r & 1))
-            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)",
-                                     used ? ", " : "", r,
-                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
-    return buf;
+        if (lost >> r & 1)
+            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)", used ? ", " : "", r,
+                                     ddp__epoch_why(e, r));
 }
 
 static void ddp__give_in(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->elastic;
     const ddp__word *w = &el->own;
-    uint64_t old = el->set & w->base.live, before = w->base.live & ~w->left;
-    int left = el->left_then, of = ddp__bit_count(before);
-    char who[220];
+    uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
+    int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
+    const char *then = "restart the job from its last checkpoint";
+    char who[180], when[140], rest[120];
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
-    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(ddp__lowest(before))))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; of two workers only rank %d may go on alone: restart the job from its last "
-                   "checkpoint",
-                   who, ddp__lowest(before));
-    else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; the others can go on without this worker (rank %d): start it again to "
-                   "rejoin",
-                   who, e->rank);
-    else if (left < e->cfg.min_world)
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, min_world is %d: restart the job from its last "
-                   "checkpoint",
-                   who, left, of, e->cfg.min_world);
-    else if (ddp__majority(old, w->base.live, w->left))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, but those who were lost may have gone on "
-                   "without them: restart the job from its last checkpoint",
-                   who, left, of);
-    else
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, a majority of %d is needed: restart the job "
-                   "from its last checkpoint",
-                   who, left, of, of / 2 + 1);
+    ddp__when_text(e, e->rank, when, sizeof when);
+    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
+        snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
+    } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
+        snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
+        then = "start it again to rejoin";
+    } else {
+        int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
+        if (left < e->cfg.min_world) snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
+        else if (ddp__majority(old, w->base.live, w->left))
+            snprintf(rest + n, sizeof rest - (size_t)n, "but those who were lost may have gone on without them");
+        else snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
+    }
+    ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
+}
+
+/* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set as long
+ * as anybody may be silent, for one from others a moment, where nobody is left that could say it not at all. */
+static double ddp__grace(const ddp__engine *e, double limit)
+{
+    const ddp__elastic *el = e->elastic;
+    const ddp__word *w = &el->own;
+    const uint64_t all = w->base.live & ~w->left, own = ddp__bit(e->rank);
+    uint64_t near = own, before = 0;
+
+    while (near != before) { /* those that a word from here can reach, by way of others too */
+        before = near;
+        for (int r = 0; r < e->world; r++)
+            if (before >> r & 1) near |= all & ~w->edge[r];
+    }
+    if (near == own) return 0;
+    if (!(el->set & own) && (near & el->set)) return limit;
+    return limit < 0.3 ? limit : 0.3;
 }
 
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
     ddp__elastic *el = e->elastic;
-    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10;
-    double grace = limit < 0.3 ? limit : 0.3, due;
+    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
         due = el->admit_at + e->cfg.op_timeout_s;
@@ -458,8 +407,7 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
     }
     if (!e->frozen || e->newcomer) return;
     if (el->hopeless_at >= 0) {
-        if (!(el->set >> e->rank & 1)) grace = limit; /* the others will say it themselves */
-        due = el->hopeless_at + grace;
+        due = el->hopeless_at + ddp__grace(e, limit);
         if (now >= due) ddp__give_in(e);
     } else {
         /* the one who decides looks first at who is late */

@@ -1,55 +1,287 @@
-/* Members of a run that newcomers may enter: the service, clones, entries. */
+/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at the door.
+ * None of them touches the training; they leave wishes for its thread and wait. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 
-static ddp_status ddp__join_listen(ddp__join *j, ddp_error *err)
-{
-    char text[DDP__ADDR_TEXT];
-    ddp__addr at = j->door[j->c.rank];
+enum { DDP__JOIN_VISITORS = 8 };
 
-    if (!at.size) return DDP_OK;
-    ddp__addr_set_port(&at, 0);
-    DDP__TRY(ddp__tcp_listen(&at, &j->listen_fd, &at, err));
-    if (pthread_create(&j->thread, NULL, ddp__join_main, j))
-        return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves newcomers");
-    j->threaded = 1;
-    ddp__wire_resume_service(j->wire, ddp__addr_port(&at));
-    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", j->c.rank,
-             ddp__addr_text(&j->door[j->c.rank], text));
-    return DDP_OK;
+typedef struct ddp__visit {
+    ddp__join *j;
+    int fd;
+    int only;      /* the id that its certificate names; -1: any will do */
+    int id;        /* that it was given, or -1, */
+    long turn;     /* of join.turn, with it */
+    ddp__tls *tls; /* its session */
+    unsigned char request[DDP__JOIN_REQUEST];
+} ddp__visit;
+
+/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the run ends. */
+static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
+{
+    double until = ddp_now() + v->j->c.op_timeout_s;
+
+    while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
+        if (ddp__atomic_load(&v->j->stop) || ddp_now() >= until) return -1;
+    return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
 }
 
-ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
-                          ddp_error *err)
+/* ---- ENTER ---- */
+
+/* Under the lock: an id for the newcomer, or why there is none. */
+static int ddp__place_choose(ddp__visit *v, uint64_t live)
+{
+    int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
+
+    if (ddp__lowest(live) != v->j->c.rank) return DDP__JOIN_ELSEWHERE;
+    if (v->j->id >= 0 || !v->j->layout.layers) return DDP__JOIN_LATER;
+    if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
+    if (only >= 0) wanted = only;
+    for (r = 0; r < world; r++)
+        if (!(live >> r & 1) && (wanted < 0 || wanted >= world || live >> wanted & 1 || r == wanted)) break;
+    if (r == world) return DDP__JOIN_FULL;
+    v->id = v->j->id = r;
+    v->turn = ++v->j->turn;
+    v->j->ready = 0;
+    return DDP__JOIN_OK;
+}
+
+static int ddp__place_answer(ddp__visit *v)
+{
+    unsigned char b[DDP__JOIN_PLACE];
+    ddp__join *j = v->j;
+    ddp__epoch_info info;
+    int code = DDP__JOIN_LATER;
+
+    memset(b, 0, sizeof b);
+    memset(&info, 0, sizeof info);
+    pthread_mutex_lock(&j->lock);
+    if (j->engine) {
+        ddp__engine_epoch(j->engine, &info);
+        code = ddp__place_choose(v, info.live);
+    }
+    for (int r = 0; r < j->c.world; r++) {
+        unsigned char *e = b + 512 + 24 * r;
+        if (!j->door[r].size) continue;
+        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
+        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
+    }
+    pthread_mutex_unlock(&j->lock);
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : v->id), 4);
+    ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
+    ddp__hello_put(b + 12, (uint64_t)ddp__lowest(info.live), 4);
+    ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
+    ddp__hello_put(b + 24, info.live, 8);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
+static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
+{
+    uint64_t hash = ddp__hello_get(b, 8);
+    int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
+    char how[DDP__JOIN_HOW];
+    double theirs;
+    uint64_t bits;
+
+    memcpy(how, b + 128, sizeof how);
+    how[sizeof how - 1] = 0;
+    for (i = 0; how[i]; i++)
+        if (how[i] < ' ' || how[i] > '~') how[i] = '?';
+    if (layers != l->layers || hash != l->hash)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers, hash, l->layers,
+                 l->hash);
+    else if (strcmp(how, l->how) || settings != l->settings)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", how, l->how);
+    for (i = 0; i < l->settings && !why[0]; i++) {
+        bits = ddp__hello_get(b + 16 + 8 * i, 8);
+        memcpy(&theirs, &bits, sizeof theirs);
+        if (theirs != l->value[i])
+            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
+                     theirs, l->value[i]);
+    }
+    return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
+}
+
+static int ddp__layout_answer(ddp__visit *v)
+{
+    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    char why[DDP__JOIN_TEXT];
+    ddp__epoch_info info;
+    int code, donor = 63;
+
+    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
+    memset(b, 0, sizeof b);
+    memset(why, 0, sizeof why);
+    code = ddp__layout_compare(&v->j->layout, in, why);
+    ddp__engine_epoch(v->j->engine, &info);
+    while (donor > 0 && !(info.live >> donor & 1)) donor--;
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)donor, 4);
+    ddp__hello_put(b + 8, info.live, 8);
+    memcpy(b + 64, why, sizeof why);
+    if (code == DDP__JOIN_NEVER)
+        ddp__log(&v->j->c.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s", v->j->c.rank, v->id, why);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* 1 while this is the newcomer that is served; then it is ready, or forgotten. */
+static int ddp__visit_stands(ddp__visit *v, int ready)
+{
+    ddp__join *j = v->j;
+    int stands;
+
+    pthread_mutex_lock(&j->lock);
+    stands = v->id >= 0 && j->id == v->id && j->turn == v->turn;
+    if (stands) j->ready = ready;
+    if (stands && !ready) j->id = -1;
+    pthread_mutex_unlock(&j->lock);
+    return stands && !ddp__atomic_load(&j->stop);
+}
+
+/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten.
+ * And ours to it: when the entry failed it is closed, and the newcomer begins again. */
+static void ddp__serve_enter(ddp__visit *v)
+{
+    unsigned char word = '.';
+
+    if (ddp__place_answer(v) == DDP__JOIN_OK && ddp__layout_answer(v) == DDP__JOIN_OK)
+        while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
+    while (word == 'R' && ddp__visit_stands(v, 1) && !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {}
+    (void)ddp__visit_stands(v, 0);
+}
+
+/* ---- TAKE ---- */
+
+/* A clone, the one that was asked for if it is still here; its number, 0 = none. */
+static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
+{
+    uint64_t old;
+
+    pthread_mutex_lock(&j->lock);
+    old = j->snap_number;
+    if (!number || number != old) {
+        j->want_snap = 1;
+        while (!ddp__atomic_load(&j->stop) && j->snap_number == old)
+            (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
+    }
+    number = ddp__atomic_load(&j->stop) ? 0 : j->snap_number;
+    if (number) j->snap_users++;
+    pthread_mutex_unlock(&j->lock);
+    return number;
+}
+
+static void ddp__serve_clone(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
+    uint64_t asked = ddp__hello_get(v->request + 16, 8), number = ddp__clone_hold(j, asked);
+    size_t at = (size_t)ddp__hello_get(v->request + 8, 8), bytes = j->snap_bytes;
+    ddp__sha256 sha;
+    int bad;
+
+    if (!number) return;
+    if (number != asked || at > bytes) at = 0;
+    memset(b, 0, sizeof b);
+    ddp__hello_put(b, number, 8);
+    ddp__hello_put(b + 8, bytes, 8);
+    ddp__hello_put(b + 16, at, 8);
+    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
+    ddp__sha256_begin(&sha);
+    ddp__sha256_add(&sha, j->snap, at);
+    while (!bad && at < bytes && !ddp__atomic_load(&j->stop)) {
+        size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
+        bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
+        ddp__sha256_add(&sha, j->snap + at, n);
+        at += n;
+    }
+    ddp__sha256_end(&sha, digest);
+    if (!bad && at == bytes) bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
+    pthread_mutex_lock(&j->lock);
+    j->snap_users--;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- connections ---- */
+
+static void *ddp__visit_main(void *arg)
+{
+    ddp__visit *v = (ddp__visit *)arg;
+    ddp__join *j = v->j;
+
+    if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0)
+        switch ((int)ddp__hello_get(v->request, 4)) {
+        case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
+        case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
+        default: break;
+        }
+    ddp__stream_close(v->tls, v->fd);
+    ddp__tls_free(v->tls);
+    DDP_FREE(v);
+    pthread_mutex_lock(&j->lock);
+    j->visitors--;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}
+
+/* A ddp__visit_fn. */
+static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
+{
+    ddp__join *j = (ddp__join *)user;
+    ddp__visit *v = (ddp__visit *)ddp__calloc(1, sizeof *v);
+    pthread_t thread;
+    int begun = 0;
+
+    if (!v) return 0;
+    v->j = j;
+    v->fd = fd;
+    v->only = only;
+    v->id = -1;
+    pthread_mutex_lock(&j->lock);
+    if (!ddp__atomic_load(&j->stop) && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
+        begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
+        if (begun) pthread_detach(thread);
+        else ddp__tls_free(v->tls);
+        j->visitors += begun;
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (!begun) DDP_FREE(v); /* it comes again */
+    return begun;
+}
+
+/* ---- the service as a whole ---- */
+
+ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err)
 {
     ddp__join *j = (ddp__join *)ddp__calloc(1, sizeof *j);
-    ddp_status s;
-    int r;
+    const int locks = j && !pthread_mutex_init(&j->lock, NULL);
+    char text[DDP__ADDR_TEXT];
 
     *out = NULL;
-    if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+    if (!locks || ddp__cond_init(&j->changed)) {
+        if (locks) pthread_mutex_destroy(&j->lock);
+        if (j) DDP_FREE(j);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+    }
     j->c = *c;
     j->wire = wire;
-    j->listen_fd = j->id = -1;
-    for (r = 0; r < c->world; r++)
+    j->id = -1;
+    for (int r = 0; r < c->world; r++)
         if (!ddp__wire_resume_where(wire, r, &j->door[r])) j->door[r].size = 0;
-    if (pthread_mutex_init(&j->lock, NULL)) {
-        DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
-    }
-    if (ddp__cond_init(&j->changed)) {
-        pthread_mutex_destroy(&j->lock);
-        DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a condition");
-    }
-    s = ddp__tls_open(&c->files, c->run_id, &j->tls, err);
-    if (s == DDP_OK) s = ddp__join_listen(j, err);
-    if (s == DDP_OK) *out = j; /* also where it cannot serve: words and entries concern all */
-    else ddp__join_close(j);
-    return s;
+    *out = j; /* also where it cannot serve: words and entries concern all */
+    if (!j->door[c->rank].size) return DDP_OK;
+    ddp__wire_resume_visits(wire, ddp__visit_begin, j);
+    ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
+             ddp__addr_text(&j->door[c->rank], text));
+    return DDP_OK;
 }
 
 void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout)
@@ -65,12 +297,8 @@ void ddp__join_stop(ddp__join *j)
 {
     if (!j) return;
     pthread_mutex_lock(&j->lock);
-    j->stop = 1;
+    ddp__atomic_store(&j->stop, 1);
     pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
-    if (j->threaded) pthread_join(j->thread, NULL);
-    j->threaded = 0;
-    pthread_mutex_lock(&j->lock);
     while (j->visitors) pthread_cond_wait(&j->changed, &j->lock);
     pthread_mutex_unlock(&j->lock);
 }
@@ -79,8 +307,6 @@ void ddp__join_close(ddp__join *j)
 {
     if (!j) return;
     ddp__join_stop(j);
-    if (j->listen_fd >= 0) close(j->listen_fd);
-    ddp__tls_free(j->tls);
     pthread_cond_destroy(&j->changed);
     pthread_mutex_destroy(&j->lock);
     if (j->snap) DDP_FREE(j->snap);
@@ -122,19 +348,15 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;
-        j->snap_number =
-            ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
+        j->snap_number = ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
         j->want_snap = 0;
-        bytes = NULL;
         pthread_cond_broadcast(&j->changed);
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank, s->step,
+                 (double)n / (1 << 20));
+    } else {
+        DDP_FREE(bytes);
     }
     pthread_mutex_unlock(&j->lock);
-    if (bytes) {
-        DDP_FREE(bytes);
-        return DDP_OK;
-    }
-    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB",
-             s->rank, s->step, (double)n / (1 << 20));
     return DDP_OK;
 }
 

@@ -1,12 +1,10 @@
 /* A worker that comes while a run goes on (docs/elastic-join.md).
  *
- *   newcomer -> any door         JOIN_ASK hello; the answer names the port of that member's service
- *   newcomer -> a service        request ENTER; who is not the coordinator names it. It gets an id,
- *                                its layout is compared, and the connection stays open as long as
- *                                it lives
- *   newcomer -> donor's service  request TAKE from an offset; a clone made at a period's end
- *   newcomer -> every door       JOIN_MESH hello: the connection of its entry
- *   newcomer -> coordinator      ready; one or two periods later all members admit it */
+ *   newcomer -> any door      JOIN_ASK hello and request ENTER; who is not the coordinator names it. It gets an id, its
+ *                             layout is compared, and the connection stays open as long as it lives
+ *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end
+ *   newcomer -> every door    JOIN_MESH hello: the connection of its entry
+ *   newcomer -> coordinator   ready; one or two periods later all members admit it */
 #ifndef DDP_MEMBER_JOIN_H
 #define DDP_MEMBER_JOIN_H
 
@@ -17,7 +15,7 @@
 
 enum {
     DDP__JOIN_WORLD = 64,
-    DDP__JOIN_REQUEST = 128, /* bytes: a hello, then verb and the fields below */
+    DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
     DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
     DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what all must have alike */
     DDP__JOIN_VERDICT = 512, /* answer to that */
@@ -54,7 +52,6 @@ typedef struct ddp__join_config {
     uint64_t    run_id;
     const char *addr;                    /* newcomer: doors to ask, separated by commas */
     int         insecure;
-    ddp__tls_files files;                /* for connections of this room's own */
     ddp__tls   *tls;                     /* of the wire; NULL = plain */
     double      connect_timeout_s, peer_timeout_s, op_timeout_s;
     const char *congestion;              /* as in ddp__wire_tcp */
@@ -66,14 +63,11 @@ typedef struct ddp__join_config {
 typedef struct ddp__join {
     ddp__join_config c;
     ddp__wire *wire;
-    ddp__tls  *tls;           /* of the service's connections */
-    int        listen_fd;
-    pthread_t  thread;
-    int        threaded;
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    int         stop, visitors;
+    int         stop;         /* atomic */
+    int         visitors;
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];
@@ -86,8 +80,7 @@ typedef struct ddp__join {
 } ddp__join;
 
 /* Serves newcomers from now on; the wire is one that resumes. */
-DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err);
 /* Training begins. Both are borrowed, the texts of layout too. */
 DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout);
 /* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
@@ -103,9 +96,6 @@ DDP_LIB int  ddp__join_next(ddp__join *j);
  * world is as it was. Then ddp__worker_enter follows, on its side too. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
 
-/* join_serve.c: what a member's service answers; a thread's function */
-DDP_LIB void *ddp__join_main(void *arg);
-
 /* ---- newcomers (joiner.c) ---- */
 
 typedef struct ddp__join_place {
@@ -116,8 +106,8 @@ typedef struct ddp__join_place {
 
 typedef struct ddp__joiner { /* until it is in */
     ddp__join_config c;
-    ddp__tls *tls;            /* of this thread's connections */
-    int       fd;             /* to the coordinator's service, or -1 */
+    int       fd;             /* to the coordinator, or -1 */
+    ddp__tls *tls;            /* its session: the wire's belong to another thread once the engine runs */
     double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;
@@ -132,9 +122,8 @@ typedef struct ddp__joiner { /* until it is in */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
 /* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
  * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
-DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout,
-                                       ddp__worker *s, double until, ddp__wire **wire,
-                                       ddp_error *err);
+DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s, double until,
+                                       ddp__wire **wire, ddp_error *err);
 /* Waits until the members let it in. */
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void       ddp__joiner_again(ddp__joiner *j);

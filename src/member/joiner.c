@@ -1,6 +1,5 @@
-/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its
- * entry. Whoever dies meanwhile, it begins again with those who are left, until the time is over.
- */
+/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
+ * meanwhile, it begins again with those who are left, until the time is over. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/core.h"
@@ -9,21 +8,11 @@
 
 /* ---- connections ---- */
 
-static void ddp__joiner_request(const ddp__joiner *j, unsigned char *b, size_t n)
-{
-    ddp__hello self;
-
-    memset(&self, 0, sizeof self);
-    self.version = DDP__PROTOCOL;
-    self.run_id = j->c.run_id;
-    memset(b, 0, n);
-    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
-}
-
 /* A connection past its handshake, or -1. *why: a sentence if the other end has another key, or is
  * none that a run's worker may have. */
-static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, char *why)
+static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
+    ddp__tls *tls = j->c.tls;
     double limit = ddp_now() + 3 < until ? ddp_now() + 3 : until;
     char name[DDP__ADDR_TEXT], their[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
     const char *refused = NULL;
@@ -34,8 +23,7 @@ static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, ch
         if (ddp__stream_greet(tls, fd, limit)) refused = ddp__stream_why(tls, fd);
         else if (ddp__stream_may_join(tls, fd, &id, their, text)) return fd;
         else refused = text;
-        if (refused)
-            snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
+        if (refused) snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
     }
     ddp__stream_close(tls, fd);
     return -1;
@@ -46,52 +34,66 @@ static void ddp__joiner_beat(ddp__joiner *j)
 {
     double now = ddp_now();
 
-    if (now < j->beat_at) return;
+    if (j->fd < 0 || now < j->beat_at) return;
     j->beat_at = now + 1;
     (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* one that is lost is found later */
 }
 
-/* Asks at a door where its member serves newcomers: a connection to there, or -1. *why: a sentence
- * if the door said no, for good. */
-static int ddp__joiner_service(ddp__joiner *j, const ddp__addr *door, double until, char *why)
+/* Why a door said no, for good; got: bytes of its answer. */
+static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b, size_t got,
+                                char *why)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
-    ddp__addr to = *door;
     ddp__hello h;
+
+    ddp__addr_text(door, name);
+    if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
+        if (!j->c.tls && ddp__stream_is_tls(b, got))
+            snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same --tls-psk, or a "
+                     "certificate", name);
+    } else if (h.reason == DDP__REFUSE_NAME) {
+        snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or join-NAME; this one's "
+                 "does not", name);
+    } else if (h.run_id != j->c.run_id) {
+        snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %" PRIu64 ": set the same "
+                 "DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
+    } else {
+        snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
+    }
+}
+
+/* Asks at a member's door: a connection on which the n bytes of the answer have come, or -1. */
+static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+                               unsigned char *b, size_t n, double until, char *why)
+{
+    unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST], *request = out + DDP__HELLO_BYTES;
+    int fd = ddp__joiner_dial(j, door, until, why);
+    ddp__hello self;
     size_t got = 0;
-    int fd = ddp__joiner_dial(j->tls, door, until, why), bad;
 
     if (fd < 0) return -1;
-    ddp__joiner_request(j, b, sizeof b);
-    bad = ddp__stream_send_all(j->tls, fd, b, sizeof b, until) < 0 ||
-          ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 3) < 0 ||
-          !ddp__hello_parse(b, &h);
-    ddp__stream_close(j->tls, fd);
-    ddp__addr_text(door, name);
-    if (bad && !j->tls && ddp__stream_is_tls(b, got))
-        snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same "
-                 "--tls-psk, or a certificate", name);
-    if (bad) return -1;
-    if (h.kind != DDP__JOIN_ASK) {
-        if (h.run_id != j->c.run_id)
-            snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
-                     PRIu64 ": set the same DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
-        else
-            snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
-                     "--min-world", name);
-        return -1;
+    memset(&self, 0, sizeof self);
+    memset(out, 0, sizeof out);
+    self.version = DDP__PROTOCOL;
+    self.run_id = j->c.run_id;
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, out);
+    ddp__hello_put(request, verb, 4);
+    ddp__hello_put(request + 4, (uint64_t)(wanted + 1), 4);
+    ddp__hello_put(request + 8, j->have, 8);
+    ddp__hello_put(request + 16, j->number, 8);
+    if (ddp__stream_send_all(j->c.tls, fd, out, sizeof out, ddp_now() + 5) == 0) {
+        while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
+        if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8)) return fd;
     }
-    ddp__addr_set_port(&to, (int)(h.port & 65535));
-    return ddp__joiner_dial(j->tls, &to, until, why);
+    ddp__joiner_refused(j, door, b, got, why);
+    ddp__stream_close(j->c.tls, fd);
+    return -1;
 }
 
 /* ---- an id ---- */
 
 static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 {
-    int r;
-
     memset(p, 0, sizeof *p);
     p->code = (int)ddp__hello_get(b, 4);
     p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
@@ -99,70 +101,38 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     p->coordinator = (int)ddp__hello_get(b + 12, 4);
     p->min_world = (int)ddp__hello_get(b + 16, 4);
     p->live = ddp__hello_get(b + 24, 8);
-    for (r = 0; r < DDP__JOIN_WORLD; r++) {
+    for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
         ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
     }
-}
-
-static int ddp__place_sane(const ddp__join_place *p)
-{
-    return p->world >= 2 && p->world <= DDP__JOIN_WORLD && p->coordinator >= 0 &&
-           p->coordinator < p->world && p->min_world > 0 &&
-           (p->code != DDP__JOIN_OK || (p->id >= 0 && p->id < p->world));
-}
-
-/* Requests a place over a connection to a service: 1 and the answer in place, or 0. */
-static int ddp__place_ask(ddp__joiner *j, int fd, const ddp__addr *at, int wanted, double until,
-                          char *why)
-{
-    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
-    char name[DDP__ADDR_TEXT];
-    ddp__hello h;
-    size_t got = 0;
-
-    ddp__joiner_request(j, request, sizeof request);
-    ddp__hello_put(request + 64, DDP__JOIN_ENTER, 4);
-    ddp__hello_put(request + 68, (uint64_t)(wanted + 1), 4);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, until) == 0 &&
-        ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 5) == 0) {
-        ddp__place_read(b, &j->place);
-        if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
-        return 1;
-    }
-    if (got >= DDP__HELLO_BYTES && ddp__hello_parse(b, &h) && h.kind == DDP__REFUSED &&
-        h.reason == DDP__REFUSE_NAME)
-        snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or "
-                 "join-NAME; this one's does not", ddp__addr_text(at, name));
-    return 0;
+    if (p->world < 2 || p->world > DDP__JOIN_WORLD || p->coordinator < 0 || p->coordinator >= p->world ||
+        p->min_world < 1 || (p->code == DDP__JOIN_OK && (p->id < 0 || p->id >= p->world)))
+        p->code = DDP__JOIN_LATER; /* it makes no sense */
 }
 
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
-static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until,
-                           char *why)
+static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
 {
+    unsigned char b[DDP__JOIN_PLACE];
     ddp__addr at = *door;
-    int turn, r;
 
-    for (turn = 0; turn < 3; turn++) {
-        int fd = ddp__joiner_service(j, &at, until, why);
+    for (int turn = 0; turn < 3 && at.size; turn++) {
+        double limit = ddp_now() + 5 < until ? ddp_now() + 5 : until;
+        int fd = ddp__joiner_request(j, &at, DDP__JOIN_ENTER, wanted, b, sizeof b, limit, why);
         if (fd < 0) return DDP__JOIN_LATER;
-        if (!ddp__place_ask(j, fd, &at, wanted, until, why)) {
-            ddp__stream_close(j->tls, fd);
-            return DDP__JOIN_LATER;
-        }
-        if (j->place.code == DDP__JOIN_OK) {
+        ddp__place_read(b, &j->place);
+        if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            for (r = 0; r < j->place.world; r++) /* asked first, should this be lost */
+            for (int r = 0; r < j->place.world; r++) /* asked first, should this be lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
                     j->at[j->doors++] = j->place.door[r];
             return DDP__JOIN_OK;
         }
-        ddp__stream_close(j->tls, fd);
+        ddp__stream_close(j->c.tls, fd);
+        if (j->place.code == DDP__JOIN_OK) return DDP__JOIN_LATER;
         if (j->place.code != DDP__JOIN_ELSEWHERE) return j->place.code;
         at = j->place.door[j->place.coordinator];
-        if (!at.size) return DDP__JOIN_LATER;
     }
     return DDP__JOIN_LATER;
 }
@@ -171,12 +141,12 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
     char why[DDP__JOIN_TEXT];
-    int i, code = DDP__JOIN_LATER, doors;
+    int code = DDP__JOIN_LATER, doors;
 
     why[0] = 0;
     for (;;) {
         doors = j->doors;
-        for (i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
+        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
         if (code == DDP__JOIN_OK) return DDP_OK;
         if (why[0]) return ddp__fail(err, DDP_MISMATCH, "%s", why);
@@ -187,20 +157,15 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
                          "free, and max_world made no room for more", j->place.world);
     if (code == DDP__JOIN_TAKEN)
-        return ddp__fail(err, DDP_TIMEOUT, "this worker's certificate names rank %d alone, and in "
-                         "the run of %d that place is not free: start it with a certificate of a "
-                         "worker that is gone, or one that names join-NAME", j->place.id,
-                         j->place.world);
+        return ddp__fail(err, DDP_TIMEOUT, "this worker's certificate names rank %d alone, and in the run of %d that "
+                         "place is not free: start it with a certificate of a worker that is gone, or one that names "
+                         "join-NAME", j->place.id, j->place.world);
     if (j->place.world && j->place.code == DDP__JOIN_LATER)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "within %.3g s the run at %.200s had no time for this worker: it takes "
-                         "one newcomer at a time, once its training has begun; end one that stands "
-                         "still, or wait longer with DREAMDDP_CONNECT_TIMEOUT",
-                         j->c.connect_timeout_s, addr);
-    return ddp__fail(err, DDP_TIMEOUT,
-                     "within %.3g s no worker at %.200s had a place for this one: "
-                     "is the run still going, with --min-world, and is one of its workers gone?",
-                     j->c.connect_timeout_s, addr);
+        return ddp__fail(err, DDP_TIMEOUT, "within %.3g s the run at %.200s had no time for this worker: it takes one "
+                         "newcomer at a time, once its training has begun; end one that stands still, or wait longer "
+                         "with DREAMDDP_CONNECT_TIMEOUT", j->c.connect_timeout_s, addr);
+    return ddp__fail(err, DDP_TIMEOUT, "within %.3g s no worker at %.200s had a place for this one: is the run still "
+                     "going, with --min-world, and is one of its workers gone?", j->c.connect_timeout_s, addr);
 }
 
 /* The addresses of --addr, separated by commas. */
@@ -214,10 +179,9 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, ddp_error *err)
         int count = 0;
         snprintf(one, sizeof one, "%.*s", (int)n, s);
         DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
-        if (!j->c.insecure && !j->tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG,
-                             "%s lies beyond this machine: use --tls-psk, or --insecure if the "
-                             "network can be trusted", ddp__addr_text(&j->at[j->doors], text));
+        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
+                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
         j->doors += count;
         s += n + (s[n] == ',');
     }
@@ -232,7 +196,6 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
     if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
     j->fd = -1;
     j->c = *c;
-    DDP__TRY(ddp__tls_open(&c->files, c->run_id, &j->tls, err));
     DDP__TRY(ddp__joiner_doors(j, err));
     return ddp__joiner_place(j, -1, ddp_now() + c->connect_timeout_s, err);
 }
@@ -240,14 +203,15 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
 void ddp__joiner_again(ddp__joiner *j)
 {
     ddp__stream_close(j->tls, j->fd);
+    ddp__tls_free(j->tls);
+    j->tls = NULL;
     j->fd = -1;
 }
 
 void ddp__joiner_close(ddp__joiner *j)
 {
     if (!j) return;
-    ddp__stream_close(j->tls, j->fd);
-    ddp__tls_free(j->tls);
+    ddp__joiner_again(j);
     if (j->clone) DDP_FREE(j->clone);
     DDP_FREE(j);
 }
@@ -259,13 +223,12 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
 {
     unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
     uint64_t bits;
-    int i;
 
     memset(out, 0, sizeof out);
     ddp__hello_put(out, l->hash, 8);
     ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
     ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
-    for (i = 0; i < l->settings; i++) {
+    for (int i = 0; i < l->settings; i++) {
         memcpy(&bits, &l->value[i], sizeof bits);
         ddp__hello_put(out + 16 + 8 * i, bits, 8);
     }
@@ -274,30 +237,17 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
     b[64 + DDP__JOIN_TEXT - 1] = 0;
-    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER)
-        return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
+    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER) return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
     j->donor = (int)ddp__hello_get(b + 4, 4);
     j->place.live = ddp__hello_get(b + 8, 8);
-    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size ||
-        j->place.live >> j->place.id & 1)
+    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size || j->place.live >> j->place.id & 1)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
     return DDP_OK;
 }
 
-static void ddp__clone_progress(const ddp__joiner *j, size_t from, double begin, double now)
-{
-    double rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
-
-    ddp__log(&j->c.log, DDP_LOG_INFO,
-             "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left", j->place.id,
-             j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
-             rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
-}
-
 /* Room for what the donor offers, unless that is more of what lies here already. most: bytes that
  * this model makes; nothing that arrives decides about an allocation. */
-static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most,
-                                  ddp_error *err)
+static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8);
     uint64_t from = ddp__hello_get(b + 16, 8);
@@ -313,8 +263,7 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
                          "model makes at most %zu", j->donor, bytes, most);
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
-    if (!j->clone)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
+    if (!j->clone) return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
     j->number = number;
     j->bytes = (size_t)bytes;
     j->have = 0;
@@ -324,50 +273,41 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
 static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
 {
     const size_t from = j->have;
-    double begin = ddp_now(), note = begin;
+    double begin = ddp_now(), note = begin, rate;
 
     while (j->have < j->bytes) {
         size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
         size_t got = 0;
-        int bad = ddp__stream_recv_all(j->tls, fd, j->clone + j->have, n, &got,
-                                       ddp_now() + j->c.peer_timeout_s);
+        int bad = ddp__stream_recv_all(j->c.tls, fd, j->clone + j->have, n, &got, ddp_now() + j->c.peer_timeout_s);
         double now = ddp_now();
         j->have += got;
         if (bad < 0) return DDP_PEER_LOST;
         ddp__joiner_beat(j);
         if (now < note + 1 && j->have < j->bytes) continue;
-        ddp__clone_progress(j, from, begin, now);
         note = now;
+        rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left",
+                 j->place.id, j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
+                 rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
     }
     return DDP_OK;
 }
 
-/* Bytes from where the last connection ended, if the donor still has that clone. */
-static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, size_t most, ddp_error *err)
+/* b: the answer to TAKE, behind which come bytes from where the last connection ended, if the donor still
+ * has that clone. */
+static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
 {
-    unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST], digest[2][DDP__SHA256_BYTES];
-    double until = ddp_now() + j->c.op_timeout_s;
+    unsigned char digest[2][DDP__SHA256_BYTES];
     ddp__sha256 sha;
 
-    ddp__joiner_request(j, request, sizeof request);
-    ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
-    ddp__hello_put(request + 72, j->have, 8);
-    ddp__hello_put(request + 80, j->number, 8);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0)
-        return DDP_PEER_LOST;
-    while (!ddp__stream_wait(j->tls, fd, ddp_now() + 0.5) && ddp_now() < until)
-        ddp__joiner_beat(j);
-    if (ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, until) < 0) return DDP_PEER_LOST;
     DDP__TRY(ddp__clone_room(j, b, most, err));
     DDP__TRY(ddp__clone_read(j, fd));
-    if (ddp__stream_recv_all(j->tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0)
-        return DDP_PEER_LOST;
+    if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0) return DDP_PEER_LOST;
     ddp__sha256_begin(&sha);
     ddp__sha256_add(&sha, j->clone, j->bytes);
     ddp__sha256_end(&sha, digest[1]);
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
-    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way",
-             j->place.id, j->donor);
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id, j->donor);
     j->number = 0;
     j->have = 0;
     return DDP_PEER_LOST;
@@ -375,6 +315,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, size_t most, ddp_err
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
+    unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT];
     ddp_safetensors *f;
@@ -386,13 +327,13 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     for (tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
         int fd;
         if (tries) ddp__sleep_until(ddp_now() + 0.2);
-        fd = ddp__joiner_service(j, &j->place.door[j->donor], until, why);
+        fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
+                                 ddp_now() + j->c.op_timeout_s, why);
         if (fd < 0) continue;
-        code = ddp__clone_stream(j, fd, most, err);
-        ddp__stream_close(j->tls, fd);
+        code = ddp__clone_stream(j, fd, b, most, err);
+        ddp__stream_close(j->c.tls, fd);
     }
-    if (code == DDP_PEER_LOST)
-        return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
+    if (code == DDP_PEER_LOST) return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
     DDP__TRY(code);
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
@@ -404,35 +345,32 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 
 /* ---- the entry ---- */
 
-/* Connects to all members; their connections in fds, the own door in *listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, int *listen_fd,
-                                   ddp_error *err)
+/* Connects to all members; their connections in fds, the own door in c->listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char why[DDP__JOIN_TEXT];
     double until = ddp_now() + 10;
     ddp__addr own;
     ddp__hello h;
-    int r;
 
     if (ddp__addr_own(j->fd, &own) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
-    DDP__TRY(ddp__tcp_listen(&own, listen_fd, &own, err));
-    memset(self, 0, sizeof *self);
-    self->version = DDP__PROTOCOL;
-    self->run_id = j->c.run_id;
-    self->rank = (uint32_t)j->place.id;
-    self->world = (uint32_t)j->place.world;
-    self->port = (uint32_t)ddp__addr_port(&own);
-    self->family = ddp__ip_pack(&own, self->ip);
-    for (r = 0; r < j->place.world; r++) {
+    DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
+    c->self.version = DDP__PROTOCOL;
+    c->self.run_id = j->c.run_id;
+    c->self.rank = (uint32_t)j->place.id;
+    c->self.world = (uint32_t)j->place.world;
+    c->self.port = (uint32_t)ddp__addr_port(&own);
+    c->self.family = ddp__ip_pack(&own, c->self.ip);
+    for (int r = 0; r < j->place.world; r++) {
         if (!(j->place.live >> r & 1)) continue;
-        fds[r] = ddp__joiner_dial(j->c.tls, &j->place.door[r], until, why);
-        ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
+        fds[r] = ddp__joiner_dial(j, &j->place.door[r], until, why);
+        ddp__hello_pack(&c->self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
         if (fds[r] < 0 || ddp__stream_send_all(j->c.tls, fds[r], b, sizeof b, until) < 0 ||
-            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 ||
-            !ddp__hello_parse(b, &h) || h.kind != DDP__JOIN_MESH)
+            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 || !ddp__hello_parse(b, &h) ||
+            h.kind != DDP__JOIN_MESH)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d does not take this one's connection", r);
     }
     return DDP_OK;
@@ -441,25 +379,25 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
     ddp__tcp_config c;
-    int fds[DDP__JOIN_WORLD], listen_fd = -1, r;
+    int fds[DDP__JOIN_WORLD], r;
     ddp_status s;
 
     memset(&c, 0, sizeof c);
     for (r = 0; r < DDP__JOIN_WORLD; r++) fds[r] = -1;
-    s = ddp__joiner_mesh(j, &c.self, fds, &listen_fd, err);
     c.rank = j->place.id;
     c.world = j->place.world;
     c.fds = fds;
-    c.listen_fd = listen_fd;
+    c.listen_fd = -1;
     c.where = j->place.door;
     c.tls = j->c.tls;
     c.peer_timeout_s = j->c.peer_timeout_s;
     c.congestion = j->c.congestion;
     c.log = j->c.log;
+    s = ddp__joiner_mesh(j, &c, fds, err);
     if (s == DDP_OK) s = ddp__wire_resume(&c, wire, err);
     if (s == DDP_OK) return s;
     for (r = 0; r < j->place.world; r++) ddp__stream_close(j->c.tls, fds[r]);
-    if (listen_fd >= 0) close(listen_fd);
+    if (c.listen_fd >= 0) close(c.listen_fd);
     return s;
 }
 
@@ -485,8 +423,7 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
         s = ddp__engine_joined(engine, 0.1, err);
         if (s != DDP_TIMEOUT) return s;
         if (gone < 0 && ddp__stream_gone(j->tls, j->fd)) gone = ddp_now();
-        if (gone >= 0 && ddp_now() > gone + 2)
-            return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+        if (gone >= 0 && ddp_now() > gone + 2) return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
             return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "
                              "%.3g s: is the training going on?", j->c.op_timeout_s);

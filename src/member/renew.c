@@ -1,8 +1,17 @@
 /* From one epoch to the next: what was half done is let go, everybody begins again from the inputs,
  * or is given the result where one of the survivors has it. */
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 
 /* ---- losses ---- */
+
+uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
+
+int ddp__lowest(uint64_t bits)
+{
+    int id = 0;
+    while (id < 63 && !(bits >> id & 1)) id++;
+    return id;
+}
 
 int ddp__bit_count(uint64_t bits)
 {
@@ -13,48 +22,37 @@ int ddp__bit_count(uint64_t bits)
 
 void ddp__edge_add(ddp__word *w, int a, int b)
 {
-    w->edge[a] |= (uint64_t)1 << b;
-    w->edge[b] |= (uint64_t)1 << a;
+    w->edge[a] |= ddp__bit(b);
+    w->edge[b] |= ddp__bit(a);
 }
 
 void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 {
     ddp__elastic *el = e->elastic;
 
-    if (e->peers[peer].out_of_world || e->peers[peer].left) return;
-    if (el->own.edge[e->rank] >> peer & 1) return;
-    if (!el->peer[peer].why[0])
-        snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
+    if (e->peers[peer].out_of_world || e->peers[peer].left || el->own.edge[e->rank] >> peer & 1) return;
+    if (!el->peer[peer].why[0]) snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
     if (el->lost_at < 0) el->lost_at = ddp_now();
     ddp__edge_add(&el->own, e->rank, peer);
     el->look = 1;
 }
 
-void ddp__epoch_left(ddp__engine *e, int peer)
+const char *ddp__epoch_why(const ddp__engine *e, int peer)
 {
-    ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->elastic;
 
-    if (e->peers[peer].out_of_world) return;
-    snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "it closed its context");
-    el->look = 1;
+    if (e->peers[peer].left || (el->own.left >> peer & 1)) return "it closed its context";
+    return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
 }
 
 /* ---- letting go ---- */
 
-static int ddp__is_collective(const ddp__frame *f)
-{
-    return f->type < DDP__FRAME_CREDIT && !f->p2p;
-}
+static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME_CREDIT && !f->p2p; }
 
-static void ddp__slot_drop(ddp__engine *e, int slot)
+int ddp__of_epoch(const ddp__frame *f)
 {
-    ddp__slot *s = &e->slot[slot];
-    ddp__peer *p = &e->peers[s->peer];
-
-    if (s->f.type == DDP__FRAME_RESULT) p->solicited--;
-    else p->staged--;
-    s->next = p->free_slot;
-    p->free_slot = slot;
+    return ddp__is_collective(f) || (f->type == DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE ||
+           f->type == DDP__FRAME_WANT;
 }
 
 /* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
@@ -76,15 +74,14 @@ static void ddp__out_drop(ddp__engine *e, int peer)
         const ddp__op *op = p->out_op;
         size_t at = 0, values = p->out.length / op->unit, here;
         for (; at < values; at += here) {
-            const void *data = ddp__memory_at(
-                op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, p->out.offset + at,
-                values - at, &here);
+            const void *data = ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
+                                              p->out.offset + at, values - at, &here);
             memcpy(ep->tail + at * op->unit, data, here * op->unit);
         }
     } else if ((const unsigned char *)p->out_text != ep->tail) {
         memcpy(ep->tail, p->out_text, p->out.length);
     }
-    if (p->out_slot >= 0) ddp__slot_drop(e, p->out_slot);
+    if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_slot = -1;
     p->out_op = NULL;
     p->out_text = (const char *)ep->tail;
@@ -95,8 +92,7 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
-    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0)
-        ddp__slot_drop(e, p->in_slot);
+    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
     p->in_state = DDP__IN_PAYLOAD;
@@ -112,7 +108,7 @@ static int ddp__list_drop(ddp__engine *e, int *first)
     while (s >= 0) {
         int next = e->slot[s].next;
         if (ddp__is_collective(&e->slot[s].f)) {
-            ddp__slot_drop(e, s);
+            ddp__slot_free(e, s);
         } else {
             if (last < 0) *first = s;
             else e->slot[last].next = s;
@@ -130,9 +126,7 @@ static void ddp__controls_drop(ddp__engine *e)
 
     for (int i = 0; i < e->control_count; i++) {
         ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
-        int drop = (c->f.type == DDP__FRAME_CREDIT && !c->f.p2p) ||
-                   c->f.type == DDP__FRAME_DONE || c->f.type == DDP__FRAME_WANT;
-        if (!drop) e->control[(e->control_first + n++) % e->control_room] = *c;
+        if (!ddp__of_epoch(&c->f)) e->control[(e->control_first + n++) % e->control_room] = *c;
     }
     e->control_count = n;
 }
@@ -144,21 +138,22 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->elastic->kept[i].asked = 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (op && op->way == ddp__ring_way())
-            op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
+        if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
     }
+    e->last_due = ddp__list_drop(e, &e->first_due);
     for (int r = 0; r < e->world; r++) {
-        ddp__peer *p = &e->peers[r];
-        int n = 0;
         if (r == e->rank) continue;
         ddp__out_drop(e, r);
         ddp__in_drop(e, r);
-        p->last_pending = ddp__list_drop(e, &p->first_pending);
+        e->peers[r].last_pending = ddp__list_drop(e, &e->peers[r].first_pending);
+    }
+    for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
+        ddp__peer *p = &e->peers[r];
+        int n = 0;
         for (int i = 0; i < p->owed_count; i++)
             if (p->owed[i].p2p) p->owed[n++] = p->owed[i];
         p->owed_count = n;
     }
-    e->last_due = ddp__list_drop(e, &e->first_due);
     ddp__controls_drop(e);
 }
 
@@ -166,21 +161,17 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
 
 static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 {
-    const ddp__elastic *el = e->elastic;
-    char who[300];
+    const ddp__view *v = &e->elastic->view;
+    char who[300] = "";
     size_t used = 0;
 
-    who[0] = '\0';
-    for (int r = 0; r < e->world && used + 100 < sizeof who; r++) {
-        int was = (int)(before >> r & 1), is = (int)(el->view.live >> r & 1);
-        if (was == is) continue;
-        if (is) used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d came", r);
-        else
-            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d was lost: %s", r,
-                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
-    }
-    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s",
-             e->rank, (unsigned long)el->view.ballot, e->members, took, who);
+    for (int r = 0; r < e->world && used + 100 < sizeof who; r++)
+        if ((before ^ v->live) >> r & 1)
+            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d %s%s", r,
+                                     v->live >> r & 1 ? "came" : "was lost: ",
+                                     v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
+    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
+             (unsigned long)v->ballot, e->members, took, who);
 }
 
 /* Who is out of the epoch is told once, and not heard any more. */
@@ -201,10 +192,9 @@ static void ddp__peers_renew(ddp__engine *e)
         if (!p->out_of_world || !was) continue;
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
-            if (!p->paired[i]) continue;
-            ddp__op_text(e, p->paired[i], text, sizeof text);
-            ddp__fault(e, DDP_PEER_LOST,
-                       "rank %d was lost during %s: only collectives survive that", r, text);
+            if (p->paired[i])
+                ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
+                           ddp__op_text(e, p->paired[i], text, sizeof text));
         }
     }
 }
@@ -214,7 +204,7 @@ static void ddp__admitted(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->elastic;
     int id = el->admit_id;
-    uint64_t bit = (uint64_t)1 << id;
+    uint64_t bit = ddp__bit(id);
 
     if (!(el->own.joining & bit)) return;
     if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all were ready for it */
@@ -230,18 +220,7 @@ static void ddp__admitted(ddp__engine *e, double now)
     el->admit = el->view.live & bit ? 3 : 4;
 }
 
-static void ddp__ops_restart(ddp__engine *e, double now)
-{
-    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
-        for (int i = 0; i < DDP__WINDOW; i++)
-            if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
-                ddp__start(e, e->window[i], 1, now);
-                break;
-            }
-}
-
-void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
-                        double now)
+void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now)
 {
     ddp__elastic *el = e->elastic;
     uint64_t before = el->view.live, lost;
@@ -294,7 +273,9 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     e->last_move = now;
     e->dirty = 1;
     if (e->fault.code != DDP_OK) return;
-    ddp__ops_restart(e, now);
+    for (uint32_t seq = el->oldest; seq != e->next_seq; seq++) /* oldest first */
+        for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
+            if (e->window[i] && e->window[i]->seq == seq) ddp__start(e, e->window[i], 1, now);
     ddp__shadow_release(e);
 }
 
@@ -312,11 +293,10 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
-    for (int i = 0; i < e->slots; i++)
-        e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);
     ep->tail = tail;
     ep->marked = e->elastic->view.ballot;
-    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~((uint64_t)1 << id);
+    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~ddp__bit(id);
     e->elastic->own.edge[id] = 0;
 }

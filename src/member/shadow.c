@@ -1,7 +1,7 @@
 /* The memory of an elastic world: what an operation began with, until it is complete, and what came
  * of it, until all live workers have that. First in, first out, in the order of the operations. The
  * input has two parts where an operation has a residual: its values and that. */
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
@@ -13,7 +13,7 @@ static size_t ddp__shadow_bytes(const ddp_message *m, size_t n)
     return ddp__shadow_part(n * (m->bytes ? 1 : sizeof(float))) * (m->residual ? 2 : 1);
 }
 
-int ddp__done_has(const ddp__done_set *d, uint32_t seq)
+static int ddp__done_has(const ddp__done_set *d, uint32_t seq)
 {
     int32_t ahead = (int32_t)(seq - d->from);
     return ahead < 0 || (ahead < 64 && (d->bits >> ahead & 1));
@@ -28,46 +28,46 @@ static void ddp__done_add(ddp__done_set *d, uint32_t seq)
     }
 }
 
+ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
+
+    if (room && !ring)
+        return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
+                         (unsigned long)room);
+    ddp__release(&e->cfg.allocator, el->ring, el->room);
+    e->stats.staging_bytes += room - el->room;
+    e->stats.elastic_bytes += room - el->room;
+    el->ring = ring;
+    el->room = room;
+    el->head = el->tail = 0;
+    return DDP_OK;
+}
+
 /* The ring may change only while the comm thread keeps nothing in it. */
 ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
-    size_t n = 0, bytes, room;
-    unsigned char *ring;
+    size_t n = 0, bytes;
+    const char *why = NULL;
 
     if (m->verb >= DDP_SEND) return DDP_OK;
-    if (m->after || m->verb == DDP_REDUCE_SCATTER || m->add)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         m->after ? "messages after one another in an elastic world (min_world)"
-                         : m->add ? "a message that adds, in an elastic world (min_world): let it "
-                                    "overwrite, and add what has come"
-                                  : "a reduce-scatter in an elastic world (min_world): whoever is "
-                                    "lost takes its block along; use an all-reduce");
+    if (m->verb == DDP_REDUCE_SCATTER)
+        why = "a reduce-scatter in an elastic world (min_world): whoever is lost takes its block along; use an "
+              "all-reduce";
+    if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
+    if (m->after) why = "messages after one another in an elastic world (min_world)";
+    if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.elastic_bytes > 0)
-        return ddp__fail(err, DDP_ARG,
-                         "a message needs %lu bytes, more than the %lu that an elastic world may "
-                         "keep of what is in flight: raise elastic_bytes",
-                         (unsigned long)bytes, (unsigned long)el->room);
-    if (bytes > el->room) {
-        while (e->error.code == DDP_OK && el->released < el->collectives)
-            pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
-        room = 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST;
-        ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
-        if (!ring)
-            return ddp__fail(err, DDP_MEMORY,
-                             "an elastic world needs %lu bytes for what is in flight and got none",
-                             (unsigned long)room);
-        ddp__release(&e->cfg.allocator, el->ring, el->room);
-        e->stats.staging_bytes += room - el->room;
-        e->stats.elastic_bytes += room - el->room;
-        el->ring = ring;
-        el->room = room;
-        el->head = el->tail = 0;
-    }
-    return DDP_OK;
+        return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
+                         "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
+    if (bytes <= el->room) return DDP_OK;
+    while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
+    if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+    return ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err);
 }
 
 static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
@@ -90,10 +90,7 @@ int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
     return bytes == 0 || ddp__shadow_place(el, bytes) + bytes - el->tail <= el->room;
 }
 
-static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq)
-{
-    return &el->kept[seq % DDP__ELASTIC_SPAN];
-}
+static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq) { return &el->kept[seq % DDP__ELASTIC_SPAN]; }
 
 static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strips *strips, int back)
 {
@@ -123,23 +120,16 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     memset(k, 0, sizeof *k);
-    k->seq = op->seq;
-    k->verb = (int)op->m.verb;
-    k->coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT;
-    k->layer = op->m.layer;
-    k->n = op->n;
+    ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the result, not what travelled */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, &op->from, 0);
-    if (op->m.residual && op->n)
-        memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
+    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
 }
 
-void ddp__shadow_restore(ddp__engine *e, const ddp__op *op)
-{
-    ddp__shadow_copy(e, op, &op->from, 1);
-}
+void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, &op->from, 1); }
 
 void ddp__shadow_result(ddp__engine *e, ddp__op *op)
 {
@@ -162,7 +152,7 @@ void ddp__shadow_release(ddp__engine *e)
         int all = k->result;
         for (int i = 0; i < e->members && all; i++) {
             int r = e->member[i];
-            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, k->seq);
+            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, el->oldest);
         }
         if (!all) break;
         el->tail = k->end;
@@ -204,13 +194,6 @@ static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
     return 0;
 }
 
-static int ddp__handed_fits(const ddp__engine *e, const ddp__op *op)
-{
-    (void)e;
-    (void)op;
-    return 0;
-}
-
 static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 {
     (void)e;
@@ -243,10 +226,9 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, ddp__handed_fits,
-                                       ddp__handed_begin, ddp__handed_next, NULL, NULL,
-                                       ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
-                                       ddp__handed_over, NULL};
+    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_begin, ddp__handed_next, NULL,
+                                        NULL, ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
+                                        ddp__handed_over, NULL};
 
     return &way;
 }
@@ -270,8 +252,7 @@ int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
 {
     for (int i = 0; i < DDP__WINDOW && !e->frozen; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way != ddp__handed_way() || op->u.handed.donor != peer || op->u.handed.asked)
-            continue;
+        if (!op || op->way != ddp__handed_way() || op->u.handed.donor != peer || op->u.handed.asked) continue;
         op->u.handed.asked = 1;
         f->type = DDP__FRAME_WANT;
         f->seq = op->seq;
@@ -288,13 +269,11 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
     ddp__kept *k = ddp__kept_of(el, seq);
 
     if (e->next_seq - el->oldest > seq - el->oldest && k->result) {
-        k->asked |= (uint64_t)1 << peer;
+        k->asked |= ddp__bit(peer);
         return;
     }
-    ddp__fault(e, DDP_NET,
-               "rank %d asks for the result of operation %lu, which this rank does not keep: it "
-               "runs another version of this library",
-               peer, (unsigned long)seq);
+    ddp__fault(e, DDP_NET, "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
+               "another version of this library", peer, (unsigned long)seq);
 }
 
 int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
@@ -308,7 +287,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
         ddp__kept *asked = ddp__kept_of(el, s);
         if (!(asked->asked >> peer & 1)) continue;
-        asked->asked &= ~((uint64_t)1 << peer);
+        asked->asked &= ~ddp__bit(peer);
         ep->giving = 1;
         ep->giving_seq = s;
         ep->given = 0;
@@ -316,18 +295,12 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     if (!ep->giving) return 0;
     k = ddp__kept_of(el, ep->giving_seq);
     most = e->chunk * sizeof(float) / k->unit;
-    count = k->n - ep->given < most ? k->n - ep->given : most;
-    memset(f, 0, sizeof *f);
-    f->type = DDP__FRAME_RESULT;
-    f->verb = k->verb;
-    f->seq = k->seq;
-    f->count = (uint32_t)k->n;
+    count = k->frame.count - ep->given < most ? k->frame.count - ep->given : most;
+    *f = k->frame;
     f->offset = (uint32_t)ep->given;
-    f->coding = k->coding;
     f->length = (uint32_t)(count * k->unit);
-    f->layer = k->layer;
     e->peers[peer].out_text = (const char *)el->ring + k->at % el->room + ep->given * k->unit;
     ep->given += count;
-    if (ep->given == k->n) ep->giving = 0;
+    if (ep->given == k->frame.count) ep->giving = 0;
     return 1;
 }

@@ -1,9 +1,13 @@
-/* A worker's state as a list, as a file and as bytes. */
+/* A worker's state as a list, as a file, as bytes, and told to the others: a few bytes, or what a newcomer needs. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "member/state.h"
+#include "wire/hello.h"
 
-enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
+enum {
+    DDP__WORKER_PART = 65536,    /* values copied and hashed at a time */
+    DDP__TELL_BYTES = 4 << 20    /* of a message */
+};
 
 /* ---- the list ---- */
 
@@ -21,17 +25,14 @@ ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err
 
 void ddp__worker_free(ddp__worker *s)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
+    for (int i = 0; i < s->tensors; i++)
         if (!s->tensor[i].layer && s->tensor[i].data) DDP_FREE(s->tensor[i].data);
     if (s->tensor) DDP_FREE(s->tensor);
     if (s->layer) DDP_FREE(s->layer);
     memset(s, 0, sizeof *s);
 }
 
-static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, size_t count,
-                                    int flags)
+static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, size_t count, int flags)
 {
     ddp__tensor *t = &s->tensor[s->tensors++];
 
@@ -42,8 +43,7 @@ static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, 
     return t;
 }
 
-void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count,
-                    int flags)
+void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags)
 {
     ddp__tensor *t = ddp__worker_next(s, DDP_ST_F32, count, flags);
 
@@ -66,29 +66,22 @@ void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type t
 
 const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
+    for (int i = 0; i < s->tensors; i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
 
-static size_t ddp__tensor_bytes(const ddp__tensor *t)
-{
-    return t->count * ddp_safetensors_type_bytes(t->type);
-}
+static size_t ddp__tensor_bytes(const ddp__tensor *t) { return t->count * ddp_safetensors_type_bytes(t->type); }
 
 /* ---- to a file, and to memory ---- */
 
-static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__text *head,
-                                  ddp_error *err)
+static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__text *head, ddp_error *err)
 {
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->tensors, sizeof *list);
     ddp_status code;
-    int i;
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         list[i].name = s->tensor[i].name;
         list[i].type = s->tensor[i].type;
         list[i].dims = 1;
@@ -105,80 +98,89 @@ static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void
     return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
 }
 
-/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type. */
-static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f,
-                                  double *part, ddp__worker_hash *hash, ddp_error *err)
+/* Where a state is written: a file, or memory that has room for it. */
+typedef struct ddp__state_out {
+    ddp__file     *file;
+    unsigned char *at;
+} ddp__state_out;
+
+static void ddp__state_put(ddp__state_out *k, const void *data, size_t n)
+{
+    if (k->file) {
+        ddp__file_put(k->file, data, n);
+    } else if (n) {
+        memcpy(k->at, data, n);
+        k->at += n;
+    }
+}
+
+/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type; hash may be NULL. */
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__state_out *k, double *part,
+                                  ddp__worker_hash *hash, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
-    const int there = (t->flags & DDP__WORKER_THERE) != 0;
     size_t at, n;
 
     for (at = 0; at < t->count; at += n) {
         const void *data = (const char *)t->data + at * width;
         n = t->count - at < (size_t)DDP__WORKER_PART ? t->count - at : (size_t)DDP__WORKER_PART;
-        if (there) {
+        if (t->flags & DDP__WORKER_THERE) {
             DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
             data = part;
         }
-        hash->all = ddp__part_hash(hash->all, t->type, data, n);
-        if (!(t->flags & DDP__WORKER_OWN))
-            hash->common = ddp__part_hash(hash->common, t->type, data, n);
-        ddp__file_put(f, data, n * width);
+        if (hash) hash->all = ddp__part_hash(hash->all, t->type, data, n);
+        if (hash && !(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
+        ddp__state_put(k, data, n * width);
     }
     return DDP_OK;
 }
 
-ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash,
-                            ddp_error *err)
+static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, ddp__state_out *k,
+                                  ddp__worker_hash *hash, ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
-    ddp__text head;
-    ddp__file f;
-    ddp_status code;
-    int i;
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
 
-    memset(hash, 0, sizeof *hash);
-    memset(&head, 0, sizeof head);
-    code = part ? ddp__worker_head(s, path, &head, err)
-                : ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
-    if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
-    if (code == DDP_OK) {
-        ddp__file_put(&f, head.data, head.size);
-        for (i = 0; code == DDP_OK && i < s->tensors; i++)
-            code = ddp__tensor_put(s, &s->tensor[i], &f, part, hash, err);
-        if (code == DDP_OK) code = ddp__file_end(&f, err);
-        else ddp__file_drop(&f);
-    }
-    ddp__text_free(&head);
+    ddp__state_put(k, head->data, head->size);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++) code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
     if (part) DDP_FREE(part);
     return code;
 }
 
-ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
-                            ddp_error *err)
+ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
 {
     ddp__text head;
+    ddp__file f;
+    ddp__state_out k = {&f, NULL};
     ddp_status code;
-    unsigned char *at;
-    int i;
+
+    memset(hash, 0, sizeof *hash);
+    memset(&head, 0, sizeof head);
+    code = ddp__worker_head(s, path, &head, err);
+    if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
+    if (code == DDP_OK) {
+        code = ddp__worker_put(s, &head, &k, hash, err);
+        if (code == DDP_OK) code = ddp__file_end(&f, err);
+        else ddp__file_drop(&f);
+    }
+    ddp__text_free(&head);
+    return code;
+}
+
+ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
+{
+    ddp__text head;
+    ddp__state_out k = {NULL, NULL};
+    ddp_status code;
 
     memset(&head, 0, sizeof head);
     *out = NULL;
     code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
     *bytes = head.size;
-    for (i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
-    if (code == DDP_OK) *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
-    if (code == DDP_OK && !*out)
-        code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (code == DDP_OK) memcpy(*out, head.data, head.size);
-    at = code == DDP_OK ? *out + head.size : NULL;
-    for (i = 0; code == DDP_OK && i < s->tensors; i++) {
-        const ddp__tensor *t = &s->tensor[i];
-        const size_t n = ddp__tensor_bytes(t);
-        if (t->flags & DDP__WORKER_THERE) code = ddp__host_download(s->host, at, t->data, n, err);
-        else if (n) memcpy(at, t->data, n);
-        at += n;
-    }
+    for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
+    if (code == DDP_OK) k.at = *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
+    if (code == DDP_OK && !*out) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
+    if (code == DDP_OK) code = ddp__worker_put(s, &head, &k, NULL, err);
     ddp__text_free(&head);
     if (code == DDP_OK || !*out) return code;
     DDP_FREE(*out);
@@ -189,13 +191,12 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
     ddp__text head;
-    int i;
 
     memset(&head, 0, sizeof head);
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
     ddp__text_free(&head);
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *t = &s->tensor[i];
         *bytes += ddp__tensor_bytes(t);
         if (t->flags & DDP__WORKER_BLOB) *bytes += t->most - t->count;
@@ -206,22 +207,17 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 /* ---- from a file ---- */
 
-ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path,
-                           ddp_error *err)
+ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *x = &s->tensor[i];
         const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
 
-        if (t && t->type == x->type && t->dims == 1 &&
-            (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
+        if (t && t->type == x->type && t->dims == 1 && (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
             continue;
-        return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu "
-                         "values of %s: it is a checkpoint of another model or wire format", path,
-                         x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "", x->count,
-                         ddp_safetensors_type_name(x->type));
+        return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
+                         "checkpoint of another model or wire format", path, x->name, x->layer ? " of layer " : "",
+                         x->layer ? x->layer : "", x->count, ddp_safetensors_type_name(x->type));
     }
     if (ddp_safetensors_count(f) == s->tensors) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has "
@@ -233,13 +229,11 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     uint64_t h = 0, n, at;
     ddp_status s = DDP_OK;
-    int i;
 
     if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    for (i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
+    for (int i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
-        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n;
-             at += DDP__WORKER_PART) {
+        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__WORKER_PART) {
             const size_t now = n - at < DDP__WORKER_PART ? (size_t)(n - at) : (size_t)DDP__WORKER_PART;
             s = ddp_safetensors_bytes(f, t, at, now, part, err);
             if (s == DDP_OK) h = ddp__part_hash(h, t->type, part, now);
@@ -250,51 +244,145 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
     return s;
 }
 
-static ddp_status ddp__small_load(ddp__tensor *x, ddp_safetensors *f, ddp_error *err)
+static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
+                                   ddp_error *err)
 {
     const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
-    const size_t n = (size_t)t->dim[0], width = ddp_safetensors_type_bytes(x->type);
-
-    if (n > x->most) {
-        void *grown = DDP_REALLOC(x->data, n * width);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
-        x->data = grown;
-        x->most = n;
-    }
-    x->count = n;
-    return ddp_safetensors_bytes(f, t, 0, n, x->data, err);
-}
-
-static ddp_status ddp__large_load(const ddp__worker *s, const ddp__tensor *x, ddp_safetensors *f,
-                                  float *part, ddp_error *err)
-{
-    const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
+    const size_t count = (size_t)t->dim[0];
     size_t at, n;
 
-    if (!(x->flags & DDP__WORKER_THERE))
-        return ddp_safetensors_bytes(f, t, 0, x->count, x->data, err);
-    for (at = 0; at < x->count; at += n) {
-        n = x->count - at < (size_t)DDP__WORKER_PART ? x->count - at : (size_t)DDP__WORKER_PART;
+    if (!x->layer && count > x->most) {
+        void *grown = DDP_REALLOC(x->data, count * ddp_safetensors_type_bytes(x->type));
+        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
+        x->data = grown;
+        x->most = count;
+    }
+    x->count = count;
+    if (!(x->flags & DDP__WORKER_THERE)) return ddp_safetensors_bytes(f, t, 0, count, x->data, err);
+    for (at = 0; at < count; at += n) {
+        n = count - at < (size_t)DDP__WORKER_PART ? count - at : (size_t)DDP__WORKER_PART;
         DDP__TRY(ddp_safetensors_bytes(f, t, at, n, part, err));
         ddp__host_upload(s->host, (float *)x->data + at, part, n * sizeof *part);
     }
     return DDP_OK;
 }
 
-ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
-                           ddp_error *err)
+ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err)
 {
-    float *part;
-    ddp_status code = DDP_OK;
-    int i;
+    float *part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
 
-    for (i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer) DDP__TRY(ddp__small_load(&s->tensor[i], f, err));
-    DDP__TRY(s->check(s, step, path, err));
-    part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
-    if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
-    for (i = 0; code == DDP_OK && i < s->tensors; i++)
-        if (s->tensor[i].layer) code = ddp__large_load(s, &s->tensor[i], f, part, err);
-    DDP_FREE(part);
+    for (int large = 0; large < 2; large++) {
+        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+            if (large == (s->tensor[i].layer != NULL)) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
+        if (code == DDP_OK && !large) code = s->check(s, step, path, err);
+    }
+    if (part) DDP_FREE(part);
+    return code;
+}
+
+/* ---- to the other workers ---- */
+
+static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    if (!s->engine || !n) return DDP_OK;
+    p.bytes = bytes;
+    p.count = n;
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.bytes = 1;
+    m.from = &p;
+    m.from_count = 1;
+    m.peer = from;
+    m.step = s->step;
+    m.layer = DDP__OWN_WORD;
+    m.filler = 1;
+    return ddp__engine_run(s->engine, &m, err);
+}
+
+ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err)
+{
+    const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
+    unsigned char *b = (unsigned char *)ddp__calloc(n, 8);
+    ddp_status code;
+    size_t i;
+
+    if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
+    for (i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
+    code = ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
+    for (i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
+    DDP_FREE(b);
+    return code;
+}
+
+/* ---- a newcomer ---- */
+
+/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as it is:
+ * should `from` be lost, what is told is some other worker's, and is told again. part: [DDP__TELL_BYTES]. */
+static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes, unsigned char *part,
+                                    ddp_error *err)
+{
+    const size_t width = ddp_safetensors_type_bytes(t->type), own = t->count * width;
+    uint64_t count = t->count;
+    size_t at, n;
+
+    if (t->flags & DDP__WORKER_BLOB) {
+        ddp__hello_put(part, count, 8);
+        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, 8, from, err));
+        count = ddp__hello_get(part, 8);
+        if (count > t->most)
+            return ddp__fail(err, DDP_MISMATCH, "rank %d tells %" PRIu64 " values of %s; at most %zu are possible",
+                             from, count, t->name, t->most);
+    }
+    for (at = 0; at < count * width; at += n) {
+        unsigned char *here = (unsigned char *)t->data + at;
+        n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at : (size_t)DDP__TELL_BYTES;
+        if (t->flags & DDP__WORKER_THERE) DDP__TRY(ddp__host_download(s->host, part, here, n, err));
+        else if (at < own) memcpy(part, here, n < own - at ? n : own - at);
+        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
+        if (comes && (t->flags & DDP__WORKER_THERE)) ddp__host_upload(s->host, here, part, n);
+        else if (comes) memcpy(here, part, n);
+    }
+    if (comes) t->count = (size_t)count;
+    return DDP_OK;
+}
+
+/* The lowest member that lives, and what it says of the run. */
+static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from, ddp_error *err)
+{
+    int r = 0;
+
+    memset(words, 0, 2 * (size_t)s->world * sizeof *words);
+    words[2 * s->rank] = s->rank != newcomer;
+    words[2 * s->rank + 1] = s->run;
+    DDP__TRY(ddp__worker_gather(s, words, 2, err));
+    while (r < s->world && !words[2 * r]) r++;
+    if (r == s->world) return ddp__fail(err, DDP_PEER_LOST, "all members were lost while rank %d joined", newcomer);
+    s->run = words[2 * r + 1];
+    *from = r;
+    return DDP_OK;
+}
+
+ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
+{
+    uint64_t *words = (uint64_t *)ddp__calloc(2 * (size_t)s->world, sizeof *words);
+    unsigned char *part = (unsigned char *)ddp__calloc(DDP__TELL_BYTES, 1);
+    int from = 0, told = -1;
+    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
+
+    if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
+    while (code == DDP_OK && told != from) { /* who told it all must still be there behind that */
+        told = from;
+        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+            if (s->tensor[i].flags & DDP__WORKER_TOLD)
+                code = ddp__enter_tensor(s, &s->tensor[i], from, s->rank == newcomer, part, err);
+        if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
+    }
+    if (code == DDP_OK && s->rank == newcomer) code = s->check(s, -1, "an entry", err);
+    if (words) DDP_FREE(words);
+    if (part) DDP_FREE(part);
     return code;
 }

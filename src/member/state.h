@@ -1,6 +1,5 @@
-/* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of
- * named arrays. The room above makes the list and reads the small values back; this one saves it,
- * loads it, serves it and tells it. */
+/* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named arrays. The
+ * room above makes the list and reads the small values back; this one saves it, loads it, serves it and tells it. */
 #ifndef DDP_MEMBER_STATE_H
 #define DDP_MEMBER_STATE_H
 
@@ -38,8 +37,7 @@ typedef struct ddp__worker {
     int              layers;
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
-    /* Looks at the small values after they were read and before anything else changes; step: of
-       the manifest, -1 where there is none. */
+    /* Looks at the small values after they were read and before anything else changes; step: of the manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
 
@@ -47,8 +45,7 @@ typedef struct ddp__worker {
 DDP_LIB ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err);
 DDP_LIB void       ddp__worker_free(ddp__worker *s);
 /* Adds an array of floats of a layer (l = layers: of none), named "name.l" or, with b >= 0, "name.l.b". */
-DDP_LIB void       ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data,
-                                  size_t count, int flags);
+DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags);
 /* Adds count small values, zero; where they are, or NULL when memory is short. most: values that a
  * member may tell of a blob. */
 DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type,
@@ -61,35 +58,33 @@ typedef struct ddp__worker_hash {
 } ddp__worker_hash;
 
 /* As a safetensors file. */
-DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash,
-                                    ddp_error *err);
-/* The same as bytes in memory, for the caller to free; and the most that a worker with the same
- * list can make of it. */
-DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err);
+/* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make of it. */
+DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory,
- * of which no large one changes before all that can be wrong was found. step as for check, path for
- * errors. */
-DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path,
-                                   ddp_error *err);
+/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory, of which no large one
+ * changes before all that can be wrong was found. step as for check, path for errors. */
+DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
 
 /* ---- to the other workers; collective ---- */
 
-/* The lowest live worker, which does what is done once. */
-DDP_LIB int        ddp__worker_first(const ddp__worker *s);
-/* n bytes of worker `from`, or of the lowest live one if that is gone, reach all. */
-DDP_LIB ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from,
-                                     ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
-DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a newcomer: it is told the run, and the values of the list
  * that all hold. Those of the members stay as they are. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
+
+/* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
+
+/* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
+ * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
+ * s->run is then that of the files. Collective; nothing may be in flight. */
+DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
+/* Loads the newest into s, and s->run. *same: it goes on with exactly these workers, strategy and
+ * period; *world: of how many workers it is. Collective. */
+DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
 
 #endif /* DDP_MEMBER_STATE_H */

@@ -14,7 +14,6 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->run_id = ddp__session_run(d);
     c->addr = d->cfg.addr;
     c->insecure = d->cfg.insecure;
-    ddp__session_files(d, &c->files);
     c->tls = d->tls;
     c->connect_timeout_s = d->cfg.connect_timeout_s;
     c->peer_timeout_s = d->cfg.peer_timeout_s;

@@ -1,6 +1,5 @@
 /* What a context is made of, as a list for checkpoints and newcomers; and saving and loading it. */
 #include "base/platform.h"
-#include "member/checkpoint.h"
 #include "run/checkpoint.h"
 #include "run/context.h"
 #include "run/device.h"

@@ -16,7 +16,7 @@ typedef enum ddp__hello_kind {
     DDP__RELAY,     /* to rank 0: join this connection to rank `detail`'s; from rank 0: ask so */
     DDP__REFUSED,
     DDP__RESUME = 16, /* a broken link comes back; wire/reconnect_link.c has its further fields */
-    DDP__JOIN_ASK,    /* from somebody who wants to join: where is your service? answer: port */
+    DDP__JOIN_ASK,    /* from somebody who wants to join; what it asks for follows */
     DDP__JOIN_MESH    /* from a newcomer to each member: our connection from its entry on */
 } ddp__hello_kind;
 

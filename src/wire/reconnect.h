@@ -89,7 +89,8 @@ typedef struct ddp__resume_wire {
     ddp__waker bell;            /* wake() rings, wait() hears */
     int      away;              /* links that are neither live nor ended */
     ddp__pairs pairs;           /* rank 0's, with the relay of the meeting */
-    int      service;           /* port where newcomers are served; atomic */
+    ddp__visit_fn visit;        /* serves those who ask to join; NULL: nobody does */
+    void    *visit_user;
     int      knocked;           /* somebody is at the door */
     double   ticked, served;    /* when links, and when the door, were looked at last */
     ddp__resume_stats stats;

@@ -133,39 +133,44 @@ static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp_
 
 /* ---- newcomers ---- */
 
-static void ddp__join_answer(ddp__resume_wire *t, int fd, ddp__hello_kind kind, int port)
+/* Asks for something of the run: only who may be a rank of it, or is called a newcomer, hears anything. */
+static int ddp__knock_ask(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
 {
-    ddp__hello self = t->self;
+    char name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
+    ddp__hello claim = *h;
+    ddp__refusal why;
+    int only;
 
-    self.port = (uint32_t)port;
-    (void)ddp__hello_send(t->cfg.tls, fd, &self, kind, DDP__WELCOME, 0);
+    claim.world = t->self.world; /* knows neither world nor rank */
+    claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
+    why = ddp__hello_check(&t->self, &claim);
+    if (!why && !t->visit) why = DDP__REFUSE_RANK;
+    if (why) {
+        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
+        return 0;
+    }
+    if (ddp__stream_may_join(t->cfg.tls, fd, &only, name, text)) return t->visit(t->visit_user, t->cfg.tls, fd, only);
+    ddp__door_note(&t->door, from, text);
+    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
+    return 0;
 }
 
 static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
 {
-    int service = ddp__atomic_load(&t->service);
-    ddp__hello claim = *h;
     char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
     ddp__refusal why;
     ddp__way *p;
     int id;
 
-    if (h->kind == DDP__JOIN_ASK) { /* knows neither world nor rank */
-        claim.world = t->self.world;
-        claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
-    }
-    why = ddp__hello_check(&t->self, &claim);
-    if (!why && !service) why = DDP__REFUSE_RANK;
-    if (!why && h->kind == DDP__JOIN_MESH && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
-    if (!why && h->kind == DDP__JOIN_MESH && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
+    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, fd, h, from);
+    why = ddp__hello_check(&t->self, h);
+    if (!why && !t->visit) why = DDP__REFUSE_RANK;
+    if (!why && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
+    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
         !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
         why = DDP__REFUSE_NAME;
     if (why) {
         ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-        return 0;
-    }
-    if (h->kind == DDP__JOIN_ASK) {
-        ddp__join_answer(t, fd, DDP__JOIN_ASK, service);
         return 0;
     }
     p = &t->way[h->rank];
@@ -173,13 +178,16 @@ static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, con
     p->newcomer_fd = fd;
     if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = *from;
     ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
-    ddp__join_answer(t, fd, DDP__JOIN_MESH, (int)t->self.port);
+    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__JOIN_MESH, DDP__WELCOME, 0);
     return 1;
 }
 
-void ddp__wire_resume_service(ddp__wire *w, int port)
+void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
 {
-    ddp__atomic_store(&((ddp__resume_wire *)(void *)w)->service, port);
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    t->visit = visit;
+    t->visit_user = user;
 }
 
 int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)

@@ -66,8 +66,11 @@ DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
 
 /* ---- newcomers ---- */
 
-/* Who asks at the door to join is told this port, 0 = nobody can join. Any thread. */
-DDP_LIB void ddp__wire_resume_service(ddp__wire *w, int port);
+/* Somebody with a JOIN_ASK hello, behind which its wishes follow, and who may come: as any id, or as that one only.
+ * tls: the wire's, from which the session is to be parted. 1: the socket is taken over. */
+typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
+/* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
+DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
 /* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire, or in a
  * ddp__attach_fn. */
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);

@@ -25,7 +25,7 @@ extern "C" {
 }
 #endif
 
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 #include "run/context.h"
 
 #include "member/elastic_lab.h"
@@ -596,6 +596,8 @@ typedef struct ending {
     unsigned fails;        /* who ends with DDP_PEER_LOST */
     const char *says;
     double within;
+    unsigned apart;        /* no byte passes between these and the others */
+    int closes;            /* who dies closes its streams, as the death of a process does */
 } ending;
 
 static int arrived, ended;
@@ -621,6 +623,10 @@ static void end_or_go_on(net_rank *me, void *user)
     if (c->dies >> me->rank & 1) { /* all in one moment: one by one each leaves a majority */
         for (int r = 0; r < c->world; r++)
             if (c->dies >> r & 1) ddp__atomic_store(&lab.dead[r], 1);
+        if (c->closes) {
+            lab.wire[me->rank].engine = me->engine;
+            lab_die(&lab.wire[me->rank]);
+        }
         ddp__engine_abort(me->engine, DDP_ABORTED, "dead");
         while (ddp__atomic_load(&ended) + ddp__bit_count(c->dies) < c->world)
             ddp__sleep_until(ddp_now() + 0.01); /* its streams stay as they are */
@@ -630,6 +636,9 @@ static void end_or_go_on(net_rank *me, void *user)
         int other = c->cut_a + c->cut_b - me->rank;
         ddp__atomic_store(&lab.cut[me->rank][other], 1);
     }
+    for (int r = 0; c->apart && r < c->world; r++)
+        if ((c->apart >> r & 1) != (c->apart >> me->rank & 1))
+            ddp__atomic_store(&lab.cut[me->rank][r], 1);
     s = net_do(me, &m);
     ddp__atomic_add(&ended, 1);
     if (ddp_now() - begin > c->within)
@@ -638,21 +647,51 @@ static void end_or_go_on(net_rank *me, void *user)
         net_ok(me, s);
     } else if (s != DDP_PEER_LOST || !strstr(me->err.msg, c->says)) {
         net_fail(me, "status %d, \"%.200s\" lacks \"%s\"", (int)s, me->err.msg, c->says);
+    } else if (!strstr(me->err.msg, "(rank ") && !strstr(me->err.msg, "all-reduce of layer ")) {
+        net_fail(me, "no operation in \"%.400s\"", me->err.msg);
     }
     if (c->fails == 0) ddp__sleep_until(ddp_now() + 0.1);
+}
+
+/* peer_timeout_s is 1: who is cut off says so when that is over, and who is alone of two at once. */
+static void who_is_cut_off_says_so_after_one_timeout(void **state)
+{
+    static const ending cases[] = {
+        {3, 1, 0, -1, -1, 0x4u, "can go on without this worker (rank 2)", 1.6, 0x4u, 0},
+        {3, 1, 0, -1, -1, 0x1u, "can go on without this worker (rank 0)", 1.6, 0x1u, 0},
+        {5, 1, 0, -1, -1, 0x18u, "can go on without this worker (rank ", 1.6, 0x18u, 0},
+        {4, 1, 0, -1, -1, 0xfu, "; 2 of 4 workers are left, a majority of 3 is needed", 1.8, 0xcu, 0},
+        {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 0.4, 0, 1},
+    };
+    (void)state;
+    for (int i = 0; i < (int)(sizeof cases / sizeof cases[0]); i++) {
+        const char *failure = "";
+        ending c = cases[i];
+        net_setup set;
+        net_defaults(&set, c.world);
+        log_to(&set);
+        set.tcp = i % 2 == 0;
+        set.cfg.min_world = 1;
+        set.cfg.peer_timeout_s = 1;
+        for (int k = 0; k < TRIES && (k == 0 || failure[0]); k++) {
+            arrived = ended = 0;
+            failure = lab_try(&lab, &set, end_or_go_on, &c);
+        }
+        if (failure[0]) fail_msg("case %d: %s", i, failure);
+    }
 }
 
 static void who_may_not_go_on_says_why_in_time(void **state)
 {
     static const ending cases[] = {
-        {4, 1, 0xcu, -1, -1, 0x3u, "2 of 4 workers are left, a majority of 3 is needed", 2.0},
-        {5, 4, 0x18u, -1, -1, 0x7u, "3 of 5 workers are left, min_world is 4", 2.0},
-        {2, 1, 0x2u, -1, -1, 0, "", 2.0},
-        {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 2.0},
-        {3, 3, 0x4u, -1, -1, 0x3u, "2 of 3 workers are left, min_world is 3", 2.0},
-        {3, 1, 0, 0, 2, 0x4u, "the other workers go on without this one (rank 2)", 2.0},
-        {4, 1, 0, 0, 1, 0x2u, "the other workers go on without this one (rank 1)", 2.0},
-        {4, 1, 0x1u, 1, 2, 0xeu, "workers are left, a majority of 3 is needed", 2.0},
+        {4, 1, 0xcu, -1, -1, 0x3u, "2 of 4 workers are left, a majority of 3 is needed", 2.0, 0, 0},
+        {5, 4, 0x18u, -1, -1, 0x7u, "3 of 5 workers are left, min_world is 4", 2.0, 0, 0},
+        {2, 1, 0x2u, -1, -1, 0, "", 2.0, 0, 0},
+        {2, 1, 0x1u, -1, -1, 0x2u, "of two workers only rank 0 may go on alone", 2.0, 0, 0},
+        {3, 3, 0x4u, -1, -1, 0x3u, "2 of 3 workers are left, min_world is 3", 2.0, 0, 0},
+        {3, 1, 0, 0, 2, 0x4u, "the other workers go on without this one (rank 2)", 2.0, 0, 0},
+        {4, 1, 0, 0, 1, 0x2u, "the other workers go on without this one (rank 1)", 2.0, 0, 0},
+        {4, 1, 0x1u, 1, 2, 0xeu, "workers are left, a majority of 3 is needed", 2.0, 0, 0},
     };
     const char *failure;
     (void)state;
@@ -762,6 +801,7 @@ int main(void)
         cmocka_unit_test(a_stall_at_any_moment),
         cmocka_unit_test(processes_are_killed),
         cmocka_unit_test(a_stopped_process_is_given_up_after_the_peer_timeout),
+        cmocka_unit_test(who_is_cut_off_says_so_after_one_timeout),
         cmocka_unit_test(who_may_not_go_on_says_why_in_time),
         cmocka_unit_test(who_leaves_in_order_is_not_waited_for),
         cmocka_unit_test(memory_is_reported_and_bounded),

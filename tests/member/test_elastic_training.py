@@ -27,13 +27,13 @@ STARTED = []
 class Run:
     """Workers of one run, each a process of its own."""
 
-    def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE):
+    def __init__(self, folder, workers, strategy, steps, program=TRAIN, shape=SHAPE, least=2):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.addr = "127.0.0.1:%d" % s.getsockname()[1]
         self.folder = folder
         self.program = program
-        self.options = [*shape, *"--period 4 --min-world 2 --data".split(), os.path.join(ROOT, "dreamddp.h"), "--workers", str(workers),
+        self.options = [*shape, *"--period 4 --data".split(), os.path.join(ROOT, "dreamddp.h"), "--min-world", str(least), "--workers", str(workers),
                         "--strategy", strategy, "--steps", str(steps)]
         self.worker = [self.start("--rank", str(r), "--addr", self.addr) for r in range(workers)]
 
@@ -115,6 +115,18 @@ def no_majority(folder):
     expect(run.says(run.worker[0], r"majority|go on without"), "no word on the majority", run)
 
 
+def alone_of_two(folder):
+    """Rank 0 of two is killed: the other may not go on, and says so when the connection ends."""
+    run = Run(folder, 2, "localsgd", 1000000, least=1)
+    run.begins()
+    begin = time.time()
+    run.kill(0)
+    expect(run.worker[0].wait(timeout=60) == 3, "exit code %s" % run.worker[0].returncode, run)
+    expect(time.time() - begin < 3, "it took %.1f s" % (time.time() - begin), run)
+    expect(run.says(run.worker[0], r"rank 0 was lost.*(during|after) \S+ of .*only rank 0 may go on alone"),
+           "no word on the majority", run)
+
+
 def leaves(folder):
     """SIGTERM to one worker takes that one out, and another may come in its place."""
     run = Run(folder, 3, "localsgd", 6000)
@@ -155,7 +167,7 @@ def main():
         sys.exit("build/train_gpt is missing: run make first")
     failed = 0
     cases = [("dreamddp, a worker dies", lambda f: goes_on(f, "dreamddp", 2)), ("localsgd, the coordinator dies", lambda f: goes_on(f, "localsgd", 0)),
-             ("ssgd, a worker dies", lambda f: goes_on(f, "ssgd", 1, 4000)), ("two of three die", no_majority),
+             ("ssgd, a worker dies", lambda f: goes_on(f, "ssgd", 1, 4000)), ("two of three die", no_majority), ("the lower of two dies", alone_of_two),
              ("a worker gets SIGTERM", leaves), ("one of a command's workers gets SIGTERM", leaves_its_family)]
     if os.path.exists(DEVICE):
         cases.append(("enp on a device, a worker dies", lambda f: goes_on(f, "enp", 2, 240, 4.2, program=DEVICE, shape=SMALL)))

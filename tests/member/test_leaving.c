@@ -21,7 +21,7 @@ extern "C" {
 }
 #endif
 
-#include "member/elastic_state.h"
+#include "member/elastic.h"
 
 #include "member/elastic_lab.h"
 
