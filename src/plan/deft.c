@@ -2,47 +2,9 @@
 #include "base/core.h"
 #include "plan/internal.h"
 
-/* Options, tensor partition, and the search for a frequency. */
-
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */
 #define DDP__DEFT_PARTS 512
 #define DDP__DEFT_TRIES 40
-
-static ddp_status ddp__deft_check_value(const char *name, double v, ddp_error *err)
-{
-    if (v >= 0 && v <= DBL_MAX) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0 (0 = default)", name, v);
-}
-
-/* What the baselines refuse as well. */
-static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
-{
-    double alpha = o->alpha_s + p->alpha_s;
-    int i, sends = 0, sized = 0;
-
-    for (i = 0; i < p->layers; i++) {
-        if (!(p->comm_s[i] > 0)) continue;
-        if (p->comm_s[i] < o->alpha_s)
-            return ddp__fail(err, DDP_ARG,
-                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s that it "
-                             "contains; lower alpha_s",
-                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i], o->alpha_s);
-        sends = 1;
-        if (p->params && p->params[i] > 0) sized = 1;
-    }
-    if (o->partition_s > 0 && o->partition_params > 0)
-        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give one of them",
-                         o->partition_params, o->partition_s);
-    if (o->partition_s > 0 && !(o->partition_s > alpha))
-        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
-                         o->partition_s, alpha);
-    if (o->partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG,
-                         "no bucket that sends has params, so none can be cut by %g parameters; give the partition in "
-                         "seconds",
-                         o->partition_params);
-    return DDP_OK;
-}
 
 static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
 {
@@ -53,10 +15,10 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
         return ddp__fail(err, DDP_ARG,
                          "mu is %g; it is the time on the slow link over that on the fast one, finite and at least 1",
                          o->mu);
-    DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
-    DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
-    DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
-    DDP__TRY(ddp__deft_check_partition(p, o, err));
+    DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_s", o->partition_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_params", o->partition_params, 0, err));
+    DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, o->partition_params, 1, err));
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);
     if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
@@ -149,35 +111,12 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
     return DDP_OK;
 }
 
-static void ddp__deft_close(ddp__deft *d)
-{
-    DDP_FREE(d->ready);
-    DDP_FREE(d->parts_of);
-    DDP_FREE(d->item);
-    DDP_FREE(d->bucket);
-    memset(d, 0, sizeof *d);
-}
-
-static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
-{
-    size_t n = (size_t)d->parts, N = (size_t)d->buckets;
-
-    d->item = (double *)ddp__calloc(2 * n + 1, sizeof *d->item);
-    d->bucket = (int *)ddp__calloc(2 * n + 4 * N, sizeof *d->bucket);
-    if (!d->item || !d->bucket) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts);
-    d->item_ready = d->item + n;
-    d->assign = d->bucket + n;
-    d->count = d->assign + n;
-    return DDP_OK;
-}
-
-/* Cuts the buckets into parts and checks that they can travel; d is freed by ddp__deft_close. */
+/* Cuts the buckets into parts and checks that they can travel; d->room is to be freed in any case. */
 static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way, ddp__deft *d,
                                  ddp_error *err)
 {
     size_t N = (size_t)p->layers;
     double sum = 0;
-    ddp_status status;
 
     memset(d, 0, sizeof *d);
     d->buckets = p->layers;
@@ -198,17 +137,17 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
                          "the times of the profile add up to more than a double holds; times are in seconds");
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
-    d->ready = (double *)ddp__calloc(2 * N, sizeof *d->ready);
-    d->parts_of = (int *)ddp__calloc(N, sizeof *d->parts_of);
-    if (!d->ready || !d->parts_of) {
-        ddp__deft_close(d);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
-    }
-    d->part_s = d->ready + N;
-    status = ddp__deft_partition(p, o, d, err);
-    if (status == DDP_OK) status = ddp__deft_scratch(d, err);
-    if (status != DDP_OK) ddp__deft_close(d);
-    return status;
+    d->ready = ddp__doubles(&d->room, N);
+    d->part_s = ddp__doubles(&d->room, N);
+    d->parts_of = ddp__ints(&d->room, N);
+    if (d->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
+    DDP__TRY(ddp__deft_partition(p, o, d, err));
+    d->item = ddp__doubles(&d->room, (size_t)d->parts);
+    d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
+    d->bucket = ddp__ints(&d->room, (size_t)d->parts);
+    d->assign = ddp__ints(&d->room, (size_t)d->parts);
+    d->count = ddp__ints(&d->room, 4 * N);
+    return d->room.failed ? ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts) : DDP_OK;
 }
 
 /* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time per update.
@@ -280,7 +219,11 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
     ddp_status status, first = DDP_FAILED;
     ddp__deft d;
 
-    DDP__TRY(ddp__deft_open(p, o, way, &d, err));
+    status = ddp__deft_open(p, o, way, &d, err);
+    if (status != DDP_OK) {
+        ddp__scratch_free(&d.room);
+        return status;
+    }
     if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
         d.solver = DDP_KNAPSACK_GREEDY;
         first = ddp__deft_solve(&d, o->target_frequency, &next, err);
@@ -293,7 +236,7 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
         if (status == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
         if (first == DDP_OK) status = DDP_OK;
     }
-    ddp__deft_close(&d);
+    ddp__scratch_free(&d.room);
     return status;
 }
 
@@ -338,19 +281,13 @@ void ddp_delayed_plan_free(ddp_delayed_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-const char *ddp_delayed_select_name(ddp_delayed_select select)
-{
-    if (select == DDP_SELECT_DEFAULT || select == DDP_SELECT_RELEASE) return "release";
-    return select == DDP_SELECT_PAPER ? "paper" : "unknown";
-}
+static const char *const ddp__selects[] = {"release", "release", "paper", NULL};
+
+const char *ddp_delayed_select_name(ddp_delayed_select select) { return ddp__name_of(ddp__selects, (int)select); }
 
 ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
 {
-    if (!out) return ddp__fail(err, DDP_ARG, "ddp_delayed_select_named: out is NULL");
-    if (name && !strcmp(name, "release")) *out = DDP_SELECT_RELEASE;
-    else if (name && !strcmp(name, "paper")) *out = DDP_SELECT_PAPER;
-    else return ddp__fail(err, DDP_ARG, "selection '%.40s' is unknown; use release or paper", name ? name : "");
-    return DDP_OK;
+    return ddp__named(ddp__selects, 1, "selection", name, out, err);
 }
 
 /* ---- the Preserver ---- */
@@ -362,10 +299,8 @@ ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, d
 
 double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
 {
-    double eta = model->eta * (model->sum ? k : 1);
-    double m = s - model->target - eta * model->mu;
-    double d = eta * model->sigma / sqrt(k * model->batch);
-    double a;
+    double eta = model->eta * (model->sum ? k : 1), m = s - model->target - eta * model->mu;
+    double d = eta * model->sigma / sqrt(k * model->batch), a;
 
     if (!(d > 0)) return fabs(m) + model->target;
     a = m / d;
@@ -375,22 +310,15 @@ double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
 
 static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *err)
 {
-    if (!(m->eta > 0 && m->eta <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "eta is %g; it must be finite and above 0", m->eta);
-    if (!(m->mu >= 0 && m->mu <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "mu is %g; it must be finite and at least 0", m->mu);
-    if (!(m->sigma >= 0 && m->sigma <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "sigma is %g; it must be finite and at least 0", m->sigma);
-    if (!(m->batch > 0 && m->batch <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "batch is %g; it must be finite and above 0", m->batch);
-    if (!(m->target >= 0 && m->target <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "target is %g; it must be finite and at least 0", m->target);
+    DDP__TRY(ddp__check_finite("eta", m->eta, 1, err));
+    DDP__TRY(ddp__check_finite("mu", m->mu, 0, err));
+    DDP__TRY(ddp__check_finite("sigma", m->sigma, 0, err));
+    DDP__TRY(ddp__check_finite("batch", m->batch, 1, err));
+    DDP__TRY(ddp__check_finite("target", m->target, 0, err));
     if (!(m->start >= m->target && m->start <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g", m->start,
                          m->target);
-    if (!(m->tolerance >= 0 && m->tolerance <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "tolerance is %g; it must be finite and at least 0", m->tolerance);
-    return DDP_OK;
+    return ddp__check_finite("tolerance", m->tolerance, 0, err);
 }
 
 static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)

@@ -18,21 +18,18 @@ typedef struct ddp_delayed_options {
     double              partition_s;      /* longest block on the fast link; 0 = no such limit */
     double              partition_params; /* or most parameters in a block; 0 = no such limit */
     ddp_delayed_select  select;
-    ddp_knapsack_solver solver;           /* 0 = exact where it is quick, else greedy; on two links
-                                           * the better plan of that and of greedy alone; paper on
-                                           * two links: greedy */
+    ddp_knapsack_solver solver;           /* 0 = exact where it is quick, else greedy; on two links the better plan of
+                                           * that and of greedy alone; paper on two links: greedy */
     double              capacity_scale;   /* knapsacks of both stages are this much larger; 0 = 1 */
     double              target_frequency; /* 0 = none; else the shortest iteration found with at
                                            * least this many updates per iteration (0..1] */
-    int                 no_barrier;       /* sends may straddle forward and backward, where that
-                                           * gives more updates */
+    int                 no_barrier;       /* sends may straddle forward and backward, where that gives more updates */
 } ddp_delayed_options;
 
 /* One part on its way, in the order of starting. */
 typedef struct ddp_delayed_send {
     int    iteration;      /* 0 .. warmup + period - 1 */
-    int    fresh;          /* 1 = of the gradient merged in this iteration's backward, else of the
-                            * pending one */
+    int    fresh;          /* 1 = of the gradient merged in this iteration's backward, else of the pending one */
     int    bucket, part;   /* part 0 .. parts_of[bucket]-1 */
     int    link;
     double begin_s, end_s; /* after the start of the iteration's forward */

@@ -104,30 +104,19 @@ typedef struct ddp__deft_run {
     int              *state;    /* the present one */
     int              *history;  /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
     uint64_t         *hash;     /* [DDP__DEFT_ITERATIONS] */
-    int              *born;     /* [2] iteration that opened the pending and the newest gradient */
+    int               born;     /* the iteration that opened the pending gradient */
     int              *on;       /* [2 N] */
     ddp_delayed_step *step;     /* [DDP__DEFT_ITERATIONS] */
     int              *delay;    /* [2 x DDP__DEFT_ITERATIONS] of applied and applied_now */
     ddp_delayed_send *send;
-    int               sends, send_room;
+    int               sends;
+    size_t            most; /* room of send */
+    ddp__scratch      room;
 } ddp__deft_run;
 
 static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
 {
     return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets, d->parts);
-}
-
-static ddp_status ddp__deft_record(ddp__deft_run *r, const ddp_delayed_send *x, ddp_error *err)
-{
-    if (r->sends == r->send_room) {
-        int room = r->send_room ? 2 * r->send_room : 256;
-        void *p = DDP_REALLOC(r->send, (size_t)room * sizeof *r->send);
-        if (!p) return ddp__deft_no_memory(r->d, err);
-        r->send = (ddp_delayed_send *)p;
-        r->send_room = room;
-    }
-    r->send[r->sends++] = *x;
-    return DDP_OK;
 }
 
 /* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of release; lowest parts
@@ -136,22 +125,25 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
                                  double *busy, ddp_error *err)
 {
     ddp__deft *d = r->d;
-    ddp_delayed_send x;
+    double begin;
 
-    memset(&x, 0, sizeof x);
-    x.iteration = iteration;
-    x.fresh = fresh;
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
-                if (fresh && busy[l] < offset + d->ready[i]) busy[l] = offset + d->ready[i];
-                x.bucket = i;
-                x.part = d->parts_of[i] - left[i]--;
-                x.link = l;
-                x.begin_s = at + busy[l];
-                busy[l] += d->part_s[i] * (l ? d->mu : 1);
-                x.end_s = at + busy[l];
-                DDP__TRY(ddp__deft_record(r, &x, err));
+                ddp_delayed_send *x =
+                    (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
+                if (!x) return ddp__deft_no_memory(d, err);
+                r->send = x;
+                x += r->sends++;
+                memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
+                begin = ddp__link_take(&busy[l], fresh ? offset + d->ready[i] : 0, d->part_s[i] * (l ? d->mu : 1));
+                x->iteration = iteration;
+                x->fresh = fresh;
+                x->bucket = i;
+                x->part = d->parts_of[i] - left[i]--;
+                x->link = l;
+                x->begin_s = at + begin;
+                x->end_s = at + busy[l];
             }
     return DDP_OK;
 }
@@ -186,10 +178,10 @@ static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double 
     }
     if (all) {
         s->applied = *k_cur;
-        r->delay[2 * t] = t - r->born[0];
+        r->delay[2 * t] = t - r->born;
         memcpy(cur, d->parts_of, (size_t)N * sizeof *cur);
         s->opened = *k_cur = *k_fut;
-        r->born[0] = t;
+        r->born = t;
         *k_fut = 0;
         DDP__TRY(ddp__deft_new(d, cur, busy, offset, room, r->on, err));
         DDP__TRY(ddp__deft_send(r, t, 1, at, offset, cur, busy, err));
@@ -310,30 +302,21 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
 
 ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
 {
-    ddp__deft_run r;
     size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
+    ddp__deft_run r;
     ddp_status status;
-    int *store;
 
     memset(&r, 0, sizeof r);
     r.d = d;
     r.n = d->buckets + 2;
-    store = (int *)ddp__calloc((most + 3) * (N + 2) + 2 * most + 1, sizeof *store);
-    r.hash = (uint64_t *)ddp__calloc(most, sizeof *r.hash);
-    r.step = (ddp_delayed_step *)ddp__calloc(most, sizeof *r.step);
-    if (store && r.hash && r.step) {
-        r.history = store;
-        r.state = store + most * (N + 2);
-        r.on = r.state + N + 2;
-        r.delay = r.on + 2 * (N + 2);
-        r.born = r.delay + 2 * most;
-        status = ddp__deft_to_steady(&r, out, err);
-    } else {
-        status = ddp__deft_no_memory(d, err);
-    }
-    DDP_FREE(store);
-    DDP_FREE(r.hash);
-    DDP_FREE(r.step);
+    r.history = ddp__ints(&r.room, most * (N + 2));
+    r.state = ddp__ints(&r.room, N + 2);
+    r.on = ddp__ints(&r.room, 2 * N);
+    r.delay = ddp__ints(&r.room, 2 * most);
+    r.hash = (uint64_t *)ddp__scratch_take(&r.room, most, sizeof *r.hash);
+    r.step = (ddp_delayed_step *)ddp__scratch_take(&r.room, most, sizeof *r.step);
+    status = r.room.failed ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
+    ddp__scratch_free(&r.room);
     DDP_FREE(r.send);
     return status;
 }

@@ -294,44 +294,37 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
 {
     ddp__fence_job job;
     ddp_fence_plan plan;
-    size_t N, n;
+    ddp__scratch *room = &job.tape.graph.room;
     ddp_status status;
 
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
     memset(&job, 0, sizeof job);
     memset(&plan, 0, sizeof plan);
-    DDP__TRY(ddp__fence_tape_open(list, net, &o->work, &job.tape, err));
-    N = (size_t)net->devices;
-    n = (size_t)list->count;
     job.o = o;
     job.cut.pipeline_s = INFINITY;
-    job.cut.first = (int *)ddp__calloc(N, sizeof(int));
-    job.cut.end = (int *)ddp__calloc(N, sizeof(int));
-    job.order = (int *)ddp__calloc(N, sizeof(int));
-    job.trial = (int *)ddp__calloc(N, sizeof(int));
-    job.device_of = (int *)ddp__calloc(n, sizeof(int));
-    job.edge = (int *)ddp__calloc(n + 1, sizeof(int));
-    job.sums = (double *)ddp__calloc(3 * N, sizeof(double));
-    plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
-    plan.devices = net->devices;
-    plan.ops = list->count;
-    plan.segment = (ddp_fence_segment *)ddp__calloc(N, sizeof *plan.segment);
-    plan.order = (int *)ddp__calloc(N, sizeof(int));
-    plan.cluster = (int *)ddp__calloc(N, sizeof(int));
-    plan.device_of = (int *)ddp__calloc(n, sizeof(int));
-    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.edge || !job.sums ||
-        !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
-        status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
-    else status = ddp__fence_arguments(list, net, o, err);
+    status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
+    if (status == DDP_OK) {
+        size_t N = (size_t)net->devices, n = (size_t)list->count;
+        job.cut.first = ddp__ints(room, N);
+        job.cut.end = ddp__ints(room, N);
+        job.order = ddp__ints(room, N);
+        job.trial = ddp__ints(room, N);
+        job.device_of = ddp__ints(room, n);
+        job.edge = ddp__ints(room, n + 1);
+        job.sums = ddp__doubles(room, 3 * N);
+        plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
+        plan.devices = net->devices;
+        plan.ops = list->count;
+        plan.segment = (ddp_fence_segment *)ddp__calloc(N, sizeof *plan.segment);
+        plan.order = (int *)ddp__calloc(N, sizeof(int));
+        plan.cluster = (int *)ddp__calloc(N, sizeof(int));
+        plan.device_of = (int *)ddp__calloc(n, sizeof(int));
+        if (room->failed || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+            status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
+    }
+    if (status == DDP_OK) status = ddp__fence_arguments(list, net, o, err);
     if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);
-    DDP_FREE(job.cut.first);
-    DDP_FREE(job.cut.end);
-    DDP_FREE(job.order);
-    DDP_FREE(job.trial);
-    DDP_FREE(job.device_of);
-    DDP_FREE(job.edge);
-    DDP_FREE(job.sums);
-    ddp__fence_tape_close(&job.tape);
+    ddp__scratch_free(room);
     if (status == DDP_OK) *out = plan;
     else ddp_fence_plan_free(&plan);
     return status;

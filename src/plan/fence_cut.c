@@ -42,18 +42,6 @@ typedef struct ddp__fence_search {
     int     goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
 
-static void ddp__fence_search_close(ddp__fence_search *s)
-{
-    ddp__fence_line_close(&s->line);
-    DDP_FREE(s->label);
-    DDP_FREE(s->place);
-    DDP_FREE(s->load);
-    DDP_FREE(s->heap);
-    DDP_FREE(s->newest);
-    DDP_FREE(s->quickest);
-    DDP_FREE(s->trial);
-}
-
 /* Room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
@@ -218,8 +206,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     const ddp__fence_label from = s->label[p];
     const ddp__fence_live *live = t->live + t->from[from.at];
     const double *bound = line->bound + (size_t)(q + 1) * (size_t)(t->n + 1);
-    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0;
-    int home = -1;
+    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0, home = -1;
     double received = 0, kept = 0, latency = from.latency, worst = from.worst, rest, bytes, c, back;
 
     for (j = 0; j < count; j++) s->trial[j] = s->load[(size_t)p * width + (size_t)j];
@@ -382,19 +369,19 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
 {
     double before = cut->pipeline_s;
     ddp__fence_search s;
-    ddp_status status = DDP_OK;
+    ddp_status status;
 
     memset(&s, 0, sizeof s);
     *improved = 0;
-    DDP__TRY(ddp__fence_line_open(t, order, idle, no_memory, &s.line, err));
+    status = ddp__fence_line_open(t, order, idle, no_memory, &s.line, err);
     s.turns = t->graph.turns;
     s.work = cut->work;
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
-    s.newest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
-    s.quickest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
-    s.trial = (double *)ddp__calloc((size_t)t->width, sizeof(double));
-    if (s.newest && s.quickest && s.trial) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
-    if (!s.newest || !s.quickest || !s.trial || s.starved)
+    s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
+    s.quickest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
+    s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
+    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
+    if (s.line.room.failed || s.starved)
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
         status = ddp__fail(err, DDP_UNSUPPORTED,
@@ -404,6 +391,10 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     *improved = cut->pipeline_s < before;
     if (*improved) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
-    ddp__fence_search_close(&s);
+    DDP_FREE(s.label);
+    DDP_FREE(s.place);
+    DDP_FREE(s.load);
+    DDP_FREE(s.heap);
+    ddp__scratch_free(&s.line.room);
     return status;
 }

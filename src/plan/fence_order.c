@@ -13,13 +13,8 @@ typedef struct ddp__fence_map {
     int    *from;    /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
     int    *tour;    /* [N] */
     int    *entry, *leave; /* [N] per place in the tour of clusters: a device, -1 = free */
+    ddp__scratch room;
 } ddp__fence_map;
-
-static void ddp__fence_map_close(ddp__fence_map *m)
-{
-    DDP_FREE(m->hop);
-    DDP_FREE(m->from);
-}
 
 static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int backward, ddp__fence_map *m,
                                       ddp_error *err)
@@ -28,18 +23,15 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
 
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = (double *)ddp__calloc(3 * N, N * sizeof(double));
-    m->from = (int *)ddp__calloc(5 * N + 1, sizeof(int));
-    if (!m->hop || !m->from) {
-        ddp__fence_map_close(m);
-        return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
-    }
-    m->weight = m->hop + N * N;
-    m->cost = m->hop + 2 * N * N;
-    m->member = m->from + N + 1;
-    m->tour = m->from + 2 * N + 1;
-    m->entry = m->from + 3 * N + 1;
-    m->leave = m->from + 4 * N + 1;
+    m->hop = ddp__doubles(&m->room, N * N);
+    m->weight = ddp__doubles(&m->room, N * N);
+    m->cost = ddp__doubles(&m->room, N * N);
+    m->from = ddp__ints(&m->room, N + 1);
+    m->member = ddp__ints(&m->room, N);
+    m->tour = ddp__ints(&m->room, N);
+    m->entry = ddp__ints(&m->room, N);
+    m->leave = ddp__ints(&m->room, N);
+    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             double there, back;
@@ -132,8 +124,8 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     ddp_status status;
     int k, at = 0;
 
-    DDP__TRY(ddp__fence_map_open(net, bytes, backward, &m, err));
-    status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
+    status = ddp__fence_map_open(net, bytes, backward, &m, err);
+    if (status == DDP_OK) status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {
         ddp__fence_map_members(&m, cluster);
         status = ddp__fence_tour(&m, err);
@@ -143,7 +135,7 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
         }
     }
     *clusters = m.clusters;
-    ddp__fence_map_close(&m);
+    ddp__scratch_free(&m.room);
     return status;
 }
 
@@ -162,14 +154,8 @@ typedef struct ddp__fence_fit {
     int    *sweep;   /* [n + 2] scratch */
     unsigned char *reach; /* [rows, n + 1] */
     double  work;
+    int    *order;
 } ddp__fence_fit;
-
-static void ddp__fence_fit_close(ddp__fence_fit *f)
-{
-    DDP_FREE(f->last);
-    DDP_FREE(f->sweep);
-    DDP_FREE(f->reach);
-}
 
 /* f->last; need [n + 1] is scratch: what a segment from a to b keeps, which grows with b. */
 static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
@@ -277,52 +263,43 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
     return far;
 }
 
-static int ddp__fence_fit_swaps(ddp__fence_fit *f, int *order)
+/* What is left to place: 0 = everything is. */
+static double ddp__fence_fit_lacks(void *user)
 {
+    ddp__fence_fit *f = (ddp__fence_fit *)user;
     const double goal = (double)(f->idle ? 0 : f->N - 1) * ((double)f->tape->n + 1) + f->tape->n;
-    double far = ddp__fence_fit_far(f, order), trial;
-    int i, j, d, better = 1;
 
-    while (better && far < goal)
-        for (i = 0, better = 0; i < f->N && far < goal; i++)
-            for (j = i + 1; j < f->N && far < goal; j++) {
-                if (f->work > DDP__FENCE_FITS) return 0;
-                d = order[i], order[i] = order[j], order[j] = d;
-                trial = ddp__fence_fit_far(f, order);
-                if (trial > far) {
-                    far = trial;
-                    better = 1;
-                } else {
-                    d = order[i], order[i] = order[j], order[j] = d;
-                }
-            }
-    return far >= goal;
+    return f->work > DDP__FENCE_FITS ? INFINITY : goal - ddp__fence_fit_far(f, f->order);
 }
 
 ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every, ddp_error *err)
 {
-    size_t n = (size_t)t->n, rows = 2;
+    const int N = t->graph.net->devices;
+    size_t n = (size_t)t->n;
+    ddp__scratch room = {NULL, 0};
     ddp__fence_fit f;
-    double *need;
+    double *need, lacks;
+    int failed;
 
+    *every = N <= 20 && ldexp((double)N * (double)t->n, N) <= DDP__FENCE_SETS;
     memset(&f, 0, sizeof f);
     f.tape = t;
-    f.N = t->graph.net->devices;
+    f.N = N;
     f.idle = idle;
-    *every = f.N <= 20 && ldexp((double)f.N * (double)t->n, f.N) <= DDP__FENCE_SETS;
-    if (*every) rows = (size_t)1 << f.N;
-    f.last = (int *)ddp__calloc((size_t)f.N * n, sizeof(int));
-    f.sweep = (int *)ddp__calloc(n + 2, sizeof(int));
-    f.reach = (unsigned char *)ddp__calloc(rows, n + 1);
-    need = (double *)ddp__calloc(n + 1, sizeof(double));
-    if (!f.last || !f.sweep || !f.reach || !need) {
-        ddp__fence_fit_close(&f);
-        DDP_FREE(need);
-        return ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n, f.N);
+    f.order = order;
+    f.last = ddp__ints(&room, (size_t)N * n);
+    f.sweep = ddp__ints(&room, n + 2);
+    f.reach = (unsigned char *)ddp__scratch_take(&room, *every ? (size_t)1 << N : 2, n + 1);
+    need = ddp__doubles(&room, n + 1);
+    failed = room.failed;
+    if (!failed) ddp__fence_fit_segments(&f, need);
+    if (!failed && *every) {
+        *found = ddp__fence_fit_all(&f, order);
+    } else if (!failed) {
+        lacks = ddp__fence_fit_lacks(&f);
+        while (ddp__improve(order, N, 0, ddp__fence_fit_lacks, &f, &lacks)) {}
+        *found = lacks <= 0;
     }
-    ddp__fence_fit_segments(&f, need);
-    *found = *every ? ddp__fence_fit_all(&f, order) : ddp__fence_fit_swaps(&f, order);
-    ddp__fence_fit_close(&f);
-    DDP_FREE(need);
-    return DDP_OK;
+    ddp__scratch_free(&room);
+    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n, N) : DDP_OK;
 }

@@ -4,18 +4,6 @@
 
 /* The operator list as a tape: prefix sums, and what is live at each cut. */
 
-void ddp__fence_tape_close(ddp__fence_tape *t)
-{
-    ddp__workload_graph_close(&t->graph);
-    DDP_FREE(t->home);
-    DDP_FREE(t->flops);
-    DDP_FREE(t->memory);
-    DDP_FREE(t->from);
-    DDP_FREE(t->live);
-    DDP_FREE(t->oldest);
-    memset(t, 0, sizeof *t);
-}
-
 /* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are scratch. A result
  * becomes live behind its home and ends with its last user. */
 static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from, int *active, int *next)
@@ -86,7 +74,7 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
     if (total > INT_MAX / 2)
         return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
                          t->n);
-    t->live = (ddp__fence_live *)ddp__calloc(total, sizeof *t->live);
+    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, total, sizeof *t->live);
     if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     ddp__fence_tape_live(t, born, born_from, active, next);
     t->from[t->n + 1] = t->from[t->n];
@@ -101,7 +89,7 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
 ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
                                 ddp__fence_tape *t, ddp_error *err)
 {
-    ddp_status status;
+    ddp__scratch *room = &t->graph.room;
     size_t n;
     int *scratch;
 
@@ -110,25 +98,14 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->n = list->count;
     t->width = 1;
     n = (size_t)t->n;
-    t->home = (int *)ddp__calloc(n, sizeof(int));
-    t->flops = (double *)ddp__calloc(n + 1, sizeof(double));
-    t->memory = (double *)ddp__calloc(n + 1, sizeof(double));
-    t->from = (int *)ddp__calloc(n + 2, sizeof(int));
-    t->oldest = (int *)ddp__calloc(n + 1, sizeof(int));
-    scratch = (int *)ddp__calloc(4 * n + 2, sizeof(int));
-    if (t->home && t->flops && t->memory && t->from && t->oldest && scratch)
-        status = ddp__fence_tape_fill(t, scratch, err);
-    else status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
-    DDP_FREE(scratch);
-    if (status != DDP_OK) ddp__fence_tape_close(t);
-    return status;
-}
-
-static int ddp__fence_by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
+    t->home = ddp__ints(room, n);
+    t->flops = ddp__doubles(room, n + 1);
+    t->memory = ddp__doubles(room, n + 1);
+    t->from = ddp__ints(room, n + 2);
+    t->oldest = ddp__ints(room, n + 1);
+    scratch = ddp__ints(room, 4 * n + 2);
+    if (room->failed) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    return ddp__fence_tape_fill(t, scratch, err);
 }
 
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
@@ -138,7 +115,7 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
     if (!bytes) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     for (int a = 1; a < t->n; a++)
         for (int i = t->from[a]; i < t->from[a + 1]; i++) bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
-    qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__fence_by_size);
+    qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__rising);
     *out = t->n > 1 ? bytes[(t->n - 1) / 2] : 0;
     DDP_FREE(bytes);
     return DDP_OK;
@@ -148,13 +125,6 @@ ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_e
  * is the exact least latency (under the cap but for sums of what one device receives from several), and also where one
  * result at a time is used further on: how many segments ago it was made is known. Of other results the cheapest place
  * is taken. */
-
-void ddp__fence_line_close(ddp__fence_line *line)
-{
-    DDP_FREE(line->pace);
-    DDP_FREE(line->bound);
-    memset(line, 0, sizeof *line);
-}
 
 /* What each position receives at least: where none may stay empty, every segment but the first begins at some cut and
  * takes what its first operator needs. */
@@ -181,29 +151,26 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 {
     const ddp_network *net = t->graph.net;
     size_t P = (size_t)net->devices, n = (size_t)t->n, i, j, at, link;
-    double *x;
 
     memset(line, 0, sizeof *line);
     line->tape = t;
     line->positions = net->devices;
     line->idle = idle;
     line->ages = idle ? 2 : DDP__FENCE_AGES;
-    x = line->pace = (double *)ddp__calloc(3 * P + 6 * P * P, sizeof(double));
-    line->bound = (double *)ddp__calloc(DDP__FENCE_AGES * (P + 3) * (n + 1) + (size_t)t->width + 1, sizeof(double));
-    if (!x || !line->bound) {
-        ddp__fence_line_close(line);
+    line->pace = ddp__doubles(&line->room, P);
+    line->limit = ddp__doubles(&line->room, P);
+    line->least = ddp__doubles(&line->room, P);
+    line->delay = ddp__doubles(&line->room, P * P);
+    line->slope = ddp__doubles(&line->room, P * P);
+    line->to_delay = ddp__doubles(&line->room, P * P);
+    line->to_slope = ddp__doubles(&line->room, P * P);
+    line->of_delay = ddp__doubles(&line->room, P * P);
+    line->of_slope = ddp__doubles(&line->room, P * P);
+    line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
+    line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
+    line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
+    if (line->room.failed)
         return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, net->devices);
-    }
-    line->limit = x + P;
-    line->least = x + 2 * P;
-    line->delay = x + 3 * P;
-    line->slope = line->delay + P * P;
-    line->to_delay = line->slope + P * P;
-    line->to_slope = line->to_delay + P * P;
-    line->of_delay = line->to_slope + P * P;
-    line->of_slope = line->of_delay + P * P;
-    line->ahead = line->bound + DDP__FENCE_AGES * (P + 1) * (n + 1);
-    line->part = line->ahead + 2 * DDP__FENCE_AGES * (n + 1);
     for (i = 0; i < P; i++) {
         line->pace[i] = 1 / net->speed[order[i]];
         line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
@@ -231,8 +198,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 /* Seconds to hand result u from position j to q, and its gradient back. */
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
-    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q;
-    size_t of = (size_t)q * P + (size_t)j;
+    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
     double bytes = line->tape->graph.list->op[u].output_bytes;
     double seconds = line->delay[to] + line->slope[to] * bytes;
 

@@ -40,8 +40,7 @@ static double ddp__matching_bound(int n, const double *weight)
     for (int u = 0; u < n; u++) {
         row = column = INFINITY;
         for (int v = 0; v < n; v++) {
-            double r = weight[(size_t)u * (size_t)n + (size_t)v];
-            double c = weight[(size_t)v * (size_t)n + (size_t)u];
+            double r = weight[(size_t)u * (size_t)n + (size_t)v], c = weight[(size_t)v * (size_t)n + (size_t)u];
             if (r < row) row = r;
             if (c < column) column = c;
         }

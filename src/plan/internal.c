@@ -99,6 +99,17 @@ void ddp__scratch_free(ddp__scratch *s)
     s->failed = 0;
 }
 
+void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
+{
+    size_t more = *room ? 2 * *room : 256;
+
+    if (wanted <= *room) return array;
+    if (more < wanted) more = wanted;
+    array = DDP_REALLOC(array, more * size);
+    if (array) *room = more;
+    return array;
+}
+
 /* ---- orders ---- */
 
 int ddp__rising(const void *a, const void *b)
@@ -174,20 +185,4 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
         if (arrives < first) first = arrives, best = k;
     }
     return best;
-}
-
-double ddp__exposed_s(const ddp_profile *p, const int *last, int messages, int at_end)
-{
-    double ready = 0, link = -INFINITY, takes; /* from the end of backward on */
-    int l = p->layers - 1;
-
-    for (int i = 0; i < p->layers && !at_end; i++) ready -= p->backward_s[i];
-    for (int m = 0; m < messages; m++) {
-        for (takes = 0; l >= last[m]; l--) {
-            if (!at_end) ready += p->backward_s[l];
-            takes += p->comm_s[l];
-        }
-        if (takes > 0) ddp__link_take(&link, ready, takes);
-    }
-    return link + p->alpha_s > 0 ? link + p->alpha_s : 0;
 }

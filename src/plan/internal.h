@@ -39,6 +39,8 @@ DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /
 DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void    ddp__scratch_free(ddp__scratch *s);
+/* The array, with its room raised from *room elements to `wanted` or more; NULL when memory is short (the old stays). */
+DDP_LIB void   *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);
 
 /* ---- orders ---- */
 
@@ -66,11 +68,11 @@ DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
 /* ---- tours ---- */
 
-/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost: the
- * sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
+/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost:
+ * the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
 DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order);
-/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the nearest
- * neighbours. over may be NULL. */
+/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the
+ * nearest neighbours. over may be NULL. */
 DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
                             double *length);
 
@@ -185,16 +187,15 @@ typedef struct ddp__knapsack {
     int                 *order; /* [items] item index by position */
     double              *key;   /* [items] what greedy sorts by */
     int64_t              total; /* value of all classes */
+    ddp__scratch         room;
 } ddp__knapsack;
 
 /* ddp_knapsack with the number of entries that a half of the exact search may list. */
 DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
                                         int *assign, double *value, ddp_error *err);
 
-/* Both write assign [items] and return the value in ticks in *out. known = a value that can be
- * reached: exact returns assign untouched and *out = known where nothing is better. most = entries of a half. */
-DDP_LIB ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign,
-                                        int64_t *out, ddp_error *err);
+/* Writes assign [items] and the value in ticks into *out, or leaves assign and returns `known`, a value that can be
+ * reached, where nothing is better. most = entries of a half. */
 DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
                                        ddp_error *err);
 
@@ -224,6 +225,7 @@ typedef struct ddp__deft {
     double             *item, *item_ready; /* [parts] scratch of a choice */
     int                *bucket, *assign;   /* [parts] likewise */
     int                *count;             /* [4 N] likewise */
+    ddp__scratch        room;
 } ddp__deft;
 
 /* Which of the parts left[N] travel on which link: on[l * N + i] parts of bucket i on link l.
@@ -284,7 +286,7 @@ DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
-DDP_LIB double ddp__place_datap(const ddp__place *p, const int *at);
+DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
 /* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
  * where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
@@ -311,23 +313,9 @@ DDP_LIB int ddp__place_enumerate(ddp__place *p);
  * of them, best first. Returns their number. */
 DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
 
-/* Shared by both genetic searches: parents, crossover and the population. */
-typedef struct ddp__place_pool {
-    int     size;
-    int    *label; /* [size x N] stage of each device */
-    double *cost;  /* [size] */
-    int    *child; /* [N] */
-    int    *at;    /* [N] */
-} ddp__place_pool;
-
-DDP_LIB int    ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool);
-DDP_LIB void   ddp__place_pool_close(ddp__place_pool *pool);
-DDP_LIB void   ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two);
-DDP_LIB double ddp__place_judge(ddp__place *p, ddp__place_pool *pool);
-
 /* ---- workload: who uses whose result, and the price of a transfer ---- */
 
-/* Of one list on one network. ddp__workload_graph_open checks list, network and options. */
+/* Of one list on one network. */
 typedef struct ddp__workload_graph {
     const ddp_oplist  *list;
     const ddp_network *net;
@@ -341,11 +329,12 @@ typedef struct ddp__workload_graph {
     int    *from;         /* [ops + 2] */
     unsigned char *gradient; /* [ops] 1 = a remote user sends the result's gradient back */
     int    *seen;         /* [max(N, ops)] scratch */
+    ddp__scratch room;
 } ddp__workload_graph;
 
+/* Checks list, network and options; g->room is to be freed in any case. */
 DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
                                             const ddp_workload_options *o, ddp__workload_graph *g, ddp_error *err);
-DDP_LIB void       ddp__workload_graph_close(ddp__workload_graph *g);
 
 /* Seconds of one message, Tcomm of Eq. 1. */
 DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
@@ -400,11 +389,12 @@ typedef struct ddp__fence_line {
     double *bound;               /* [ages, positions + 1, n + 1], see ddp__fence_bound */
     double *ahead;               /* [2, ages, n + 1] scratch */
     double *part;                /* [width + 1] scratch */
+    ddp__scratch room;
 } ddp__fence_line;
 
+/* t->graph.room is to be freed in any case. */
 DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
                                         ddp__fence_tape *t, ddp_error *err);
-DDP_LIB void       ddp__fence_tape_close(ddp__fence_tape *t);
 /* The median over all cuts of the bytes that cross: what a link has to carry as a rule. */
 DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
 
@@ -418,7 +408,6 @@ DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int 
 
 DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                         ddp__fence_line *line, ddp_error *err);
-DDP_LIB void       ddp__fence_line_close(ddp__fence_line *line);
 
 /* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C, R) < cap
  * costs less latency; infinity = there is none. The oldest live result lies in the segment that is `age` segments

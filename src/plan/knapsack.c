@@ -103,28 +103,18 @@ static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key
     }
 }
 
-static void ddp__knapsack_close(ddp__knapsack *k)
-{
-    DDP_FREE(k->cls);
-    DDP_FREE(k->order);
-    DDP_FREE(k->key);
-}
-
 static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_error *err)
 {
     size_t n = (size_t)p->items;
-    ddp__knapsack_key *key = (ddp__knapsack_key *)ddp__calloc(n, sizeof *key);
+    ddp__knapsack_key *key;
     double tick = 0, unit = 0;
 
     memset(k, 0, sizeof *k);
-    k->cls = (ddp__knapsack_class *)ddp__calloc(n, sizeof *k->cls);
-    k->order = (int *)ddp__calloc(n, sizeof *k->order);
-    k->key = (double *)ddp__calloc(n, sizeof *k->key);
-    if (!key || !k->cls || !k->order || !k->key) {
-        DDP_FREE(key);
-        ddp__knapsack_close(k);
-        return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
-    }
+    key = (ddp__knapsack_key *)ddp__scratch_take(&k->room, n, sizeof *key);
+    k->cls = (ddp__knapsack_class *)ddp__scratch_take(&k->room, n, sizeof *k->cls);
+    k->order = ddp__ints(&k->room, n);
+    k->key = ddp__doubles(&k->room, n);
+    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
     k->items = p->items;
     k->links = p->links;
     for (int l = 0; l < p->links; l++)
@@ -152,7 +142,6 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
     }
     qsort(key, n, sizeof *key, ddp__knapsack_key_order);
     ddp__knapsack_classes(k, key);
-    DDP_FREE(key);
     return DDP_OK;
 }
 
@@ -201,7 +190,7 @@ static int ddp__knapsack_rank_order(const void *a, const void *b)
     return x->item - y->item;
 }
 
-ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign, int64_t *out,
+static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign, int64_t *out,
                                 ddp_error *err)
 {
     ddp__knapsack_rank *rank;
@@ -211,13 +200,9 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
     int c, i, n = 0, l, turn, leaves = 1;
 
     while (leaves < k->classes) leaves *= 2;
-    tree = (ddp__knapsack_span *)ddp__calloc(4 * (size_t)leaves, sizeof *tree);
-    rank = (ddp__knapsack_rank *)ddp__calloc((size_t)k->items, sizeof *rank);
-    if (!tree || !rank) {
-        DDP_FREE(tree);
-        DDP_FREE(rank);
-        return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
-    }
+    tree = (ddp__knapsack_span *)ddp__scratch_take(&k->room, 4 * (size_t)leaves, sizeof *tree);
+    rank = (ddp__knapsack_rank *)ddp__scratch_take(&k->room, (size_t)k->items, sizeof *rank);
+    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
     for (c = 0; c < k->classes; c++)
         for (i = 0; i < k->cls[c].count; i++) {
             rank[n].item = k->order[k->cls[c].first + i];
@@ -234,14 +219,12 @@ ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_probl
             assign[rank[i].item] = l;
             sum += k->cls[rank[i].cls].value;
         }
-    DDP_FREE(tree);
-    DDP_FREE(rank);
     *out = sum;
     return DDP_OK;
 }
 
 /* Greedy first: it settles the case that everything fits, and bounds the exact search. */
-static ddp_status ddp__knapsack_solve(const ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
+static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
                                       size_t most, int *assign, ddp_error *err)
 {
     ddp_status status;
@@ -264,18 +247,17 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     DDP__TRY(ddp__knapsack_check(p, assign, err));
     if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT && solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
-    DDP__TRY(ddp__knapsack_open(&k, p, err));
-    own = (int *)ddp__calloc((size_t)p->items, sizeof *own);
-    status = own ? ddp__knapsack_solve(&k, p, solver, most, own, err)
-                 : ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    status = ddp__knapsack_open(&k, p, err);
+    own = status == DDP_OK ? ddp__ints(&k.room, (size_t)p->items) : NULL;
+    if (own) status = ddp__knapsack_solve(&k, p, solver, most, own, err);
+    else if (status == DDP_OK) status = ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
     if (status == DDP_OK) {
         memcpy(assign, own, (size_t)p->items * sizeof *own);
         for (i = 0; i < p->items; i++)
             if (own[i] >= 0) sum += p->value ? p->value[i] : p->item_s[i];
         if (value) *value = sum;
     }
-    DDP_FREE(own);
-    ddp__knapsack_close(&k);
+    ddp__scratch_free(&k.room);
     return status;
 }
 
@@ -285,18 +267,11 @@ ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solve
     return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign, value, err);
 }
 
-const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver)
-{
-    if (solver == DDP_KNAPSACK_DEFAULT) return "default";
-    if (solver == DDP_KNAPSACK_EXACT) return "exact";
-    return solver == DDP_KNAPSACK_GREEDY ? "greedy" : "unknown";
-}
+static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};
+
+const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver) { return ddp__name_of(ddp__knapsacks, (int)solver); }
 
 ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
 {
-    if (!out) return ddp__fail(err, DDP_ARG, "ddp_knapsack_solver_named: out is NULL");
-    if (name && !strcmp(name, "exact")) *out = DDP_KNAPSACK_EXACT;
-    else if (name && !strcmp(name, "greedy")) *out = DDP_KNAPSACK_GREEDY;
-    else return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use exact or greedy", name ? name : "");
-    return DDP_OK;
+    return ddp__named(ddp__knapsacks, 1, "solver", name, out, err);
 }

@@ -45,19 +45,6 @@ typedef struct ddp__knapsack_search {
     size_t               nodes, node_room;
 } ddp__knapsack_search;
 
-/* The array with room for `wanted` elements; NULL when memory is short (the old one stays). */
-static void *ddp__knapsack_grow(void *array, size_t *room, size_t wanted, size_t size)
-{
-    size_t more = *room ? 2 * *room : 256;
-    void *p;
-
-    if (wanted <= *room) return array;
-    if (more < wanted) more = wanted;
-    p = DDP_REALLOC(array, more * size);
-    if (p) *room = more;
-    return p;
-}
-
 static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
 {
     return ddp__fail(err, DDP_UNSUPPORTED,
@@ -94,7 +81,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     ddp__knapsack_entry *to;
 
     if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
-    to = (ddp__knapsack_entry *)ddp__knapsack_grow(a->at, &a->room, a->n + 1, sizeof *to);
+    to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
     to += a->n++;
@@ -113,7 +100,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
 
     if (a->n == 0) return DDP_OK;
     if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
-    d = (ddp__knapsack_node *)ddp__knapsack_grow(s->node, &s->node_room, s->nodes + a->n, sizeof *d);
+    d = (ddp__knapsack_node *)ddp__grow(s->node, &s->node_room, s->nodes + a->n, sizeof *d);
     if (!d) return ddp__knapsack_no_memory(s, err);
     s->node = d;
     for (size_t i = 0; i < a->n; i++) {
@@ -258,13 +245,12 @@ static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *a
 static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64_t *out, ddp_error *err)
 {
     ddp__knapsack_list *back = &s->list[1];
-    int64_t *second = (int64_t *)ddp__calloc(back->n, sizeof *second), value = s->known;
-    int *tree = (int *)ddp__calloc(back->n + 2, sizeof *tree);
-    int best[2] = {-1, -1}, ranks = 0, i;
+    ddp__scratch room = {NULL, 0};
+    int64_t *second = (int64_t *)ddp__scratch_take(&room, back->n, sizeof *second), value = s->known;
+    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0, i;
 
-    if (!second || !tree) {
-        DDP_FREE(second);
-        DDP_FREE(tree);
+    if (room.failed) {
+        ddp__scratch_free(&room);
         return ddp__knapsack_no_memory(s, err);
     }
     for (size_t n = 0; n < back->n; n++) { /* sorted by t[1] */
@@ -280,8 +266,7 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64
         ddp__knapsack_replay(s, best[1], assign);
     }
     *out = value;
-    DDP_FREE(second);
-    DDP_FREE(tree);
+    ddp__scratch_free(&room);
     return DDP_OK;
 }
 
@@ -296,7 +281,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     memset(&none, 0, sizeof none);
     none.node = -1;
     for (b = 0; b < 2; b++) {
-        s->list[b].at = (ddp__knapsack_entry *)ddp__knapsack_grow(NULL, &s->list[b].room, 1, sizeof none);
+        s->list[b].at = (ddp__knapsack_entry *)ddp__grow(NULL, &s->list[b].room, 1, sizeof none);
         if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
         s->list[b].at[0] = none;
         s->list[b].n = 1;

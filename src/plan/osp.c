@@ -37,38 +37,33 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
     return DDP_OK;
 }
 
-typedef struct ddp__osp_key {
-    double key, bytes;
-    int    layer;
-} ddp__osp_key;
-
-static int ddp__osp_order(const void *a, const void *b)
-{
-    const ddp__osp_key *x = (const ddp__osp_key *)a, *y = (const ddp__osp_key *)b;
-
-    if (x->key != y->key) return x->key < y->key ? -1 : 1;
-    return x->layer - y->layer;
-}
+typedef struct ddp__osp {
+    int           layers;
+    const double *importance, *bytes;
+    double        budget;
+    ddp__ranked  *rank;        /* [layers] scratch */
+    int          *late, *next; /* [layers] 1 = deferred: the choice, and one that may be better */
+    ddp__scratch  room;
+} ddp__osp;
 
 /* late[l] = 1 for the layers that the walk defers; returns their bytes. */
-static double ddp__osp_walk(int layers, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
-                            ddp__osp_key *key, int *late)
+static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
 {
-    double sum = 0;
+    double sum = 0, bytes;
 
-    for (int i = 0; i < layers; i++) {
-        key[i].layer = i;
-        key[i].bytes = bytes[i];
-        key[i].key = importance[i];
-        late[i] = 0;
-        if (rule == DDP_OSP_DENSITY && bytes[i] > 0) key[i].key /= bytes[i];
+    for (int l = 0; l < s->layers; l++) {
+        s->rank[l].i = l;
+        s->rank[l].key = s->importance[l];
+        if (rule == DDP_OSP_DENSITY && s->bytes[l] > 0) s->rank[l].key /= s->bytes[l];
+        late[l] = 0;
     }
-    qsort(key, (size_t)layers, sizeof *key, ddp__osp_order);
-    for (int i = 0; i < layers; i++) {
-        if (!(key[i].bytes > 0)) continue; /* nothing to defer; so budget 0 defers no layer */
-        if (sum + key[i].bytes <= budget) {
-            sum += key[i].bytes;
-            late[key[i].layer] = 1;
+    qsort(s->rank, (size_t)s->layers, sizeof *s->rank, ddp__by_rank);
+    for (int i = 0; i < s->layers; i++) {
+        bytes = s->bytes[s->rank[i].i];
+        if (!(bytes > 0)) continue; /* nothing to defer; so budget 0 defers no layer */
+        if (sum + bytes <= s->budget) {
+            sum += bytes;
+            late[s->rank[i].i] = 1;
         } else if (rule == DDP_OSP_STOP) {
             break;
         }
@@ -91,9 +86,9 @@ typedef struct ddp__osp_subset {
     unsigned set;
 } ddp__osp_subset;
 
-/* All subsets of n layers, by rising bytes: with each layer the list is merged with itself moved up. to and spare have
- * room for 2^n; returns which of the two holds the list. */
-static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *importance, int n, ddp__osp_subset *to,
+/* All subsets of the n layers of `rank`, by rising bytes: with each layer the list is merged with itself moved up. to
+ * and spare have room for 2^n; returns which of the two holds the list. */
+static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *rank, int n, ddp__osp_subset *to,
                                          ddp__osp_subset *spare)
 {
     ddp__osp_subset *swap;
@@ -101,14 +96,15 @@ static ddp__osp_subset *ddp__osp_subsets(const ddp__osp_key *key, const double *
 
     memset(to, 0, sizeof *to);
     for (int l = 0; l < n; l++, size *= 2) {
+        double bytes = s->bytes[rank[l].i];
         for (i = j = k = 0; j < size; k++) {
-            if (i < size && to[i].bytes <= to[j].bytes + key[l].bytes) {
+            if (i < size && to[i].bytes <= to[j].bytes + bytes) {
                 spare[k] = to[i++];
                 continue;
             }
             spare[k] = to[j++];
-            spare[k].bytes += key[l].bytes;
-            spare[k].importance += importance[key[l].layer];
+            spare[k].bytes += bytes;
+            spare[k].importance += s->importance[rank[l].i];
             spare[k].set |= 1u << l;
         }
         swap = to;
@@ -139,79 +135,71 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
     return least < INFINITY;
 }
 
-/* Sets late[l] of all layers by the window's best choice; 0 if none keeps to low..high. room [5 most], most = the
- * subsets of half a window. */
-static int ddp__osp_window(int layers, const double *importance, const double *bytes, double low, double high,
-                           ddp__osp_key *key, ddp__osp_subset *room, size_t most, int *late)
+/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. room [5 most], most = the subsets of
+ * half a window. */
+static int ddp__osp_window(ddp__osp *s, double low, ddp__osp_subset *room, size_t most)
 {
     ddp__osp_subset *a, *b;
     unsigned set[2] = {0, 0};
     double fixed = 0;
     int i, n = 0, from = 0, half, rest;
 
-    for (i = 0; i < layers; i++) {
-        late[i] = 0;
-        if (!(bytes[i] > 0)) continue;
-        key[n].layer = i;
-        key[n].bytes = bytes[i];
-        key[n++].key = importance[i] / bytes[i];
+    for (i = 0; i < s->layers; i++) {
+        s->next[i] = 0;
+        if (!(s->bytes[i] > 0)) continue;
+        s->rank[n].i = i;
+        s->rank[n++].key = s->importance[i] / s->bytes[i];
     }
-    qsort(key, (size_t)n, sizeof *key, ddp__osp_order);
-    while (from < n && fixed < low) fixed += key[from++].bytes;
+    qsort(s->rank, (size_t)n, sizeof *s->rank, ddp__by_rank);
+    while (from < n && fixed < low) fixed += s->bytes[s->rank[from++].i];
     from = from - DDP__OSP_HALF < n - 2 * DDP__OSP_HALF ? from - DDP__OSP_HALF : n - 2 * DDP__OSP_HALF;
     if (from < 0) from = 0;
     for (fixed = 0, i = 0; i < from; i++) {
-        fixed += key[i].bytes;
-        late[key[i].layer] = 1;
+        fixed += s->bytes[s->rank[i].i];
+        s->next[s->rank[i].i] = 1;
     }
     rest = n - from < 2 * DDP__OSP_HALF ? n - from : 2 * DDP__OSP_HALF;
     half = rest / 2;
-    a = ddp__osp_subsets(key + from, importance, half, room, room + most);
-    b = ddp__osp_subsets(key + from + half, importance, rest - half, room + 2 * most, room + 3 * most);
-    if (!ddp__osp_pair(a, (size_t)1 << half, b, (size_t)1 << (rest - half), low - fixed, high - fixed,
+    a = ddp__osp_subsets(s, s->rank + from, half, room, room + most);
+    b = ddp__osp_subsets(s, s->rank + from + half, rest - half, room + 2 * most, room + 3 * most);
+    if (!ddp__osp_pair(a, (size_t)1 << half, b, (size_t)1 << (rest - half), low - fixed, s->budget - fixed,
                        (int *)(room + 4 * most), &set[0], &set[1]))
         return 0;
     for (i = 0; i < rest; i++)
-        late[key[from + i].layer] = i < half ? (int)(set[0] >> i & 1) : (int)(set[1] >> (i - half) & 1);
+        s->next[s->rank[from + i].i] = (int)(i < half ? set[0] >> i & 1 : set[1] >> (i - half) & 1);
     return 1;
 }
 
-/* Takes the choice `next` if it keeps to *deferred..budget bytes with less importance than `late`, whose bytes
- * *deferred are; low = the least bytes allowed. */
-static void ddp__osp_take(int layers, const double *importance, const double *bytes, double low, double budget,
-                          const int *next, int *late, double *deferred)
+/* Takes s->next if it keeps to low..budget bytes with less importance than s->late, whose bytes *deferred are. */
+static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
 {
     double sum = 0, before = 0, after = 0;
 
-    for (int i = 0; i < layers; i++) {
-        if (late[i]) before += importance[i];
-        if (!next[i]) continue;
-        sum += bytes[i];
-        after += importance[i];
+    for (int i = 0; i < s->layers; i++) {
+        if (s->late[i]) before += s->importance[i];
+        if (!s->next[i]) continue;
+        sum += s->bytes[i];
+        after += s->importance[i];
     }
-    if (sum < low || sum > budget || !(after < before)) return;
-    memcpy(late, next, (size_t)layers * sizeof *late);
+    if (sum < low || sum > s->budget || !(after < before)) return;
+    memcpy(s->late, s->next, (size_t)s->layers * sizeof *s->late);
     *deferred = sum;
 }
 
-/* Improves the walk's choice `late`, *deferred bytes. next: scratch [layers]. */
-static ddp_status ddp__osp_knapsack(int layers, const double *importance, const double *bytes, double budget,
-                                    ddp__osp_key *key, int *next, int *late, double *deferred, ddp_error *err)
+/* Improves the walk's choice s->late, *deferred bytes. 0 = no memory. */
+static int ddp__osp_knapsack(ddp__osp *s, double *deferred)
 {
-    int half = layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF;
-    size_t most = (size_t)1 << half;
+    size_t most = (size_t)1 << (s->layers < 2 * DDP__OSP_HALF ? (s->layers + 1) / 2 : DDP__OSP_HALF);
     double low = *deferred;
     ddp__osp_subset *room;
 
-    if (!(low > 0)) return DDP_OK;
-    room = (ddp__osp_subset *)ddp__calloc(5 * most, sizeof *room);
-    if (!room) return ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
-    ddp__osp_walk(layers, importance, bytes, budget, DDP_OSP_DENSITY, key, next);
-    ddp__osp_take(layers, importance, bytes, low, budget, next, late, deferred);
-    if (ddp__osp_window(layers, importance, bytes, low, budget, key, room, most, next))
-        ddp__osp_take(layers, importance, bytes, low, budget, next, late, deferred);
-    DDP_FREE(room);
-    return DDP_OK;
+    if (!(low > 0)) return 1;
+    room = (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * most, sizeof *room);
+    if (!room) return 0;
+    ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
+    ddp__osp_take(s, low, deferred);
+    if (ddp__osp_window(s, low, room, most)) ddp__osp_take(s, low, deferred);
+    return 1;
 }
 
 static ddp_status ddp__osp_check(int layers, const double *importance, const double *bytes, double budget,
@@ -221,8 +209,7 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
 
     if (layers < 1 || !importance || !bytes)
         return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at least 1", layers);
-    if (!(budget >= 0 && budget <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "budget is %g bytes; it must be finite and at least 0", budget);
+    DDP__TRY(ddp__check_finite("budget", budget, 0, err));
     if (rule != DDP_OSP_WALK && rule != DDP_OSP_STOP && rule != DDP_OSP_DENSITY && rule != DDP_OSP_KNAPSACK)
         return ddp__fail(err, DDP_ARG, "rule %d is unknown; use walk, stop, density or knapsack", (int)rule);
     for (int i = 0; i < layers; i++) {
@@ -240,33 +227,32 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
 ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
                         unsigned char *gib, double *deferred, ddp_error *err)
 {
-    ddp_status status = DDP_OK;
-    ddp__osp_key *key;
-    double sum;
-    int *whole, i;
-    size_t L;
+    size_t L = (size_t)(layers > 0 ? layers : 0);
+    ddp__osp s;
+    double sum = 0;
+    int ok;
 
     DDP__TRY(ddp__osp_check(layers, importance, bytes, budget, rule, err));
     if (!gib) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: gib is NULL");
-    L = (size_t)layers;
-    key = (ddp__osp_key *)ddp__calloc(L, sizeof *key);
-    whole = (int *)ddp__calloc(2 * L, sizeof *whole);
-    if (!key || !whole) {
-        status = ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
-    } else {
-        sum = ddp__osp_walk(layers, importance, bytes, budget, rule, key, whole);
-        if (rule == DDP_OSP_KNAPSACK)
-            status = ddp__osp_knapsack(layers, importance, bytes, budget, key, whole + L, whole, &sum, err);
-        if (status == DDP_OK) {
-            memset(gib, 0, (L + 7) / 8);
-            for (i = 0; i < layers; i++)
-                if (!whole[i]) gib[i / 8] = (unsigned char)(gib[i / 8] | 1 << i % 8);
-            if (deferred) *deferred = sum;
-        }
+    memset(&s, 0, sizeof s);
+    s.layers = layers;
+    s.importance = importance;
+    s.bytes = bytes;
+    s.budget = budget;
+    s.rank = (ddp__ranked *)ddp__scratch_take(&s.room, L, sizeof *s.rank);
+    s.late = ddp__ints(&s.room, L);
+    s.next = ddp__ints(&s.room, L);
+    ok = !s.room.failed;
+    if (ok) sum = ddp__osp_walk(&s, rule, s.late);
+    if (ok && rule == DDP_OSP_KNAPSACK) ok = ddp__osp_knapsack(&s, &sum);
+    if (ok) {
+        memset(gib, 0, (L + 7) / 8);
+        for (int l = 0; l < layers; l++)
+            if (!s.late[l]) gib[l / 8] = (unsigned char)(gib[l / 8] | 1 << l % 8);
+        if (deferred) *deferred = sum;
     }
-    DDP_FREE(key);
-    DDP_FREE(whole);
-    return status;
+    ddp__scratch_free(&s.room);
+    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
 }
 
 ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers, double model_bytes,

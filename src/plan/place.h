@@ -20,8 +20,7 @@ typedef struct ddp_place_options {
     int      pipelines, stages; /* D_dp, D_pp; 0 = what the network says */
     uint64_t seed;
     double   time_limit_s;      /* 0 = none (exact: 60 s) */
-    long     max_candidates;    /* 0 = none if there is a time limit, else 5,000; anneal 4,000,000,
-                                   exact none */
+    long     max_candidates;    /* 0 = none if there is a time limit, else 5,000; anneal 4,000,000, exact none */
     /* Called at each improvement and about ten times a second, on the caller's thread; nonzero stops the search with
      * what it has. */
     int    (*progress)(void *user, double seconds, double best_s);

@@ -28,29 +28,6 @@ static double ddp__descent_match(ddp__descent *s, int h, int *mate)
     return ddp__matching_solve(&p->matching, p->weight, mate);
 }
 
-static double ddp__descent_data(const ddp__descent *s, int j)
-{
-    const ddp__place *p = s->p;
-    const int *stage = s->at + (size_t)j * (size_t)p->D;
-    double most = 0, sum;
-    int a, b;
-
-    for (a = 0; a < p->D; a++) {
-        const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
-        for (b = 0, sum = 0; b < p->D; b++) sum += row[stage[b]];
-        if (sum > most) most = sum;
-    }
-    return most;
-}
-
-static void ddp__descent_swap(ddp__descent *s, int x, int z)
-{
-    int t = s->at[x];
-
-    s->at[x] = s->at[z];
-    s->at[z] = t;
-}
-
 /* An end of the slowest edge of a random hop. */
 static int ddp__descent_slowest(ddp__descent *s)
 {
@@ -72,9 +49,9 @@ static int ddp__descent_move(ddp__descent *s)
     double slack = 0x1p-11 * p->cost, now[4], change = 0, dj, dk, top;
 
     if (j == k) return 0;
-    ddp__descent_swap(s, x, z);
-    dj = ddp__descent_data(s, j);
-    dk = ddp__descent_data(s, k);
+    ddp__swap(s->at, x, z);
+    dj = ddp__place_averaging(p, s->at, j);
+    dk = ddp__place_averaging(p, s->at, k);
     top = dj > dk ? dj : dk;
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -88,7 +65,7 @@ static int ddp__descent_move(ddp__descent *s)
         hops++;
     }
     if (change > 0) {
-        ddp__descent_swap(s, x, z);
+        ddp__swap(s->at, x, z);
         return 0;
     }
     for (m = 0; m < hops; m++) {
@@ -119,22 +96,23 @@ static void ddp__descent_offer(ddp__descent *s)
 void ddp__place_descend(ddp__place *p)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
-    int *room = (int *)ddp__calloc(2 * N + 4 * D, sizeof(int)), j;
-    double *sums = (double *)ddp__calloc(2 * S, sizeof(double));
-    long weight = 4 * (long)p->D;
+    const long weight = 4 * (long)p->D;
+    ddp__scratch room = {NULL, 0};
     ddp__descent s;
 
     memset(&s, 0, sizeof s);
     s.p = p;
-    if (room && sums) {
-        s.at = room;
-        s.mate = room + N;
-        s.fresh = s.mate + N;
-        s.hop = sums;
-        s.data = sums + S;
+    s.at = ddp__ints(&room, N);
+    s.mate = ddp__ints(&room, N);
+    s.fresh = ddp__ints(&room, 4 * D);
+    s.hop = ddp__doubles(&room, S);
+    s.data = ddp__doubles(&room, S);
+    if (room.failed) {
+        p->failed = p->stop = 1;
+    } else {
         memcpy(s.at, p->best, N * sizeof(int));
-        for (j = 0; j < p->S; j++) {
-            s.data[j] = ddp__descent_data(&s, j);
+        for (int j = 0; j < p->S; j++) {
+            s.data[j] = ddp__place_averaging(p, s.at, j);
             if (s.data[j] > s.top) s.top = s.data[j];
             if (j + 1 == p->S) continue;
             s.hop[j] = ddp__descent_match(&s, j, s.mate + (size_t)j * D);
@@ -146,12 +124,11 @@ void ddp__place_descend(ddp__place *p)
         }
         ddp__descent_offer(&s);
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
-    } else {
-        p->failed = p->stop = 1;
     }
-    DDP_FREE(room);
-    DDP_FREE(sums);
+    ddp__scratch_free(&room);
 }
+
+/* ---- annealing ---- */
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
  * maxima, flat almost everywhere, so what is cooled is
@@ -187,6 +164,7 @@ typedef struct ddp__anneal {
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
     float edge_was[4];
+    ddp__scratch room;
 } ddp__anneal;
 
 static int ddp__anneal_below(ddp__anneal *s, int n)
@@ -299,14 +277,6 @@ static void ddp__anneal_undo(ddp__anneal *s)
     }
 }
 
-static void ddp__anneal_swap(int *at, int a, int b)
-{
-    int t = at[a];
-
-    at[a] = at[b];
-    at[b] = t;
-}
-
 /* ---- moves: each returns whether it was taken ---- */
 
 /* Loads of the stage of position a when its device x gives way to y; the largest of them. */
@@ -356,7 +326,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
     growth = ddp__anneal_growth(s, &maxima);
     if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + growth)) {
         ddp__anneal_undo(s);
-        ddp__anneal_swap(s->at, a, b);
+        ddp__swap(s->at, a, b);
         return 0;
     }
     memcpy(s->load + (size_t)j * (size_t)s->D, s->fresh, (size_t)s->D * sizeof(double));
@@ -393,7 +363,7 @@ static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
     }
     for (m = first; m <= last; m += D) {
         double load = s->load[m + i];
-        ddp__anneal_swap(s->at, m + i, m + l);
+        ddp__swap(s->at, m + i, m + l);
         s->load[m + i] = s->load[m + l];
         s->load[m + l] = load;
         if (m < last) {
@@ -545,19 +515,19 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->N = p->N;
     s->D = p->D;
     s->S = p->S;
-    s->dp = (float *)ddp__calloc(2 * N * N + N, sizeof(float));
-    s->load = (double *)ddp__calloc(N + 2 * D + 3 * S, sizeof(double));
-    s->at = (int *)ddp__calloc(3 * N + D, sizeof(int));
-    if (!s->dp || !s->load || !s->at) return 0;
-    s->pp = s->dp + N * N;
-    s->edge = s->pp + N * N;
-    s->fresh = s->load + N;
-    s->data = s->fresh + 2 * D;
-    s->most = s->data + S;
-    s->sum = s->most + S;
-    s->best = s->at + N;
-    s->stage = s->best + N;
-    s->spare = s->stage + N;
+    s->dp = (float *)ddp__scratch_take(&s->room, N * N, sizeof(float));
+    s->pp = (float *)ddp__scratch_take(&s->room, N * N, sizeof(float));
+    s->edge = (float *)ddp__scratch_take(&s->room, N, sizeof(float));
+    s->load = ddp__doubles(&s->room, N);
+    s->fresh = ddp__doubles(&s->room, 2 * D);
+    s->data = ddp__doubles(&s->room, S);
+    s->most = ddp__doubles(&s->room, S);
+    s->sum = ddp__doubles(&s->room, S);
+    s->at = ddp__ints(&s->room, N);
+    s->best = ddp__ints(&s->room, N);
+    s->stage = ddp__ints(&s->room, N);
+    s->spare = ddp__ints(&s->room, D);
+    if (s->room.failed) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
@@ -570,13 +540,6 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     for (k = 0; k < N; k++) s->stage[k] = (int)(k / D);
     ddp__anneal_table(s);
     return 1;
-}
-
-static void ddp__anneal_close(ddp__anneal *s)
-{
-    DDP_FREE(s->dp);
-    DDP_FREE(s->load);
-    DDP_FREE(s->at);
 }
 
 /* ---- the whole search ---- */
@@ -615,9 +578,8 @@ void ddp__place_anneal(ddp__place *p)
     int *kept, k, n;
     ddp__anneal s;
 
-    memset(&s, 0, sizeof s);
-    kept = (int *)ddp__calloc(DDP__ANNEAL_STARTS * N, sizeof(int));
-    if (kept && ddp__anneal_open(&s, p)) {
+    kept = ddp__anneal_open(&s, p) ? ddp__ints(&s.room, DDP__ANNEAL_STARTS * N) : NULL;
+    if (kept) {
         n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
         for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
             memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
@@ -635,6 +597,5 @@ void ddp__place_anneal(ddp__place *p)
     } else {
         p->failed = 1;
     }
-    ddp__anneal_close(&s);
-    DDP_FREE(kept);
+    ddp__scratch_free(&s.room);
 }

@@ -4,25 +4,25 @@
 
 /* ---- evaluation ---- */
 
-double ddp__place_datap(const ddp__place *p, const int *at)
+double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 {
-    double most = 0;
+    const int *stage = at + (size_t)j * (size_t)p->D;
+    double most = 0, sum;
 
-    for (int j = 0; j < p->S; j++)
-        for (int a = 0; a < p->D; a++) {
-            const int *stage = at + (size_t)j * (size_t)p->D;
-            const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
-            double sum = 0;
-            for (int b = 0; b < p->D; b++) sum += row[stage[b]];
-            if (sum > most) most = sum;
-        }
+    for (int a = 0; a < p->D; a++) {
+        const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
+        sum = 0;
+        for (int b = 0; b < p->D; b++) sum += row[stage[b]];
+        if (sum > most) most = sum;
+    }
     return most;
 }
 
 double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops)
 {
-    double data = ddp__place_datap(p, at), sum = 0;
+    double data = 0, sum = 0;
 
+    for (int j = 0; j < p->S; j++) data = fmax(data, ddp__place_averaging(p, at, j));
     for (int j = 0; j + 1 < p->S; j++) {
         const int *here = at + (size_t)j * (size_t)p->D, *there = here + p->D;
         double most = 0;

@@ -83,6 +83,7 @@ typedef struct ddp__place_tree {
     double *load;    /* [S x classes] of one device, from the members so far */
     double low;      /* least hop of all */
     long looks;
+    ddp__scratch room;
 } ddp__place_tree;
 
 static int ddp__place_same(const ddp__place *p, int i, int k)
@@ -278,25 +279,24 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
 
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = (int *)ddp__calloc(4 * N + 1 + 3 * D, sizeof(int));
-    t->mix = (int *)ddp__calloc(N, sizeof(int));
-    if (!t->member || !t->mix) return 0;
-    t->at = t->member + N;
-    t->left = t->at + N;
-    t->first = t->left + N;
-    t->mate = t->first + N + 1;
-    t->a = t->mate + D;
-    t->b = t->a + D;
+    t->member = ddp__ints(&t->room, N);
+    t->at = ddp__ints(&t->room, N);
+    t->left = ddp__ints(&t->room, N);
+    t->first = ddp__ints(&t->room, N + 1);
+    t->mate = ddp__ints(&t->room, D);
+    t->a = ddp__ints(&t->room, D);
+    t->b = ddp__ints(&t->room, D);
+    t->mix = ddp__ints(&t->room, N);
+    if (t->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
-    DDP_FREE(t->mix);
-    t->mix = (int *)ddp__calloc(S * C, sizeof(int));
-    t->dp = (double *)ddp__calloc(2 * C * C + 2 * C + S * C, sizeof(double));
-    if (!t->mix || !t->dp) return 0;
-    t->pp = t->dp + C * C;
-    t->near = t->pp + C * C;
-    t->least = t->near + C;
-    t->load = t->least + C;
+    t->mix = ddp__ints(&t->room, S * C);
+    t->dp = ddp__doubles(&t->room, C * C);
+    t->pp = ddp__doubles(&t->room, C * C);
+    t->near = ddp__doubles(&t->room, C);
+    t->least = ddp__doubles(&t->room, C);
+    t->load = ddp__doubles(&t->room, S * C);
+    if (t->room.failed) return 0;
     ddp__place_tables(t);
     return 1;
 }
@@ -313,12 +313,9 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_anneal(p);
     p->limit = limit;
     p->limit_s = limit_s;
-    if (p->failed) return;
-    if (p->stop == 2) return;
+    if (p->failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
     else p->failed = 1;
-    DDP_FREE(t.member);
-    DDP_FREE(t.mix);
-    DDP_FREE(t.dp);
+    ddp__scratch_free(&t.room);
 }

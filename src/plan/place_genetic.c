@@ -14,12 +14,13 @@
 
 enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 
-void ddp__place_pool_close(ddp__place_pool *pool)
-{
-    DDP_FREE(pool->label);
-    DDP_FREE(pool->cost);
-    memset(pool, 0, sizeof *pool);
-}
+typedef struct ddp__place_pool {
+    int     size;
+    int    *label;      /* [size x N] stage of each device */
+    double *cost;       /* [size] */
+    int    *child, *at; /* [N] */
+    ddp__scratch room;
+} ddp__place_pool;
 
 /* A label array as an arrangement. */
 static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
@@ -31,7 +32,7 @@ static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
             if (label[v] == j) at[n++] = v;
 }
 
-double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
+static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
 {
     double cost;
 
@@ -41,33 +42,28 @@ double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
     return cost;
 }
 
-/* Random shuffles, exactly evaluated; fewer than 100 where the limits end first. 0 = no memory. */
-int ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
+/* Random shuffles, exactly evaluated; fewer than 100 where the limits end first. */
+static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
 
     memset(pool, 0, sizeof *pool);
-    pool->label = (int *)ddp__calloc((DDP__PLACE_POPULATION + 2) * N, sizeof(int));
-    pool->cost = (double *)ddp__calloc(DDP__PLACE_POPULATION, sizeof(double));
-    if (!pool->label || !pool->cost) {
-        ddp__place_pool_close(pool);
-        p->failed = 1;
-        return 0;
-    }
-    pool->child = pool->label + DDP__PLACE_POPULATION * N;
-    pool->at = pool->child + N;
-    while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
+    pool->label = ddp__ints(&pool->room, DDP__PLACE_POPULATION * N);
+    pool->cost = ddp__doubles(&pool->room, DDP__PLACE_POPULATION);
+    pool->child = ddp__ints(&pool->room, N);
+    pool->at = ddp__ints(&pool->room, N);
+    while (!pool->room.failed && pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
         pool->cost[pool->size] = ddp__place_judge(p, pool);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
-    return 1;
+    p->failed |= pool->room.failed;
 }
 
 /* "Five-point crossover": the second parent, but five random devices follow the first one; then each device of an
  * over-full group moves to the first group with room. Parents may be equal. */
-void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
+static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
 {
     size_t N = (size_t)p->N;
     int *child = pool->child, *count = pool->at, k, v, q;
@@ -156,7 +152,7 @@ typedef struct ddp__place_chain {
 static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
-    int n, keep = 0, first = -1, g = -1, k, h, t;
+    int n, keep = 0, first = -1, g = -1, k, h;
 
     memset(c->locked, 0, (size_t)p->N);
     for (n = 0; n < p->N && !ddp__place_late(p); n++) {
@@ -169,9 +165,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
         if (s.u < 0) break;
         if (first < 0) first = label[s.u];
         g = label[s.v];
-        t = label[s.u];
-        label[s.u] = label[s.v];
-        label[s.v] = t;
+        ddp__swap(label, s.u, s.v);
         c->locked[s.u] = c->locked[s.v] = 1;
         c->swap[n] = s;
         sum += s.gain;
@@ -181,11 +175,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
             break;
         }
     }
-    while (n-- > keep) {
-        t = label[c->swap[n].u];
-        label[c->swap[n].u] = label[c->swap[n].v];
-        label[c->swap[n].v] = t;
-    }
+    while (n-- > keep) ddp__swap(label, c->swap[n].u, c->swap[n].v);
 }
 
 void ddp__place_genetic(ddp__place *p)
@@ -196,31 +186,27 @@ void ddp__place_genetic(ddp__place *p)
     int one, two, k, worst;
     double cost;
 
-    memset(&c, 0, sizeof c);
-    c.locked = (char *)ddp__calloc(N, 1);
-    c.end = (int *)ddp__calloc(2 * S, sizeof(int));
-    c.link = (double *)ddp__calloc(S + 2 * S * S, sizeof(double));
-    c.swap = (ddp__place_swap *)ddp__calloc(N, sizeof *c.swap);
-    if (!c.locked || !c.end || !c.link || !c.swap) p->failed = 1;
-    else c.mean = c.link + S;
-    if (!p->failed && ddp__place_pool_open(p, &pool)) {
-        while (ddp__place_next(p)) {
-            ddp__place_cross(p, &pool, &one, &two);
-            ddp__place_circulate(p, &c, pool.child);
-            cost = ddp__place_judge(p, &pool);
-            for (k = 1, worst = 0; k < pool.size; k++)
-                if (pool.cost[k] > pool.cost[worst]) worst = k;
-            if (!(cost < pool.cost[worst])) continue;
-            pool.cost[worst] = cost;
-            memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
-        }
-        ddp__place_pool_close(&pool);
+    ddp__place_pool_open(p, &pool);
+    c.locked = (char *)ddp__scratch_take(&pool.room, N, 1);
+    c.end = ddp__ints(&pool.room, 2 * S);
+    c.link = ddp__doubles(&pool.room, S);
+    c.mean = ddp__doubles(&pool.room, 2 * S * S);
+    c.swap = (ddp__place_swap *)ddp__scratch_take(&pool.room, N, sizeof *c.swap);
+    p->failed |= pool.room.failed;
+    while (!p->failed && ddp__place_next(p)) {
+        ddp__place_cross(p, &pool, &one, &two);
+        ddp__place_circulate(p, &c, pool.child);
+        cost = ddp__place_judge(p, &pool);
+        for (k = 1, worst = 0; k < pool.size; k++)
+            if (pool.cost[k] > pool.cost[worst]) worst = k;
+        if (!(cost < pool.cost[worst])) continue;
+        pool.cost[worst] = cost;
+        memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
     }
-    DDP_FREE(c.locked);
-    DDP_FREE(c.end);
-    DDP_FREE(c.link);
-    DDP_FREE(c.swap);
+    ddp__scratch_free(&pool.room);
 }
+
+/* ---- the released search ---- */
 
 /* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the group that
  * the last one left for. Two gains of moving v to group q:
@@ -342,6 +328,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__scratch room = {NULL, 0};
     ddp__place_cycle c;
     int k, g, ok;
 
@@ -349,24 +336,19 @@ int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     c.p = p;
     c.kl = kl;
     c.label = label;
-    c.size = (int *)ddp__calloc(S + 2 * N, sizeof(int));
-    c.locked = (char *)ddp__calloc(N + S, 1);
-    c.sum = (double *)ddp__calloc(S, sizeof(double));
-    ok = c.size && c.locked && c.sum;
-    if (ok) {
-        c.moved = c.size + S;
-        c.from = c.moved + N;
-        c.got = c.locked + N;
-        for (k = 0; k < p->N; k++) c.size[label[k]]++;
-        for (k = 0; k < p->S && ddp__place_cycle_once(&c); k++) {
-            for (g = 0; g < p->S && c.got[g]; g++) {
-            }
-            if (g == p->S) break;
-        }
+    c.size = ddp__ints(&room, S);
+    c.moved = ddp__ints(&room, N);
+    c.from = ddp__ints(&room, N);
+    c.locked = (char *)ddp__scratch_take(&room, N, 1);
+    c.got = (char *)ddp__scratch_take(&room, S, 1);
+    c.sum = ddp__doubles(&room, S);
+    ok = !room.failed;
+    for (k = 0; ok && k < p->N; k++) c.size[label[k]]++;
+    for (k = 0; ok && k < p->S && ddp__place_cycle_once(&c); k++) {
+        for (g = 0; g < p->S && c.got[g]; g++) {}
+        if (g == p->S) break;
     }
-    DDP_FREE(c.size);
-    DDP_FREE(c.locked);
-    DDP_FREE(c.sum);
+    ddp__scratch_free(&room);
     return ok;
 }
 
@@ -377,18 +359,15 @@ void ddp__place_cyclic(ddp__place *p, int kl)
     int one, two;
     double cost;
 
-    if (!ddp__place_pool_open(p, &pool)) return;
-    while (ddp__place_next(p)) {
+    ddp__place_pool_open(p, &pool);
+    while (!p->failed && ddp__place_next(p)) {
         ddp__place_cross(p, &pool, &one, &two);
-        if (!ddp__place_cyclic_pass(p, pool.child, kl)) {
-            p->failed = 1;
-            break;
-        }
+        p->failed |= !ddp__place_cyclic_pass(p, pool.child, kl);
         cost = ddp__place_judge(p, &pool);
         if (!(cost < pool.cost[one])) continue;
         if (pool.cost[two] > pool.cost[one]) one = two;
         pool.cost[one] = cost;
         memcpy(pool.label + (size_t)one * N, pool.child, N * sizeof(int));
     }
-    ddp__place_pool_close(&pool);
+    ddp__scratch_free(&pool.room);
 }

@@ -20,8 +20,7 @@ typedef struct ddp_timeline_options {
     ddp_scheme scheme;
     double     alpha_s;            /* startup contained in every comm_s, seconds; 0 = none */
     double     partition_params;   /* bytescheduler, usbyte: most parameters in a part */
-    double     partition_s;        /* or longest part on the link, startup included; neither given
-                                    * = 6.5e6 parameters */
+    double     partition_s;        /* or longest part on the link, startup included; neither given = 6.5e6 parameters */
     double     credit;             /* bytescheduler: in partitions; 0 = 1 */
     long       operations;         /* ascwfbp: at most this many at once, K; 0 = 4 */
     double     bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has

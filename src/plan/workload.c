@@ -34,15 +34,6 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
     return DDP_OK;
 }
 
-void ddp__workload_graph_close(ddp__workload_graph *g)
-{
-    DDP_FREE(g->users);
-    DDP_FREE(g->from);
-    DDP_FREE(g->gradient);
-    DDP_FREE(g->seen);
-    memset(g, 0, sizeof *g);
-}
-
 /* Users of each result, without repetitions, in ascending order. from [ops + 2] is all-zero. */
 static void ddp__workload_users(ddp__workload_graph *g)
 {
@@ -83,14 +74,11 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
     g->compute = g->backward ? 3 : 1;
     g->kept = g->backward ? g->turns + 1 : 1;
     g->state_factor = o->state_factor > 0 ? o->state_factor : g->backward ? 4 : 1;
-    g->users = (int *)ddp__calloc(edges, sizeof(int));
-    g->from = (int *)ddp__calloc((size_t)n + 2, sizeof(int));
-    g->gradient = (unsigned char *)ddp__calloc((size_t)n, 1);
-    g->seen = (int *)ddp__calloc((size_t)(n > net->devices ? n : net->devices), sizeof(int));
-    if (!g->users || !g->from || !g->gradient || !g->seen) {
-        ddp__workload_graph_close(g);
-        return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d operators", n);
-    }
+    g->users = ddp__ints(&g->room, edges);
+    g->from = ddp__ints(&g->room, (size_t)n + 2);
+    g->gradient = (unsigned char *)ddp__scratch_take(&g->room, (size_t)n, 1);
+    g->seen = ddp__ints(&g->room, (size_t)(n > net->devices ? n : net->devices));
+    if (g->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d operators", n);
     ddp__workload_users(g);
     for (i = 0; i < n; i++)
         g->gradient[i] = (unsigned char)(g->backward && (list->op[i].arg_count > 0 || list->op[i].param_bytes > 0));
@@ -104,27 +92,25 @@ double ddp__workload_transfer(const ddp_network *net, int from, int to, double b
     return net->delay_s[at] + bytes / net->rate[at];
 }
 
-static void ddp__workload_message_add(ddp_workload_message *message, int *count, int op, int user, int from, int to,
-                                      int gradient, double bytes, double seconds)
+/* One message of a transfer is received, and noted if wanted. Returns its seconds. */
+static double ddp__workload_receive(const ddp__workload_graph *g, ddp_workload_message *message, int *count, int op,
+                                    int user, int from, int to, int gradient)
 {
+    double bytes = g->list->op[op].output_bytes, seconds = ddp__workload_transfer(g->net, from, to, bytes);
+
     if (message) {
-        ddp_workload_message *m = &message[*count];
-        m->op = op;
-        m->user = user;
-        m->from = from;
-        m->to = to;
-        m->gradient = gradient;
-        m->bytes = bytes;
-        m->seconds = seconds;
+        ddp_workload_message m = {op, user, from, to, gradient, bytes, seconds};
+        message[*count] = m;
     }
     ++*count;
+    return seconds;
 }
 
 double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s, double *receive_s,
                          double *memory, double *latency_s, ddp_workload_message *message, int *messages)
 {
     const ddp_network *net = g->net;
-    double worst = 0, latency = 0, seconds;
+    double worst = 0, latency = 0;
     int i, k, d, there, count = 0;
 
     for (d = 0; d < net->devices; d++) {
@@ -140,14 +126,10 @@ double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *c
             there = device_of[g->users[k]];
             if (there == d || g->seen[there] == i) continue;
             g->seen[there] = i;
-            seconds = ddp__workload_transfer(net, d, there, e->output_bytes);
-            receive_s[there] += seconds;
             memory[there] += g->kept * e->output_bytes;
-            ddp__workload_message_add(message, &count, i, g->users[k], d, there, 0, e->output_bytes, seconds);
-            if (!g->gradient[i]) continue;
-            seconds = ddp__workload_transfer(net, there, d, e->output_bytes);
-            receive_s[d] += seconds;
-            ddp__workload_message_add(message, &count, i, g->users[k], there, d, 1, e->output_bytes, seconds);
+            receive_s[there] += ddp__workload_receive(g, message, &count, i, g->users[k], d, there, 0);
+            if (g->gradient[i])
+                receive_s[d] += ddp__workload_receive(g, message, &count, i, g->users[k], there, d, 1);
         }
     }
     for (d = 0; d < net->devices; d++) {
@@ -209,9 +191,9 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
     if (!device_of || !o || !out)
         return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are needed");
     memset(&w, 0, sizeof w);
-    DDP__TRY(ddp__workload_graph_open(list, net, o, &g, err));
-    status = ddp__workload_fill(&g, device_of, &w, err);
-    ddp__workload_graph_close(&g);
+    status = ddp__workload_graph_open(list, net, o, &g, err);
+    if (status == DDP_OK) status = ddp__workload_fill(&g, device_of, &w, err);
+    ddp__scratch_free(&g.room);
     if (status == DDP_OK) *out = w;
     else ddp_workload_free(&w);
     return status;
@@ -300,6 +282,7 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
     ddp_link_compression *sent;
     double *link_s;
     size_t *count;
+    ddp__scratch room = {NULL, 0};
     ddp_workload v = *w;
     ddp_status status;
 
@@ -309,10 +292,10 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
     v.receive_s = (double *)ddp__estimate_copy(w->receive_s, bytes);
     v.memory_bytes = (double *)ddp__estimate_copy(w->memory_bytes, bytes);
     v.message = (ddp_workload_message *)ddp__estimate_copy(w->message, messages * sizeof *v.message);
-    sent = (ddp_link_compression *)ddp__calloc(messages, sizeof *sent);
-    link_s = (double *)ddp__calloc(messages, sizeof *link_s);
-    count = (size_t *)ddp__calloc(messages, sizeof *count);
-    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || !sent || !link_s || !count) {
+    sent = (ddp_link_compression *)ddp__scratch_take(&room, messages, sizeof *sent);
+    link_s = ddp__doubles(&room, messages);
+    count = (size_t *)ddp__scratch_take(&room, messages, sizeof *count);
+    if (!v.compute_s || !v.receive_s || !v.memory_bytes || !v.message || room.failed) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for %d messages", w->messages);
     } else {
         ddp__estimate_links(&v, net, link_s, count);
@@ -326,8 +309,6 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
     } else {
         ddp_workload_free(&v);
     }
-    DDP_FREE(sent);
-    DDP_FREE(link_s);
-    DDP_FREE(count);
+    ddp__scratch_free(&room);
     return status;
 }

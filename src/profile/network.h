@@ -22,8 +22,7 @@ typedef struct ddp_network {
     char  **group_name;   /* [groups] or NULL */
     double *host_rate;    /* [N] bytes per second of a device's own access in each direction,
                              shared by all its pairs; NULL = no such limit. Planners ignore it */
-    double *jitter_s;     /* [N x N] most that a message is late beyond delay_s, or NULL; ignored
-                             likewise */
+    double *jitter_s;     /* [N x N] most that a message is late beyond delay_s, or NULL; ignored likewise */
 } ddp_network;
 
 /* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and either groups x groups

@@ -295,7 +295,8 @@ static void five_devices_cross(void **state)
 
     (void)state;
     open_search(&p, &o, &n);
-    assert_true(ddp__place_pool_open(&p, &pool));
+    ddp__place_pool_open(&p, &pool);
+    assert_false(p.failed);
     assert_int_equal(pool.size, 100);
     for (round = 0; round < 500; round++) {
         int count[S] = {0};
@@ -309,7 +310,7 @@ static void five_devices_cross(void **state)
         if (unlike > most) most = unlike;
     }
     assert_true(most >= 6);
-    ddp__place_pool_close(&pool);
+    ddp__scratch_free(&pool.room);
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
@@ -326,7 +327,8 @@ static double search_by_steps(const ddp_network *n, int genetic)
 
     open_chain(&chain);
     open_search(&p, &o, n);
-    assert_true(ddp__place_pool_open(&p, &pool));
+    ddp__place_pool_open(&p, &pool);
+    assert_false(p.failed);
     while (ddp__place_next(&p)) {
         ddp__place_cross(&p, &pool, &one, &two);
         if (genetic)
@@ -348,7 +350,7 @@ static double search_by_steps(const ddp_network *n, int genetic)
     cost = 0; /* of the last generation, not only the best */
     for (k = 0; k < p.N; k++) cost += (k + 1) * p.best[k];
     cost += p.cost;
-    ddp__place_pool_close(&pool);
+    ddp__scratch_free(&pool.room);
     ddp__place_close(&p);
     close_chain(&chain);
     return cost;
@@ -443,7 +445,7 @@ static void annealing_smooths_the_maxima(void **state)
         level += s.top + s.hops == flat && now < before * (1 - 1e-9);
     }
     assert_true(level > 10); /* moves that only the smoothing tells from none */
-    ddp__anneal_close(&s);
+    ddp__scratch_free(&s.room);
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
