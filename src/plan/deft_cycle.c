@@ -3,7 +3,8 @@
 #include "base/hash.h"
 #include "plan/internal.h"
 
-/* One stage's choice of parts: Knap and SelectNew of the plan (stated in plan/deft.h). */
+/* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; on[l * N + i]
+ * parts of bucket i on link l. room = end of the stage. */
 
 /* Lists the parts left of buckets 0..last, output side first, into item; returns their number. */
 static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset)
@@ -48,7 +49,8 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
     return DDP_OK;
 }
 
-ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err)
+/* Parts that wait for nothing; *all = 1 if none is left out. */
+static ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err)
 {
     static const double now[2] = {0, 0};
     int n = ddp__deft_list(d, left, d->buckets - 1, 0), sent = 0;
@@ -80,7 +82,8 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
     return DDP_OK;
 }
 
-ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
+/* Parts that are ready at offset + ready[i], on links that are busy until busy[l]. */
+static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
                          ddp_error *err)
 {
     double sum = 0;

@@ -122,53 +122,6 @@ DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const un
 
 #ifndef DDP_NO_PLANNERS
 
-/* ---- timeline: the baselines ---- */
-
-/* One message: rows first..last of the profile as one operation. */
-typedef struct ddp__bl_group {
-    int    first, last;
-    double ready; /* the end of backward of row first, from the start of backward */
-    double c;     /* on the link, startup included */
-} ddp__bl_group;
-
-/* A profile checked and summed up. Times in seconds from the start of backward. */
-typedef struct ddp__bl_model {
-    const ddp_profile          *p;
-    const ddp_timeline_options *o;
-    int            rows, groups; /* groups: what is sent */
-    ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
-    int           *parts;        /* [groups] equal parts of each */
-    double        *size;         /* [groups] of one part, in partitions: at most 1 */
-    double        *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
-    int           *priority;     /* [groups] 0 = first */
-    double         alpha;        /* startup contained in every group's c */
-    double         most_params;  /* in a part, where partition_s is 0 */
-    double         forward, backward;
-    double         bound;
-    ddp__scratch   room;
-} ddp__bl_model;
-
-/* Link operations as they begin; room for all is reserved ahead. NULL where nobody looks. */
-typedef struct ddp__bl_log {
-    ddp_interval *at;
-    int           count;
-} ddp__bl_log;
-
-/* Notes an operation on lane 0; NULL without a log. */
-DDP_LIB ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin,
-                                   double end);
-
-/* Cuts every group into parts as the options say; at most DDP__BL_MOST_PARTS in all. */
-enum { DDP__BL_MOST_PARTS = 1000000 };
-DDP_LIB ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err);
-
-/* Priority schemes, after ddp__bl_cut; a row's forward waits for its own parts only. */
-DDP_LIB ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
-DDP_LIB ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
-
-/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]. */
-DDP_LIB double ddp__bl_forward_end(const ddp__bl_model *m);
-
 /* ---- knapsack: the problem in whole ticks, equal items as classes ---- */
 
 typedef struct ddp__knapsack_class {
@@ -227,13 +180,6 @@ typedef struct ddp__deft {
     int                *count;             /* [4 N] likewise */
     ddp__scratch        room;
 } ddp__deft;
-
-/* Which of the parts left[N] travel on which link: on[l * N + i] parts of bucket i on link l.
- * ddp__deft_old: parts that wait for nothing. ddp__deft_new: parts that are ready at offset + ready[i], on links that
- * are busy until busy[l]. room = end of the stage. `all` receives 1 if nothing is left out. */
-DDP_LIB ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err);
-DDP_LIB ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
-                                 ddp_error *err);
 
 /* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
 DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,

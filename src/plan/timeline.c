@@ -23,6 +23,38 @@ void ddp_timeline_free(ddp_timeline *t)
 
 /* ---- options and profile ---- */
 
+enum { DDP__BL_MOST_PARTS = 1000000 };
+
+/* One message: rows first..last of the profile as one operation. */
+typedef struct ddp__bl_group {
+    int    first, last;
+    double ready; /* the end of backward of row first, from the start of backward */
+    double c;     /* on the link, startup included */
+} ddp__bl_group;
+
+/* A profile checked and summed up. Times in seconds from the start of backward. */
+typedef struct ddp__bl_model {
+    const ddp_profile          *p;
+    const ddp_timeline_options *o;
+    int            rows, groups; /* groups: what is sent */
+    ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
+    int           *parts;        /* [groups] equal parts of each */
+    double        *size;         /* [groups] of one part, in partitions: at most 1 */
+    double        *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
+    int           *priority;     /* [groups] 0 = first */
+    double         alpha;        /* startup contained in every group's c */
+    double         most_params;  /* in a part, where partition_s is 0 */
+    double         forward, backward;
+    double         bound;
+    ddp__scratch   room;
+} ddp__bl_model;
+
+/* Link operations as they begin; room for all is reserved ahead. NULL where nobody looks. */
+typedef struct ddp__bl_log {
+    ddp_interval *at;
+    int           count;
+} ddp__bl_log;
+
 static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
 {
     DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
@@ -80,24 +112,19 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
 
 /* ---- one iteration ---- */
 
-ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin, double end)
+/* Notes an operation on lane 0; NULL without a log. */
+static ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin,
+                                  double end)
 {
-    ddp_interval *x;
+    const ddp_interval x = {DDP_INTERVAL_LINK, g->first, g->last, part, parts, 0, begin, end};
 
     if (!log) return NULL;
-    x = &log->at[log->count++];
-    x->kind = DDP_INTERVAL_LINK;
-    x->bucket = g->first;
-    x->last = g->last;
-    x->part = part;
-    x->parts = parts;
-    x->lane = 0;
-    x->begin_s = begin;
-    x->end_s = end;
-    return x;
+    log->at[log->count] = x;
+    return &log->at[log->count++];
 }
 
-double ddp__bl_forward_end(const ddp__bl_model *m)
+/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]. */
+static double ddp__bl_forward_end(const ddp__bl_model *m)
 {
     double t = m->backward;
 
@@ -262,9 +289,9 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, 
     return DDP_OK;
 }
 
-/* ---- partition, ByteScheduler; a group is one row here ---- */
+/* ---- partition, ByteScheduler; a group is one row here, whose forward waits for its own parts only ---- */
 
-ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
+static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 {
     const int most = DDP__BL_MOST_PARTS;
     double longest = m->o->partition_s, total = 0, whole, k;
@@ -294,7 +321,7 @@ typedef struct ddp__bl_sent {
 
 /* Groups become ready from the output side, so the best by row among those that wait is always the newest: the queue is
  * a stack of groups, each with the parts it still has to send. */
-ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
 {
     double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
     int *stack, *left, depth = 0, arrived = 0, total = 0, head = 0, tail = 0, i;
@@ -332,8 +359,7 @@ ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *
     return DDP_OK;
 }
 
-/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. The parts of a group are its blocks.
- * ---- */
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Parts are its blocks. ---- */
 
 typedef struct ddp__bl_us {
     ddp__bl_model *m;
@@ -458,7 +484,7 @@ static void ddp__bl_us_search(ddp__bl_us *u)
     }
 }
 
-ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
 {
     size_t n = (size_t)m->groups;
     ddp__bl_us u;
@@ -477,79 +503,48 @@ ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
 
 /* ---- the plan ---- */
 
-/* Startups that are merged or overlap can be saved: all but one of the messages as given. */
-static void ddp__bl_save_startups(ddp__bl_model *m)
-{
-    if (m->groups > 1) m->bound -= (m->groups - 1) * m->alpha;
-}
-
 /* Everything that is decided before anything is sent: who is merged, cut, or goes first. */
 static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
+    int joins = m->o->bucket_bytes > 0 && (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP);
 
-    switch (s) {
-    case DDP_SCHEME_MGWFBP:
-        ddp__bl_save_startups(m);
-        ddp__bl_merge(m);
-        break;
-    case DDP_SCHEME_WFBP:
-    case DDP_SCHEME_ASCWFBP:
-        if (s == DDP_SCHEME_ASCWFBP || m->o->bucket_bytes > 0) ddp__bl_save_startups(m);
-        if (m->o->bucket_bytes > 0) return ddp__bl_buckets(m, err);
-        break;
-    case DDP_SCHEME_BYTESCHEDULER:
-    case DDP_SCHEME_USBYTE:
-        for (int i = 0; i < m->groups; i++) m->priority[i] = m->groups - 1 - i;
-        return ddp__bl_cut(m, err);
-    case DDP_SCHEME_SSGD:
-    case DDP_SCHEME_DEFT:
-        break;
-    }
-    return DDP_OK;
+    /* startups that are merged or overlap can be saved: all but one of the messages as given */
+    if ((joins || s == DDP_SCHEME_MGWFBP || s == DDP_SCHEME_ASCWFBP) && m->groups > 1)
+        m->bound -= (m->groups - 1) * m->alpha;
+    if (joins) return ddp__bl_buckets(m, err);
+    if (s == DDP_SCHEME_MGWFBP) ddp__bl_merge(m);
+    if (s != DDP_SCHEME_BYTESCHEDULER && s != DDP_SCHEME_USBYTE) return DDP_OK;
+    for (int i = 0; i < m->groups; i++) m->priority[i] = m->groups - 1 - i;
+    return ddp__bl_cut(m, err);
 }
 
 static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
 {
-    switch (m->o->scheme) {
-    case DDP_SCHEME_ASCWFBP:
-        return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, log, err);
-    case DDP_SCHEME_BYTESCHEDULER:
-        return ddp__bl_bytescheduler(m, log, err);
-    case DDP_SCHEME_USBYTE:
-        return ddp__bl_usbyte(m, log, err);
-    case DDP_SCHEME_SSGD:
-    case DDP_SCHEME_WFBP:
-    case DDP_SCHEME_MGWFBP:
-    case DDP_SCHEME_DEFT:
-        break;
-    }
-    ddp__bl_fifo(m, m->o->scheme == DDP_SCHEME_SSGD ? m->backward : 0, log);
+    ddp_scheme s = m->o->scheme;
+
+    if (s == DDP_SCHEME_ASCWFBP) return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, log, err);
+    if (s == DDP_SCHEME_BYTESCHEDULER) return ddp__bl_bytescheduler(m, log, err);
+    if (s == DDP_SCHEME_USBYTE) return ddp__bl_usbyte(m, log, err);
+    ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0, log);
     return DDP_OK;
 }
 
 /* Backward and forward of every row, at the first 2 x rows places of the log. */
 static void ddp__bl_compute(const ddp__bl_model *m, ddp_interval *at)
 {
-    double t = 0, f;
+    double t = 0, end;
 
-    for (int l = m->rows - 1; l >= 0; l--, at++) {
-        at->kind = DDP_INTERVAL_BACKWARD;
-        at->bucket = at->last = l;
-        at->parts = 1;
-        at->begin_s = t;
-        t += m->p->backward_s[l];
-        at->end_s = t;
+    for (int l = m->rows - 1; l >= 0; l--, t = end) {
+        end = t + m->p->backward_s[l];
+        const ddp_interval x = {DDP_INTERVAL_BACKWARD, l, l, 0, 1, 0, t, end};
+        *at++ = x;
     }
-    for (int l = 0; l < m->rows; l++, at++) {
-        f = m->p->forward_s ? m->p->forward_s[l] : 0;
+    for (int l = 0; l < m->rows; l++, t = end) {
         if (t < m->arrive[l]) t = m->arrive[l];
-        at->kind = DDP_INTERVAL_FORWARD;
-        at->bucket = at->last = l;
-        at->parts = 1;
-        at->begin_s = t;
-        t += f;
-        at->end_s = t;
+        end = t + (m->p->forward_s ? m->p->forward_s[l] : 0);
+        const ddp_interval x = {DDP_INTERVAL_FORWARD, l, l, 0, 1, 0, t, end};
+        *at++ = x;
     }
 }
 
