@@ -12,9 +12,8 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     DDP__TRY(ddp_profile_check(p, err));
     if (o->links < 0 || o->links > 2) return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
     if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG,
-                         "mu is %g; it is the time on the slow link over that on the fast one, finite and at least 1",
-                         o->mu);
+        return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the fast one, finite "
+                         "and at least 1", o->mu);
     DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
     DDP__TRY(ddp__check_finite("partition_s", o->partition_s, 0, err));
     DDP__TRY(ddp__check_finite("partition_params", o->partition_params, 0, err));
@@ -22,9 +21,8 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
         return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);
     if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
-        return ddp__fail(err, DDP_ARG,
-                         "target_frequency is %g; it must be above 0 and at most 1 (updates per iteration)",
-                         o->target_frequency);
+        return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 (updates per "
+                         "iteration)", o->target_frequency);
     if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE && o->select != DDP_SELECT_PAPER)
         return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper", (int)o->select);
     if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT && o->solver != DDP_KNAPSACK_GREEDY)
@@ -36,7 +34,6 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
 static double ddp__deft_cut(double c, double alpha, double limit)
 {
     double k;
-
     if (c <= limit) return 1;
     if (limit <= alpha) return 1e9;
     k = ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
@@ -83,14 +80,10 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
         return DDP_OK;
     }
     if (rule[2] <= alpha)
-        return ddp__fail(err, DDP_ARG,
-                         "forward %g s and backward %g s are not longer than the startup of a transfer, %g s; nothing "
-                         "can hide",
-                         d->forward, d->backward, alpha);
-    return ddp__fail(err, DDP_ARG,
-                     "the buckets would be cut into more than %d parts; use a larger partition, or check that times "
-                     "are in seconds",
-                     most);
+        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
+                         "%g s; nothing can hide", d->forward, d->backward, alpha);
+    return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, or check "
+                     "that times are in seconds", most);
 }
 
 static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
@@ -155,7 +148,6 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
-
     if (!(target > 0)) {
         a /= x->update_frequency;
         b /= y->update_frequency;
@@ -168,7 +160,6 @@ static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_
 static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
 {
     ddp_delayed_plan swap = *next;
-
     if (next->update_frequency >= target * (1 - 1e-12) && (best->period == 0 || ddp__deft_better(target, next, best))) {
         *next = *best;
         *best = swap;
@@ -206,7 +197,6 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
 {
     double scale = d->scale;
     ddp_status status = target > 0 ? ddp__deft_target(d, target, out, err) : ddp__deft_cycle(d, out, err);
-
     d->scale = scale;
     return status;
 }
@@ -301,7 +291,6 @@ double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
 {
     double eta = model->eta * (model->sum ? k : 1), m = s - model->target - eta * model->mu;
     double d = eta * model->sigma / sqrt(k * model->batch), a;
-
     if (!(d > 0)) return fabs(m) + model->target;
     a = m / d;
     /* Phi(a) - Phi(-a) = erf(a / sqrt 2) */
@@ -363,9 +352,8 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
         plan = model->start;
         for (int i = 0; i < updates; i++) plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
         if (!(plan > 0 && plan <= DBL_MAX && r.expected_base <= DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC,
-                             "the expected loss is %g after the plan and %g without; their ratio says nothing", plan,
-                             r.expected_base);
+            return ddp__fail(err, DDP_NUMERIC, "the expected loss is %g after the plan and %g without; their ratio "
+                             "says nothing", plan, r.expected_base);
         ratio = r.expected_base / plan;
         if (first > 0 && ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio)) continue;
         r.expected_plan = plan;

@@ -10,7 +10,6 @@
 static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset)
 {
     int i, j, n = 0;
-
     for (i = last; i >= 0; i--)
         for (j = 0; j < left[i]; j++) {
             d->item[n] = d->part_s[i];
@@ -55,7 +54,6 @@ static ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int 
     static const double now[2] = {0, 0};
     int n = ddp__deft_list(d, left, d->buckets - 1, 0), sent = 0;
     double sum = 0;
-
     DDP__TRY(ddp__deft_fill(d, n, NULL, now, room, on, &sum, &sent, err));
     *all = sent == n;
     return DDP_OK;
@@ -88,7 +86,6 @@ static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *bus
 {
     double sum = 0;
     int sent, n;
-
     if (d->select == DDP_SELECT_PAPER) return ddp__deft_levels(d, left, busy, offset, room, on, err);
     n = ddp__deft_list(d, left, d->buckets - 1, offset);
     return ddp__deft_fill(d, n, d->item_ready, busy, room, on, &sum, &sent, err);
@@ -155,7 +152,6 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
 static double ddp__deft_overrun(double compute, const double *busy)
 {
     double last = busy[0] > busy[1] ? busy[0] : busy[1];
-
     return last > compute * (1 + 1e-11) ? last - compute : 0;
 }
 
@@ -221,7 +217,6 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
 static int ddp__deft_send_order(const void *a, const void *b)
 {
     const ddp_delayed_send *x = (const ddp_delayed_send *)a, *y = (const ddp_delayed_send *)b;
-
     if (x->iteration != y->iteration) return x->iteration < y->iteration ? -1 : 1;
     if (x->begin_s < y->begin_s || x->begin_s > y->begin_s) return x->begin_s < y->begin_s ? -1 : 1;
     if (x->link != y->link) return x->link - y->link;
@@ -290,7 +285,6 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
 static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, ddp_error *err)
 {
     size_t bytes = (size_t)r->n * sizeof *r->state;
-
     for (int t = 0; t < DDP__DEFT_ITERATIONS; t++) {
         r->hash[t] = ddp__hash(DDP__HASH_START, r->state, bytes);
         memcpy(r->history + (size_t)t * (size_t)r->n, r->state, bytes);

@@ -52,7 +52,6 @@ static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cu
 static int ddp__fence_overfull(const ddp__fence_job *job)
 {
     const ddp_network *net = job->tape.graph.net;
-
     for (int d = 0; net->memory_bytes && !job->o->no_memory && d < net->devices; d++)
         if (job->sums[2 * net->devices + d] > net->memory_bytes[d]) return d;
     return -1;
@@ -63,7 +62,6 @@ static double ddp__fence_try(ddp__fence_job *job)
 {
     int N = job->tape.graph.net->devices;
     double latency, pipeline;
-
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
     pipeline = ddp__workload_sum(&job->tape.graph, job->device_of, job->sums, job->sums + N, job->sums + 2 * N,
                                  &latency, NULL, NULL);
@@ -73,7 +71,6 @@ static double ddp__fence_try(ddp__fence_job *job)
 static double ddp__fence_price(void *user)
 {
     ddp__fence_job *job = (ddp__fence_job *)user;
-
     job->steps += job->tape.graph.net->devices + job->tape.n;
     return job->steps > DDP__FENCE_STEPS ? INFINITY : ddp__fence_try(job);
 }
@@ -82,7 +79,6 @@ static double ddp__fence_price(void *user)
 static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error *err)
 {
     size_t N = (size_t)job->tape.graph.net->devices;
-
     DDP__TRY(
         ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, improved, err));
     if (*improved) memcpy(job->order, job->trial, N * sizeof(int));
@@ -101,10 +97,9 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     }
     for (int i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(err, DDP_FAILED,
-                     "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) plus what they "
-                     "receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a smaller "
-                     "state_factor keep less",
+    return ddp__fail(err, DDP_FAILED, "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
+                     "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
+                     "smaller state_factor keep less",
                      every ? "in whatever order of the devices" : "in any order of the devices tried",
                      t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
@@ -142,7 +137,6 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 {
     int i, m = 0;
-
     for (i = 0; i < list->count; i++)
         if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module) edge[m++] = i;
     edge[m] = list->count;
@@ -153,7 +147,6 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 static void ddp__fence_equal_ops(ddp__fence_job *job, int modules)
 {
     int N = job->tape.graph.net->devices, k, at = 0;
-
     for (k = 0; k < N; k++) {
         job->cut.first[k] = job->edge[at];
         at += modules / N + (k < modules % N);
@@ -185,18 +178,16 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
 
     if (modules < N)
-        return ddp__fail(err, DDP_FAILED,
-                         "%s: %d modules cannot give each of %d devices one; solver fence cuts between operators", name,
-                         modules, N);
+        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; solver fence cuts "
+                         "between operators", name, modules, N);
     if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
     else ddp__fence_equal_flops(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
-    return ddp__fail(err, DDP_FAILED,
-                     "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at memory", name, k,
-                     job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
+    return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
+                     "memory", name, k, job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
 /* ---- what the plan says ---- */
@@ -283,9 +274,8 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
                          o->allow_idle ? " or leave idle devices out" : "");
     if (list->count < net->devices &&
         (!o->allow_idle || o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS))
-        return ddp__fail(err, DDP_ARG,
-                         "%d operators cannot give each of %d devices one; allow idle devices with solver fence",
-                         list->count, net->devices);
+        return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow idle devices with "
+                         "solver fence", list->count, net->devices);
     return DDP_OK;
 }
 

@@ -78,7 +78,6 @@ static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
 {
     const ddp__fence_label *x = &s->label[a], *y = &s->label[b];
     double fx = x->latency + x->rest, fy = y->latency + y->rest;
-
     if (fx < fy || fx > fy) return fx < fy;
     return x->at != y->at ? x->at > y->at : a < b;
 }
@@ -86,7 +85,6 @@ static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
 static void ddp__fence_push(ddp__fence_search *s, int label)
 {
     int i = s->heaped++, up;
-
     for (; i > 0; i = up) {
         up = (i - 1) / 2;
         if (!ddp__fence_before(s, label, s->heap[up])) break;
@@ -98,7 +96,6 @@ static void ddp__fence_push(ddp__fence_search *s, int label)
 static int ddp__fence_pop(ddp__fence_search *s)
 {
     int top = s->heap[0], last = s->heap[--s->heaped], i = 0, down;
-
     for (; (down = 2 * i + 1) < s->heaped; i = down) {
         if (down + 1 < s->heaped && ddp__fence_before(s, s->heap[down + 1], s->heap[down])) down++;
         if (!ddp__fence_before(s, s->heap[down], last)) break;
@@ -156,8 +153,7 @@ static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, dou
             s->load[at] = received;
             continue;
         }
-        for (j = 0; was[j].op != now[i].op; j++) {
-        }
+        for (j = 0; was[j].op != now[i].op; j++) {}
         s->work += j;
         s->place[at] = s->place[p * width + (size_t)j];
         s->load[at] = s->trial[j];
@@ -170,7 +166,6 @@ static void ddp__fence_keep(ddp__fence_search *s, int covers)
     ddp__fence_label *l = &s->label[s->count];
     size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
     int quickest = s->quickest[cell];
-
     l->older = s->newest[cell];
     if (ddp__fence_dominated(s, s->count)) return;
     s->newest[cell] = s->count;
@@ -182,7 +177,6 @@ static void ddp__fence_keep(ddp__fence_search *s, int covers)
 static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency, double received)
 {
     int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
-
     return quickest >= 0 && s->label[quickest].latency <= latency &&
            (!(s->cap < INFINITY) || s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
 }
@@ -191,7 +185,6 @@ static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double 
 static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 {
     int age = 0;
-
     for (; age + 1 < s->line.ages && home < s->label[p].at; age++) p = s->label[p].parent;
     return age;
 }
@@ -257,7 +250,6 @@ static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
     double top = INFINITY;
-
     if (at == s->line.tape->n) return 0;
     for (; q < s->line.positions; q++) {
         if (!ddp__fence_segment_at(s, p, q, greedy, &top)) return 0;
@@ -306,8 +298,7 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
     for (turn = 0; turn < 2; turn++) {
         if (!ddp__fence_root(s)) break;
         if (turn == 0) {
-            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {
-            }
+            for (x = 0; ddp__fence_expand(s, x, 1); x = s->count++) {}
             if (s->label[x].at == s->line.tape->n) s->goal = x;
         } else {
             for (i = 0; i < cells; i++) s->newest[i] = s->quickest[i] = -1;
@@ -337,7 +328,6 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
 static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
-
     if (s->starved || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
     if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
@@ -353,7 +343,6 @@ static double ddp__fence_floor(const ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
     double speed = 0, fastest = 0, most = 0;
-
     for (int k = 0; k < line->positions; k++) {
         speed += 1 / line->pace[k];
         if (1 / line->pace[k] > fastest) fastest = 1 / line->pace[k];
@@ -384,10 +373,8 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
     if (s.line.room.failed || s.starved)
         status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
-        status = ddp__fail(err, DDP_UNSUPPORTED,
-                           "no cut of %d operators over %d devices was found within the search's limits; merge "
-                           "operators",
-                           t->n, s.line.positions);
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
+                           "limits; merge operators", t->n, s.line.positions);
     *improved = cut->pipeline_s < before;
     if (*improved) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;

@@ -47,7 +47,6 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
 static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
 {
     int c, d, at = 0;
-
     for (c = 0; c < m->clusters; c++) {
         m->from[c] = at;
         for (d = 0; d < m->devices; d++)
@@ -60,7 +59,6 @@ static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
 static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave, int *enter)
 {
     double best = INFINITY, hop;
-
     *leave = *enter = -1;
     for (int i = m->from[a]; i < m->from[a + 1]; i++)
         for (int j = m->from[b]; j < m->from[b + 1]; j++) {
@@ -192,7 +190,6 @@ static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, 
 {
     const int *last = f->last + (size_t)d * (size_t)f->tape->n;
     int n = f->tape->n, a, open = 0;
-
     memset(f->sweep, 0, ((size_t)n + 2) * sizeof(int));
     for (a = 0; a <= n; a++) {
         open += f->sweep[a];
@@ -252,8 +249,7 @@ static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
         if (f->idle) memcpy(then, now, row);
         else memset(then, 0, row);
         ddp__fence_fit_extend(f, now, order[k], then);
-        for (a = f->tape->n; a > 0 && !then[a]; a--) {
-        }
+        for (a = f->tape->n; a > 0 && !then[a]; a--) {}
         if (a == 0 && !f->idle) break;
         far = (double)(f->idle ? 0 : k) * (double)row + a;
         swap = now;
@@ -268,7 +264,6 @@ static double ddp__fence_fit_lacks(void *user)
 {
     ddp__fence_fit *f = (ddp__fence_fit *)user;
     const double goal = (double)(f->idle ? 0 : f->N - 1) * ((double)f->tape->n + 1) + f->tape->n;
-
     return f->work > DDP__FENCE_FITS ? INFINITY : goal - ddp__fence_fit_far(f, f->order);
 }
 

@@ -111,7 +111,6 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
 {
     double *bytes = (double *)ddp__calloc((size_t)t->n, sizeof *bytes);
-
     if (!bytes) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     for (int a = 1; a < t->n; a++)
         for (int i = t->from[a]; i < t->from[a + 1]; i++) bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
@@ -201,7 +200,6 @@ static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
     size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
     double bytes = line->tape->graph.list->op[u].output_bytes;
     double seconds = line->delay[to] + line->slope[to] * bytes;
-
     if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
     return seconds;
 }
@@ -212,7 +210,6 @@ static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, i
 {
     size_t at = (size_t)k * (size_t)line->positions + (size_t)q;
     double bytes, seconds;
-
     if (line->idle) {
         bytes = line->tape->graph.list->op[u].output_bytes;
         seconds = line->to_delay[at] + line->to_slope[at] * bytes;
@@ -296,7 +293,6 @@ static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
 {
     const ddp__fence_tape *t = line->tape;
     size_t row = (size_t)t->n + 1, b;
-
     for (int age = 0; age < line->ages; age++) {
         const double *bound = line->bound + row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
         double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;

@@ -9,7 +9,6 @@
 static int ddp__matching_augment(ddp__matching *m, const double *weight, double most, int u)
 {
     const double *row = weight + (size_t)u * (size_t)m->n;
-
     for (int v = 0; v < m->n; v++) {
         if (row[v] > most || m->seen[v] == m->round) continue;
         m->seen[v] = m->round;
@@ -36,7 +35,6 @@ static int ddp__matching_extend(ddp__matching *m, const double *weight, double m
 static double ddp__matching_bound(int n, const double *weight)
 {
     double most = -INFINITY, row, column;
-
     for (int u = 0; u < n; u++) {
         row = column = INFINITY;
         for (int v = 0; v < n; v++) {
@@ -88,7 +86,6 @@ double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
 {
     size_t N = (size_t)n;
-
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
     m->left = ddp__ints(room, N);
@@ -151,9 +148,8 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
         return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0 (1 = modularity)", resolution);
     for (i = 0; i < N * N; i++)
         if (i % (N + 1) && !(weights[i] >= 0 && weights[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG,
-                             "the weight from node %zu to node %zu is %g; it must be finite and at least 0", i / N,
-                             i % N, weights[i]);
+            return ddp__fail(err, DDP_ARG, "the weight from node %zu to node %zu is %g; it must be finite and at least "
+                             "0", i / N, i % N, weights[i]);
     g->n = n;
     g->resolution = resolution;
     g->graph = ddp__doubles(&g->room, N * N);
@@ -185,7 +181,6 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
 static int ddp__louvain_renumber(int n, int *community, int *number)
 {
     int i, next = 0;
-
     for (i = 0; i < n; i++) number[i] = -1;
     for (i = 0; i < n; i++) {
         if (number[community[i]] < 0) number[community[i]] = next++;
@@ -199,7 +194,6 @@ static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
 {
     size_t n = (size_t)g->n, i, j;
     double q = 0, *inner = g->link, *ends = g->inside;
-
     if (!(g->total > 0)) return 0;
     for (i = 0; i < n; i++) inner[i] = ends[i] = 0;
     for (i = 0; i < n; i++)
@@ -215,7 +209,6 @@ static double ddp__louvain_quality(const ddp__louvain *g, const int *community)
 static void ddp__louvain_level(ddp__louvain *g, int size)
 {
     size_t n = (size_t)g->n, k = (size_t)size, i, j;
-
     g->size = size;
     for (i = 0; i < k * k; i++) g->w[i] = 0;
     for (i = 0; i < n; i++)
@@ -300,7 +293,6 @@ ddp_status ddp_modularity(int n, const double *weights, double resolution, const
 {
     ddp__louvain g;
     int i;
-
     DDP__TRY(ddp__louvain_open(n, weights, resolution, &g, err));
     for (i = 0; community && i < n; i++)
         if (community[i] < 0 || community[i] >= n) break;

@@ -45,10 +45,9 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
-            return ddp__fail(err, DDP_ARG,
-                             "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s that it "
-                             "contains; lower alpha_s",
-                             i, p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i], alpha_s);
+            return ddp__fail(err, DDP_ARG, "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s "
+                             "that it contains; lower alpha_s", i, p->name && p->name[i] ? p->name[i] : "unnamed",
+                             p->comm_s[i], alpha_s);
         sends = 1;
         if (p->params && p->params[i] > 0) sized = 1;
     }
@@ -59,10 +58,8 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
         return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
                          partition_s, alpha_s + p->alpha_s);
     if (cut && partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG,
-                         "no bucket that sends has params, so none can be cut by %g parameters; give the partition in "
-                         "seconds (partition_s)",
-                         partition_params);
+        return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g parameters; give the "
+                         "partition in seconds (partition_s)", partition_params);
     return DDP_OK;
 }
 
@@ -75,7 +72,6 @@ void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
 {
     size_t most = (SIZE_MAX - sizeof(ddp__block)) / size;
     ddp__block *b = count > most ? NULL : (ddp__block *)ddp__calloc(1, sizeof *b + count * size);
-
     if (!b) {
         s->failed = 1;
         return NULL;
@@ -102,7 +98,6 @@ void ddp__scratch_free(ddp__scratch *s)
 void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
 {
     size_t more = *room ? 2 * *room : 256;
-
     if (wanted <= *room) return array;
     if (more < wanted) more = wanted;
     array = DDP_REALLOC(array, more * size);
@@ -115,21 +110,18 @@ void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
 int ddp__rising(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
-
     return (x > y) - (x < y);
 }
 
 int ddp__by_rank(const void *a, const void *b)
 {
     const ddp__ranked *x = (const ddp__ranked *)a, *y = (const ddp__ranked *)b;
-
     return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->i - y->i;
 }
 
 void ddp__swap(int *order, int i, int j)
 {
     int swap = order[i];
-
     order[i] = order[j];
     order[j] = swap;
 }
@@ -168,7 +160,6 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
 double ddp__link_take(double *free_at, double ready, double takes)
 {
     double begin = *free_at > ready ? *free_at : ready;
-
     *free_at = begin + takes;
     return begin;
 }
@@ -177,7 +168,6 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
 {
     double arrives, first = INFINITY;
     int best = 0;
-
     for (int k = 0; k < links; k++) {
         arrives = free_at[k];
         ddp__link_take(&arrives, ready, takes[k]);

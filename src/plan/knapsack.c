@@ -53,7 +53,6 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
 static int64_t ddp__knapsack_ticks(double x, double tick)
 {
     double n = floor(x / tick);
-
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
@@ -66,7 +65,6 @@ typedef struct ddp__knapsack_key {
 static int ddp__knapsack_key_order(const void *a, const void *b)
 {
     const ddp__knapsack_key *x = (const ddp__knapsack_key *)a, *y = (const ddp__knapsack_key *)b;
-
     if (x->c.ready != y->c.ready) return x->c.ready < y->c.ready ? -1 : 1;
     if (x->c.cost[0] != y->c.cost[0]) return x->c.cost[0] > y->c.cost[0] ? -1 : 1;
     if (x->c.cost[1] != y->c.cost[1]) return x->c.cost[1] > y->c.cost[1] ? -1 : 1;
@@ -154,7 +152,6 @@ typedef struct ddp__knapsack_span {
 static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int64_t ready, int64_t takes)
 {
     int i = leaves + c;
-
     tree[i].takes = takes;
     tree[i].end = takes > 0 ? ready + takes : 0;
     for (i /= 2; i > 0; i /= 2) {
@@ -169,7 +166,6 @@ static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, 
 {
     const ddp__knapsack_class *x = &k->cls[c];
     int64_t takes = tree[leaves + c].takes;
-
     ddp__knapsack_count(tree, leaves, c, x->ready, takes + x->cost[link]);
     if (k->start[link] + tree[1].takes <= k->deadline[link] && tree[1].end <= k->deadline[link]) return 1;
     ddp__knapsack_count(tree, leaves, c, x->ready, takes);
@@ -185,7 +181,6 @@ static int ddp__knapsack_rank_order(const void *a, const void *b)
 {
     const ddp__knapsack_rank *x = (const ddp__knapsack_rank *)a;
     const ddp__knapsack_rank *y = (const ddp__knapsack_rank *)b;
-
     if (x->key != y->key) return x->key > y->key ? -1 : 1;
     return x->item - y->item;
 }
@@ -229,7 +224,6 @@ static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_probl
 {
     ddp_status status;
     int64_t value = 0;
-
     DDP__TRY(ddp__knapsack_greedy(k, p, assign, &value, err));
     if (solver == DDP_KNAPSACK_GREEDY || value == k->total) return DDP_OK;
     status = ddp__knapsack_exact(k, value, most, assign, &value, err);

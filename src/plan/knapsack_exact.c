@@ -47,10 +47,9 @@ typedef struct ddp__knapsack_search {
 
 static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "the exact knapsack of %d items on %d link%s needs more than %zu entries; use solver greedy, or "
-                     "equal parts",
-                     s->k->items, s->k->links, s->k->links == 2 ? "s" : "", s->most);
+    return ddp__fail(err, DDP_UNSUPPORTED, "the exact knapsack of %d items on %d link%s needs more than %zu entries; "
+                     "use solver greedy, or equal parts", s->k->items, s->k->links, s->k->links == 2 ? "s" : "",
+                     s->most);
 }
 
 static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_error *err)
@@ -63,7 +62,6 @@ static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int6
 {
     const ddp__knapsack_class *x = &s->k->cls[c];
     int64_t from;
-
     if (n == 0) return t;
     if (back) {
         t += n * x->cost[l];
@@ -119,7 +117,6 @@ static int ddp__knapsack_by_second(const void *a, const void *b)
 {
     const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
     const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
-
     if (x->t[1] != y->t[1]) return x->t[1] < y->t[1] ? -1 : 1;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     if (x->value != y->value) return x->value > y->value ? -1 : 1;
@@ -131,7 +128,6 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
 {
     const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
     const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
-
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     return ddp__knapsack_by_second(a, b);
 }
@@ -141,7 +137,6 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
 static void ddp__knapsack_prune(ddp__knapsack_list *a)
 {
     size_t i, n = 0;
-
     if (a->n == 0) return;
     qsort(a->at, a->n, sizeof *a->at, ddp__knapsack_by_second);
     for (i = 0; i < a->n; i++)

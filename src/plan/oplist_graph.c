@@ -8,7 +8,6 @@ static void ddp__oplist_graph_name(const ddp_graph *g, const ddp_node *n, char *
 {
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
     int i, before = 0;
-
     for (i = n->layer >= 0 ? g->layer[n->layer].first : 0; i < n->index; i++)
         before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
     if (before) snprintf(text, size, "%s%s%.60s.%d", layer, *layer ? "/" : "", n->op->name, before);

@@ -174,7 +174,6 @@ static int ddp__osp_window(ddp__osp *s, double low, ddp__osp_subset *room, size_
 static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
 {
     double sum = 0, before = 0, after = 0;
-
     for (int i = 0; i < s->layers; i++) {
         if (s->late[i]) before += s->importance[i];
         if (!s->next[i]) continue;
@@ -192,7 +191,6 @@ static int ddp__osp_knapsack(ddp__osp *s, double *deferred)
     size_t most = (size_t)1 << (s->layers < 2 * DDP__OSP_HALF ? (s->layers + 1) / 2 : DDP__OSP_HALF);
     double low = *deferred;
     ddp__osp_subset *room;
-
     if (!(low > 0)) return 1;
     room = (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * most, sizeof *room);
     if (!room) return 0;
@@ -280,7 +278,6 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
 double ddp_osp_budget(double loss, double first_loss, double u_max)
 {
     double part;
-
     if (!(u_max > 0) || !(first_loss > 0 && first_loss <= DBL_MAX) || !(fabs(loss) <= DBL_MAX)) return 0;
     part = 1 - loss / first_loss;
     return part <= 0 ? 0 : part >= 1 ? u_max : part * u_max;

@@ -119,7 +119,6 @@ void ddp__costs_close(ddp__costs *c) { ddp__scratch_free(&c->room); }
 double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
     double late;
-
     if (a >= b || c->C[b] <= c->C[a]) return 0;
     late = c->cost == DDP_COST_SUM ? c->w[a] + (c->C[b] - c->C[a]) : kmax + c->C[b];
     late += c->alpha - c->T;
@@ -154,7 +153,6 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
 static double ddp__excess_step(const ddp__costs *c, int h, int m)
 {
     int n = 0;
-
     for (int i = 0; i < c->layers; i++)
         if (c->step[i] == h || (i < m && c->comm[i] > 0)) c->list[n++] = i;
     return ddp__excess_list(c, c->list, n, -1, -1);
@@ -200,7 +198,6 @@ static int ddp__fill_exact(const ddp__costs *c, int h)
 {
     double own = ddp__excess_step(c, h, 0);
     int low = 0, high = c->layers, mid;
-
     while (low < high) {
         mid = low + (high - low + 1) / 2;
         if (ddp__excess_step(c, h, mid) <= own) low = mid;
@@ -231,7 +228,6 @@ static int ddp__fill_eq12(const ddp__costs *c, int h)
 static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
 {
     int L = c->layers;
-
     for (int h = 0; h < plan->period && rule != DDP_FILL_NONE; h++) {
         int m = rule == DDP_FILL_EXACT ? ddp__fill_exact(c, h) : ddp__fill_eq12(c, h);
         for (int i = 0; i < m; i++)
@@ -245,7 +241,6 @@ static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
 static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
 {
     double excess = 0;
-
     for (int h = 0; h < plan->period; h++) excess += ddp__excess_step(c, h, 0);
     plan->cost = c->cost;
     plan->exposed_s = excess;
@@ -259,7 +254,6 @@ static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 {
     const double *size = p->params ? p->params : p->comm_s;
     int n = 0, seen = 0, each;
-
     for (int l = 0; l < c->layers; l++) n += size[l] > 0;
     each = n > period ? (n - 1) / period + 1 : 1;
     for (int i = 0; i < c->layers; i++) {
@@ -347,7 +341,6 @@ ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step
                               ddp_error *err)
 {
     ddp__costs c;
-
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = step_of[l];
     *out_s = c.T + ddp__excess_step(&c, step, 0);
@@ -359,7 +352,6 @@ ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, d
 {
     ddp__costs c;
     ddp_status status;
-
     if (max_period < 1)
         return ddp__fail(err, DDP_ARG, "a curve up to period %d is empty; ask for at least 1", max_period);
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
@@ -371,7 +363,6 @@ ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, d
 static uint64_t ddp__hash_int(uint64_t hash, int value)
 {
     unsigned char b[4];
-
     for (int i = 0; i < 4; i++) b[i] = (unsigned char)(((uint32_t)value >> (8 * i)) & 255u);
     return ddp__hash(hash, b, 4);
 }
@@ -379,7 +370,6 @@ static uint64_t ddp__hash_int(uint64_t hash, int value)
 uint64_t ddp_plan_hash(const ddp_plan *plan)
 {
     uint64_t hash = ddp__hash_int(ddp__hash_int(DDP__HASH_START, plan->layers), plan->period);
-
     for (int l = 0; l < plan->layers; l++) hash = ddp__hash_int(hash, plan->step_of[l]);
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }

@@ -10,7 +10,6 @@
 static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, link = 0, done = 0;
-
     for (int l = p->layers - 1; l >= 0; l--) {
         now += p->backward_s[l];
         if (!member[l] || p->comm_s[l] <= 0) continue;
@@ -24,7 +23,6 @@ static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *mem
 static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, start = -1, sum = 0, done;
-
     for (int l = p->layers - 1; l >= 0; l--) {
         now += p->backward_s[l];
         if (!member[l]) continue;
@@ -96,7 +94,6 @@ typedef struct ddp__brute_state {
 static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
 {
     const double *row = s->cost + (size_t)l * (size_t)(s->layers + 1);
-
     s->cut[h] = l;
     if (h == s->period - 1) {
         if (++s->seen % 65536 == 0 && ddp_now() > s->deadline) s->late = 1;
@@ -122,10 +119,9 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
 
     for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++) partitions *= (double)(p->layers + i) / i;
     if (partitions > DDP__BRUTE_PARTITIONS || p->layers > 2000)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "brute force over %d layers and period %d is too much (limits: %.0e partitions, 2000 layers); "
-                         "use solver optimal, which finds the same optimum",
-                         p->layers, period, DDP__BRUTE_PARTITIONS);
+        return ddp__fail(err, DDP_UNSUPPORTED, "brute force over %d layers and period %d is too much (limits: %.0e "
+                         "partitions, 2000 layers); use solver optimal, which finds the same optimum", p->layers,
+                         period, DDP__BRUTE_PARTITIONS);
     memset(&s, 0, sizeof s);
     table = ddp__doubles(&room, row * row);
     member = (unsigned char *)ddp__scratch_take(&room, L, 1);

@@ -192,10 +192,8 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     ddp__dfs_set(&s, 0, 0, 0);
     DDP_FREE(s.cut);
     if (s.leaves > DDP__DFS_LEAVES)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "Algorithm 2 has more than %ld solutions for %d layers and period %d; solver optimal finds "
-                         "the best of them at once",
-                         DDP__DFS_LEAVES, c->layers, period);
+        return ddp__fail(err, DDP_UNSUPPORTED, "Algorithm 2 has more than %ld solutions for %d layers and period %d; "
+                         "solver optimal finds the best of them at once", DDP__DFS_LEAVES, c->layers, period);
     return DDP_OK;
 }
 
@@ -228,7 +226,6 @@ static int ddp__scatter_counts(const ddp__costs *c, int i) { return c->comm[i] >
 static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
 {
     int n = s->begin[h + 1] - s->begin[h];
-
     s->visits += n + 4;
     return ddp__excess_list(s->c, s->member + s->begin[h], n, less, more);
 }

@@ -36,10 +36,8 @@ static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_er
             p->pp[i * N + j] = 2 * (a + pipe);
             p->kl[i * N + j] = pipe - net->dp_bytes / b;
             if (!((p->dp[i * N + j] + p->pp[i * N + j] + net->dp_bytes / b) * p->N <= DBL_MAX))
-                return ddp__fail(err, DDP_NUMERIC,
-                                 "sending from device %zu to device %zu takes more than a double holds; rates are "
-                                 "bytes per second",
-                                 i, j);
+                return ddp__fail(err, DDP_NUMERIC, "sending from device %zu to device %zu takes more than a double "
+                                 "holds; rates are bytes per second", i, j);
         }
     return DDP_OK;
 }
@@ -48,17 +46,14 @@ static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *
 {
     DDP__TRY(ddp_network_check(net, err));
     if (*pipelines < 0 || *stages < 0)
-        return ddp__fail(err, DDP_ARG,
-                         "%d pipelines of %d stages are impossible; both are at least 1, or 0 for what the network "
-                         "says",
-                         *pipelines, *stages);
+        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at least 1, or 0 for what "
+                         "the network says", *pipelines, *stages);
     if (!*pipelines && !*stages) *pipelines = net->pipelines, *stages = net->stages;
     if (!*stages && *pipelines) *stages = net->devices / *pipelines;
     if (!*pipelines && *stages) *pipelines = net->devices / *stages;
     if (!*pipelines || !*stages || (double)*pipelines * *stages != (double)net->devices)
-        return ddp__fail(err, DDP_ARG,
-                         "%d devices are not D_dp x D_pp = %d x %d; pipelines times stages must use every device",
-                         net->devices, *pipelines, *stages);
+        return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d; pipelines times stages must use "
+                         "every device", net->devices, *pipelines, *stages);
     return DDP_OK;
 }
 
@@ -98,7 +93,6 @@ static void ddp__place_random(ddp__place *p)
 static void ddp__place_solve(ddp__place *p)
 {
     int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL || p->o->solver == DDP_PLACE_DEFAULT;
-
     if (ours && ddp__place_enumerate(p)) return;
     switch (p->o->solver) {
     case DDP_PLACE_GENETIC: ddp__place_genetic(p); break;
@@ -116,7 +110,6 @@ static void ddp__place_limits(ddp__place *p)
     const ddp_place_options *o = p->o;
     int exact = o->solver == DDP_PLACE_EXACT;
     int anneal = o->solver == DDP_PLACE_ANNEAL || o->solver == DDP_PLACE_DEFAULT;
-
     p->limit = o->max_candidates > 0 ? o->max_candidates : LONG_MAX;
     p->limit_s = o->time_limit_s > 0 ? o->time_limit_s : INFINITY;
     if (p->limit == LONG_MAX && p->limit_s == INFINITY) {
@@ -184,10 +177,8 @@ ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, con
         for (int j = 0; status == DDP_OK && j < stages; j++) {
             int device = assign[(size_t)i * (size_t)stages + (size_t)j];
             if (device < 0 || device >= p.N || p.best[device]++)
-                status = ddp__fail(err, DDP_ARG,
-                                   "stage %d of pipeline %d is on device %d; each of the devices 0 to %d runs exactly "
-                                   "one stage",
-                                   j, i, device, p.N - 1);
+                status = ddp__fail(err, DDP_ARG, "stage %d of pipeline %d is on device %d; each of the devices 0 to %d "
+                                   "runs exactly one stage", j, i, device, p.N - 1);
             else p.line[(size_t)j * (size_t)p.D + (size_t)i] = device;
         }
     if (status == DDP_OK) {

@@ -20,7 +20,6 @@ static double ddp__descent_match(ddp__descent *s, int h, int *mate)
     ddp__place *p = s->p;
     size_t D = (size_t)p->D, a, b;
     const int *here = s->at + (size_t)h * D, *there = here + D;
-
     for (a = 0; a < D; a++) {
         const double *row = p->pp + (size_t)here[a] * (size_t)p->N;
         for (b = 0; b < D; b++) p->weight[a * D + b] = row[there[b]];
@@ -34,7 +33,6 @@ static int ddp__descent_slowest(ddp__descent *s)
     ddp__place *p = s->p;
     int D = p->D, j = (int)ddp_rng_below(&p->rng, (uint64_t)p->S - 1), a;
     const int *mate = s->mate + j * D;
-
     for (a = 0; a + 1 < D; a++)
         if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >= s->hop[j]) break;
     return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
@@ -83,7 +81,6 @@ static int ddp__descent_move(ddp__descent *s)
 static void ddp__descent_offer(ddp__descent *s)
 {
     ddp__place *p = s->p;
-
     for (int i = 0; i < p->D; i++)
         for (int j = 0, member = i; j < p->S; j++) {
             p->line[j * p->D + i] = s->at[j * p->D + member];
@@ -228,8 +225,7 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
         if (s->edge_at[k] == at) return;
     s->edge_at[s->edge_count] = at;
     s->edge_was[s->edge_count++] = old;
-    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {
-    }
+    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {}
     if (k == s->hop_count) {
         s->hop_at[k] = j;
         s->most_was[k] = s->most[j];
@@ -259,7 +255,6 @@ static void ddp__anneal_edges(ddp__anneal *s, int a)
 static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 {
     double most = 0, sum = 0;
-
     for (int k = 0; k < s->hop_count; k++) {
         most += s->most[s->hop_at[k]] - s->most_was[k];
         sum += s->sum[s->hop_at[k]] - s->sum_was[k];
@@ -302,7 +297,6 @@ static double ddp__anneal_load(const ddp__anneal *s, int a, int x, int y, double
 static double ddp__anneal_top(const ddp__anneal *s, int j, int k, double dj, double dk)
 {
     double top = dj > dk ? dj : dk;
-
     if (s->data[j] < s->top && s->data[k] < s->top) return top > s->top ? top : s->top;
     for (int m = 0; m < s->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -381,7 +375,6 @@ static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *su
 {
     const int *here = s->at + (size_t)j * (size_t)s->D, *there = s->at + (size_t)k * (size_t)s->D;
     double most = 0, w;
-
     for (int i = 0; i < s->D; i++) {
         w = (double)ddp__anneal_pair(s, here[i], there[i]);
         *sum += w;
@@ -393,7 +386,6 @@ static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *su
 static void ddp__anneal_turn(int *at, int *spare, int D, int j, int k)
 {
     size_t bytes = (size_t)D * sizeof(int);
-
     for (; j < k; j++, k--) {
         memcpy(spare, at + (size_t)j * (size_t)D, bytes);
         memcpy(at + (size_t)j * (size_t)D, at + (size_t)k * (size_t)D, bytes);
@@ -424,9 +416,7 @@ static int ddp__anneal_slowest(ddp__anneal *s)
 {
     int j = ddp__anneal_below(s, s->S - 1), i;
     const float *edge = s->edge + (size_t)j * (size_t)s->D;
-
-    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {
-    }
+    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {}
     return (j + ddp__anneal_below(s, 2)) * s->D + i;
 }
 
@@ -556,7 +546,6 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place *p = s->p;
     double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
-
     if (p->stop || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;

@@ -8,7 +8,6 @@ double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 {
     const int *stage = at + (size_t)j * (size_t)p->D;
     double most = 0, sum;
-
     for (int a = 0; a < p->D; a++) {
         const double *row = p->dp + (size_t)stage[a] * (size_t)p->N;
         sum = 0;
@@ -86,7 +85,6 @@ double ddp__place_evaluate(ddp__place *p, const int *at)
 double ddp__place_clock(ddp__place *p)
 {
     double now = ddp_now() - p->start;
-
     if (now >= p->limit_s && !p->stop) p->stop = 1;
     if (p->o->progress && p->stop < 2 && now - p->told >= 0.1 && p->cost < INFINITY) {
         p->told = now;
@@ -193,8 +191,7 @@ static void ddp__starts_keep(ddp__starts *s)
     if (!ddp__place_next(p)) return;
     cost = ddp__place_evaluate(p, s->at);
     ddp__place_offer(p, p->line, cost);
-    for (k = 0; k < s->count && s->cost[k] < cost; k++) {
-    }
+    for (k = 0; k < s->count && s->cost[k] < cost; k++) {}
     if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
     if (k == s->most) return;
     if (s->count < s->most) s->count++;
@@ -207,7 +204,6 @@ static void ddp__starts_keep(ddp__starts *s)
 static void ddp__starts_runs(ddp__starts *s, const int *line)
 {
     const ddp__place *p = s->p;
-
     for (int k = 0; k < p->N; k++) s->at[k % p->S * p->D + k / p->S] = line ? line[k] : k;
     ddp__starts_keep(s);
     for (int k = 0; k < p->N; k++) s->at[k] = line ? line[k] : k;
@@ -217,7 +213,6 @@ static void ddp__starts_runs(ddp__starts *s, const int *line)
 static int ddp__starts_larger(const void *a, const void *b)
 {
     const int *x = (const int *)a, *y = (const int *)b; /* begin, length */
-
     return x[1] != y[1] ? y[1] - x[1] : x[0] - y[0];
 }
 
@@ -225,7 +220,6 @@ static int ddp__starts_larger(const void *a, const void *b)
 static void ddp__starts_lay(ddp__starts *s, int begin, int length)
 {
     const ddp__place *p = s->p;
-
     while (length > 0) {
         int i, best = 0;
         for (i = 1; i < p->D; i++)
@@ -238,7 +232,6 @@ static void ddp__starts_pack(ddp__starts *s, double cut)
 {
     const ddp__place *p = s->p;
     int chunks = 0, k, begin = 0;
-
     for (k = 1; k <= p->N; k++) {
         if (k < p->N && !(s->step[k] > cut) && k - begin < p->S) continue;
         s->chunk[2 * chunks] = begin;

@@ -89,7 +89,6 @@ typedef struct ddp__place_tree {
 static int ddp__place_same(const ddp__place *p, int i, int k)
 {
     size_t N = (size_t)p->N, a = (size_t)i, b = (size_t)k, m;
-
     for (m = 0; m < N; m++)
         if (m != a && m != b && (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
             return 0;
@@ -100,7 +99,6 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
     int i = t->member[t->first[c]], k = t->member[t->first[d] + (c == d)];
-
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
     return w[(size_t)i * (size_t)t->p->N + (size_t)k];
 }
@@ -111,8 +109,7 @@ static void ddp__place_classes(ddp__place_tree *t)
     int *of = t->at, v, c, n = 0;
 
     for (v = 0; v < p->N; v++) {
-        for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {
-        }
+        for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {}
         if (c == t->classes) t->mix[t->classes++] = v; /* the first device of each class */
         of[v] = c;
     }
@@ -164,7 +161,6 @@ static void ddp__place_tables(ddp__place_tree *t)
 static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y)
 {
     int D = t->p->D, C = t->classes, c, k, n = 0, m = 0;
-
     for (c = 0; c < C; c++) {
         for (k = 0; k < x[c]; k++) t->a[n++] = c;
         for (k = 0; k < y[c]; k++) t->b[m++] = c;
@@ -179,7 +175,6 @@ static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
 {
     int C = t->classes, c, d;
     double most = 0, least;
-
     for (c = 0; c < C; c++) {
         if (!x[c]) continue;
         least = INFINITY;
@@ -251,7 +246,6 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
     int C = t->classes, j, c, m, n = 0;
-
     memset(t->left, 0, (size_t)C * sizeof(int));
     for (j = 0; j < p->S; j++)
         for (c = 0; c < C; c++)
@@ -264,7 +258,6 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops)
 {
     int C = t->classes, c;
-
     if (k == t->p->S) return ddp__place_tree_leaf(t);
     for (c = 0; c < C; c++)
         if (t->left[c] && t->least[c] > top) top = t->least[c];

@@ -26,7 +26,6 @@ typedef struct ddp__place_pool {
 static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
 {
     int j, v, n = 0;
-
     for (j = 0; j < p->S; j++)
         for (v = 0; v < p->N; v++)
             if (label[v] == j) at[n++] = v;
@@ -35,7 +34,6 @@ static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
 static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
 {
     double cost;
-
     ddp__place_gather(p, pool->child, pool->at);
     cost = ddp__place_evaluate(p, pool->at);
     ddp__place_offer(p, p->line, cost);
@@ -97,7 +95,6 @@ typedef struct ddp__place_swap {
 static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
 {
     int g, u, v;
-
     for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = INFINITY;
     for (u = 0; u < p->N; u++)
         for (v = u + 1; v < p->N; v++) {
@@ -114,7 +111,6 @@ static void ddp__place_fastest(const ddp__place *p, const int *label, const char
 static double ddp__place_mean(const ddp__place *p, const int *label, int u, int g)
 {
     double sum = 0;
-
     for (int v = 0; v < p->N; v++)
         if (label[v] == g) sum += p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
     return sum / p->D;
@@ -234,7 +230,6 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
     double own = INFINITY;
-
     memset(c->sum, 0, (size_t)p->S * sizeof(double));
     for (int u = 0; u < p->N; u++) {
         if (u == v) continue;

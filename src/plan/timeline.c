@@ -117,7 +117,6 @@ static ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int 
                                   double end)
 {
     const ddp_interval x = {DDP_INTERVAL_LINK, g->first, g->last, part, parts, 0, begin, end};
-
     if (!log) return NULL;
     log->at[log->count] = x;
     return &log->at[log->count++];
@@ -127,7 +126,6 @@ static ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int 
 static double ddp__bl_forward_end(const ddp__bl_model *m)
 {
     double t = m->backward;
-
     for (int l = 0; l < m->rows; l++) {
         if (t < m->arrive[l]) t = m->arrive[l];
         if (m->p->forward_s) t += m->p->forward_s[l];
@@ -153,10 +151,8 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
     for (int i = 0; i < m->groups && m->p->params; i++)
         if (m->p->params[m->group[i].first] > 0) sized = 1;
     if (!sized)
-        return ddp__fail(err, DDP_ARG,
-                         "no row that sends has params, so bucket_bytes %g cannot be applied; give params or "
-                         "bucket_bytes 0 (rows are buckets)",
-                         m->o->bucket_bytes);
+        return ddp__fail(err, DDP_ARG, "no row that sends has params, so bucket_bytes %g cannot be applied; give "
+                         "params or bucket_bytes 0 (rows are buckets)", m->o->bucket_bytes);
     for (int i = 0; i < m->groups; i++) {
         bytes += 4 * m->p->params[m->group[i].first];
         if (open) ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
@@ -219,7 +215,6 @@ typedef struct ddp__bl_share {
 static int ddp__bl_next(const ddp__bl_share *s, double *when)
 {
     int k, at = -1;
-
     *when = INFINITY;
     for (k = 0; k < s->lanes; k++) {
         const ddp__bl_flight *x = &s->lane[k];
@@ -303,10 +298,8 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
         if (k < 1) k = 1;
         total += k;
         if (!(total <= most))
-            return ddp__fail(err, DDP_ARG,
-                             "the partition cuts buckets %d to %d into %g parts; more than %d cannot be planned, raise "
-                             "it",
-                             m->group[i].first, m->group[0].first, total, most);
+            return ddp__fail(err, DDP_ARG, "the partition cuts buckets %d to %d into %g parts; more than %d cannot be "
+                             "planned, raise it", m->group[i].first, m->group[0].first, total, most);
         m->parts[i] = (int)k;
         m->size[i] = whole / k < 1 ? whole / k : 1;
     }
@@ -379,7 +372,6 @@ static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
 static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
 {
     double one = ddp__bl_blocks(u->m, g, 1), k;
-
     if (startup + ddp__bl_blocks(u->m, g, u->left[g]) <= gap) return u->left[g];
     if (gap <= startup) return 1;
     k = ceil((gap - startup) / one);
@@ -442,7 +434,6 @@ static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
 static void ddp__bl_promote(int *priority, int g, int to)
 {
     int i, best = priority[to];
-
     for (i = to; i > g; i--) priority[i]++;
     priority[g] = best;
 }
@@ -450,7 +441,6 @@ static void ddp__bl_promote(int *priority, int g, int to)
 static void ddp__bl_demote(int *priority, int g, int to)
 {
     int i, own = priority[g + 1];
-
     for (i = g + 1; i <= to; i++) priority[i]--;
     priority[g] = own;
 }
@@ -467,8 +457,7 @@ static void ddp__bl_us_search(ddp__bl_us *u)
 
     while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
         tau = u->first[g] + m->group[g].c;
-        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {
-        }
+        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
         if (to > g) {
             ddp__bl_promote(u->priority, g, to);
             t = ddp__bl_us_run(u, NULL);
@@ -488,7 +477,6 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *
 {
     size_t n = (size_t)m->groups;
     ddp__bl_us u;
-
     u.m = m;
     u.visits = 0;
     u.priority = m->priority;
@@ -508,7 +496,6 @@ static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
     int joins = m->o->bucket_bytes > 0 && (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP);
-
     /* startups that are merged or overlap can be saved: all but one of the messages as given */
     if ((joins || s == DDP_SCHEME_MGWFBP || s == DDP_SCHEME_ASCWFBP) && m->groups > 1)
         m->bound -= (m->groups - 1) * m->alpha;
@@ -522,7 +509,6 @@ static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
-
     if (s == DDP_SCHEME_ASCWFBP) return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, log, err);
     if (s == DDP_SCHEME_BYTESCHEDULER) return ddp__bl_bytescheduler(m, log, err);
     if (s == DDP_SCHEME_USBYTE) return ddp__bl_usbyte(m, log, err);
@@ -534,7 +520,6 @@ static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp__bl_log *log, ddp_error
 static void ddp__bl_compute(const ddp__bl_model *m, ddp_interval *at)
 {
     double t = 0, end;
-
     for (int l = m->rows - 1; l >= 0; l--, t = end) {
         end = t + m->p->backward_s[l];
         const ddp_interval x = {DDP_INTERVAL_BACKWARD, l, l, 0, 1, 0, t, end};

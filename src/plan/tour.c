@@ -103,7 +103,6 @@ static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
 {
     double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
     double now = ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
-
     if (!(old - now > least)) return 0;
     ddp__reverse(t->order, i, j);
     ddp__tour_sums(t);
@@ -210,9 +209,8 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
             if (u != v && c > most) most = c;
         }
     if (!(most * n <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "a tour of %d nodes with costs up to %g may be longer than a double holds; use a larger unit",
-                         n, most);
+        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
+                         "use a larger unit", n, most);
     path = ddp__ints(&room, (size_t)n);
     best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
     ok = !room.failed;
@@ -231,7 +229,6 @@ ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *or
 static double ddp__ring_cost(int n, const double *cost, const int *order)
 {
     double sum = 0;
-
     for (int k = 0; k < n; k++) sum += cost[(size_t)order[k] * (size_t)n + (size_t)order[(k + 1) % n]];
     return sum;
 }
@@ -241,7 +238,6 @@ static double ddp__ring_cost(int n, const double *cost, const int *order)
 static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
 {
     double most = 0, late = 0;
-
     for (int i = 0; i < n * n; i++) {
         if (i % (n + 1) == 0) continue;
         if (rate[i] > most) most = rate[i];

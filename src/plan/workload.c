@@ -15,9 +15,8 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
     if (!(o->state_factor >= 0 && o->state_factor <= 1e6))
         return ddp__fail(err, DDP_ARG, "state_factor is %g; it must be from 0 (= default) to 1e6", o->state_factor);
     if (!net->speed)
-        return ddp__fail(err, DDP_ARG,
-                         "the network has no speeds; give \"tflops\" for every device or group, what it reaches rather "
-                         "than its peak");
+        return ddp__fail(err, DDP_ARG, "the network has no speeds; give \"tflops\" for every device or group, what it "
+                         "reaches rather than its peak");
     for (int d = 0; d < net->devices; d++) { /* so that no quotient overflows */
         if (!(net->speed[d] >= 1e-100 && net->speed[d] <= 1e100))
             return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be from 1e-100 to 1e100", d,
@@ -25,10 +24,8 @@ static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_
         for (int to = 0; to < net->devices; to++) {
             at = (size_t)d * (size_t)net->devices + (size_t)to;
             if (to != d && (net->rate[at] < 1e-100 || net->delay_s[at] > 1e100))
-                return ddp__fail(err, DDP_ARG,
-                                 "the link from device %d to device %d (%g s, %g bytes/s) is beyond 1e100 s, or 1e100 "
-                                 "s per byte",
-                                 d, to, net->delay_s[at], net->rate[at]);
+                return ddp__fail(err, DDP_ARG, "the link from device %d to device %d (%g s, %g bytes/s) is beyond "
+                                 "1e100 s, or 1e100 s per byte", d, to, net->delay_s[at], net->rate[at]);
         }
     }
     return DDP_OK;
@@ -88,7 +85,6 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
 double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes)
 {
     size_t at = (size_t)from * (size_t)net->devices + (size_t)to;
-
     return net->delay_s[at] + bytes / net->rate[at];
 }
 
@@ -97,7 +93,6 @@ static double ddp__workload_receive(const ddp__workload_graph *g, ddp_workload_m
                                     int user, int from, int to, int gradient)
 {
     double bytes = g->list->op[op].output_bytes, seconds = ddp__workload_transfer(g->net, from, to, bytes);
-
     if (message) {
         ddp_workload_message m = {op, user, from, to, gradient, bytes, seconds};
         message[*count] = m;
@@ -174,9 +169,8 @@ static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_o
     w->pipeline_s =
         ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes, &w->latency_s, w->message, NULL);
     if (!(w->pipeline_s > 0 && w->pipeline_s <= DBL_MAX))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "an iteration takes %g s; the operators need FLOPs or bytes, and sums that a double holds",
-                         w->pipeline_s);
+        return ddp__fail(err, DDP_NUMERIC, "an iteration takes %g s; the operators need FLOPs or bytes, and sums that "
+                         "a double holds", w->pipeline_s);
     w->throughput = g->samples / w->pipeline_s;
     return DDP_OK;
 }
@@ -187,7 +181,6 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
     ddp__workload_graph g;
     ddp_workload w;
     ddp_status status;
-
     if (!device_of || !o || !out)
         return ddp__fail(err, DDP_ARG, "ddp_workload_estimate: device_of, options and out are needed");
     memset(&w, 0, sizeof w);
@@ -227,7 +220,6 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
 static void *ddp__estimate_copy(const void *from, size_t n)
 {
     void *to = ddp__calloc(n, 1);
-
     return to && n ? memcpy(to, from, n) : to;
 }
 
@@ -240,7 +232,6 @@ static double ddp__estimate_delay(const ddp_network *net, const ddp_workload_mes
 static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, double *link_s, size_t *count)
 {
     double *received = w->receive_s;
-
     for (int d = 0; d < w->devices; d++) received[d] = 0;
     for (int i = 0; i < w->messages; i++)
         received[w->message[i].to] += fmax(0, w->message[i].seconds - ddp__estimate_delay(net, &w->message[i]));

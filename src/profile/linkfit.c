@@ -30,7 +30,6 @@ typedef struct ddp__link_sample {
 static int ddp__link_sample_order(const void *a, const void *b)
 {
     const ddp__link_sample *p = (const ddp__link_sample *)a, *q = (const ddp__link_sample *)b;
-
     if (p->bytes != q->bytes) return p->bytes < q->bytes ? -1 : 1;
     return (p->seconds > q->seconds) - (p->seconds < q->seconds);
 }
@@ -71,7 +70,6 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
 static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, double weight)
 {
     double w = weight / (seconds * seconds);
-
     f->n += w;
     f->x += w * bytes;
     f->y += w * seconds;
@@ -93,7 +91,6 @@ void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, doub
 void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds)
 {
     double fade = pow(0.5, 1 / f->half_life);
-
     if (!(bytes > 0 && bytes <= DBL_MAX && seconds > 0 && seconds <= DBL_MAX)) return;
     f->n *= fade;
     f->x *= fade;
@@ -107,7 +104,6 @@ void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds)
 double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n)
 {
     double was = 0, is = 0;
-
     for (int i = 0; i < n; i++) {
         was += then.alpha_s + then.beta_s * bytes[i];
         is += now.alpha_s + now.beta_s * bytes[i];

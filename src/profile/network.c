@@ -48,20 +48,15 @@ static int ddp__network_finite(double v, double least) { return v >= least && v 
 static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, ddp_error *err)
 {
     size_t at = (size_t)i * (size_t)n->devices + (size_t)j;
-
     if (!ddp__network_finite(n->delay_s[at], 0))
-        return ddp__fail(err, DDP_ARG,
-                         "the delay from device %d to device %d is %g s; it must be finite and at least 0", i, j,
-                         n->delay_s[at]);
+        return ddp__fail(err, DDP_ARG, "the delay from device %d to device %d is %g s; it must be finite and at least "
+                         "0", i, j, n->delay_s[at]);
     if (n->jitter_s && !ddp__network_finite(n->jitter_s[at], 0))
-        return ddp__fail(err, DDP_ARG,
-                         "the jitter from device %d to device %d is %g s; it must be finite and at least 0", i, j,
-                         n->jitter_s[at]);
+        return ddp__fail(err, DDP_ARG, "the jitter from device %d to device %d is %g s; it must be finite and at least "
+                         "0", i, j, n->jitter_s[at]);
     if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG,
-                         "the link from device %d to device %d carries %g bytes/s; every pair must be connected by a "
-                         "finite rate above 0",
-                         i, j, n->rate[at]);
+        return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; every pair must be "
+                         "connected by a finite rate above 0", i, j, n->rate[at]);
     return DDP_OK;
 }
 
@@ -90,16 +85,14 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "the network has no %s; it is needed for every pair",
                          n->rate ? "delay_s" : "rate");
     if (n->pipelines < 0 || n->stages < 0)
-        return ddp__fail(err, DDP_ARG,
-                         "%d pipelines of %d stages are impossible; both are at least 1, or 0 where unknown",
-                         n->pipelines, n->stages);
+        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at least 1, or 0 where "
+                         "unknown", n->pipelines, n->stages);
     if (n->pipelines && n->stages && (double)n->pipelines * n->stages != (double)n->devices)
         return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one of them",
                          n->devices, n->pipelines, n->stages, (double)n->pipelines * n->stages);
     if (!ddp__network_finite(n->dp_bytes, 0) || !ddp__network_finite(n->pp_bytes, 0))
-        return ddp__fail(err, DDP_ARG,
-                         "the messages are %g (data) and %g bytes (pipeline); both must be finite and at least 0",
-                         n->dp_bytes, n->pp_bytes);
+        return ddp__fail(err, DDP_ARG, "the messages are %g (data) and %g bytes (pipeline); both must be finite and at "
+                         "least 0", n->dp_bytes, n->pp_bytes);
     for (int i = 0; i < n->devices; i++) {
         DDP__TRY(ddp__network_check_device(n, i, err));
         for (int j = 0; j < n->devices; j++)
@@ -143,7 +136,6 @@ typedef struct ddp__network_file {
 static const ddp__json *ddp__network_get(const ddp__network_file *f, const char *key)
 {
     const ddp__json *v = ddp__json_get(f->variant, key);
-
     return v ? v : ddp__json_get(f->root, key);
 }
 
@@ -151,7 +143,6 @@ static ddp_status ddp__network_need(const ddp__network_file *f, const char *key,
                                     const ddp__json **out)
 {
     const ddp__json *from = ddp__json_get(f->variant, key) ? f->variant : f->root;
-
     return ddp__json_need(f->path, from, key, kind, out, f->err);
 }
 
@@ -164,7 +155,6 @@ static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *
 static ddp_status ddp__network_count(const ddp__network_file *f, const char *key, int *out)
 {
     const ddp__json *v = ddp__network_get(f, key);
-
     if (!v) return DDP_OK;
     if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) || v->number != floor(v->number))
         return ddp__network_bad(f, v, key, "must be a whole number of at least 1");
@@ -175,7 +165,6 @@ static ddp_status ddp__network_count(const ddp__network_file *f, const char *key
 static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key, int needed, double *out)
 {
     const ddp__json *v = ddp__network_get(f, key);
-
     if (!v && !needed) return DDP_OK;
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_NUMBER, &v));
     if (!(v->number >= 0)) return ddp__network_bad(f, v, key, "must not be negative");
@@ -198,9 +187,8 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
         total += v->number;
     }
     if (!sizes->count || total > DDP__NETWORK_MOST)
-        return ddp__fail(f->err, DDP_FORMAT,
-                         "%s, line %d: \"devices_per_group\" adds up to %.0f devices; a network has 1 to %d", f->path,
-                         sizes->line, total, DDP__NETWORK_MOST);
+        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d: \"devices_per_group\" adds up to %.0f devices; a network "
+                         "has 1 to %d", f->path, sizes->line, total, DDP__NETWORK_MOST);
     n->groups = (int)sizes->count;
     n->devices = (int)total;
     n->group = (int *)ddp__calloc((size_t)n->devices, sizeof(int));

@@ -5,7 +5,6 @@
 ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err)
 {
     ddp_oplist_entry *op;
-
     if (count < 1) return ddp__fail(err, DDP_ARG, "a list of %d operators is impossible; it needs at least 1", count);
     op = (ddp_oplist_entry *)ddp__calloc((size_t)count, sizeof *op);
     if (!op) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d operators", count);
@@ -34,10 +33,8 @@ static ddp_status ddp__oplist_args_check(int i, const char *name, const int *arg
                          arg_count < 0 ? " are impossible" : " need an array of indexes");
     for (int k = 0; k < arg_count; k++)
         if (args[k] < 0 || args[k] >= i)
-            return ddp__fail(err, DDP_ARG,
-                             "operator %d (%s): argument %d is operator %d, which does not precede it; list the "
-                             "operators in topological order",
-                             i, name, k, args[k]);
+            return ddp__fail(err, DDP_ARG, "operator %d (%s): argument %d is operator %d, which does not precede it; "
+                             "list the operators in topological order", i, name, k, args[k]);
     return DDP_OK;
 }
 
@@ -108,14 +105,12 @@ static int ddp__oplist_by_name(const void *a, const void *b)
 {
     const ddp__oplist_key *x = (const ddp__oplist_key *)a, *y = (const ddp__oplist_key *)b;
     int order = strcmp(x->name, y->name);
-
     return order ? order : (x->i > y->i) - (x->i < y->i);
 }
 
 static int ddp__oplist_find(const ddp__oplist_key *key, int n, const char *name)
 {
     int lo = 0, hi = n, mid;
-
     while (lo < hi) {
         mid = lo + (hi - lo) / 2;
         if (strcmp(key[mid].name, name) < 0) lo = mid + 1;
@@ -128,7 +123,6 @@ static ddp_status ddp__oplist_number(const char *path, const ddp__json *v, const
                                      ddp_error *err)
 {
     const ddp__json *number = ddp__json_get(v, key);
-
     *out = 0;
     if (!number && !needed) return DDP_OK;
     DDP__TRY(ddp__json_need(path, v, key, DDP__JSON_NUMBER, &number, err));
@@ -166,7 +160,6 @@ static ddp_status ddp__oplist_module(const char *path, const ddp__json *v, int i
                                      ddp_error *err)
 {
     const ddp__json *module = ddp__json_get(v, "module");
-
     if (module) {
         DDP__TRY(ddp__json_need(path, v, "module", DDP__JSON_STRING, &module, err));
         list->op[i].module = *before && !strcmp(*before, module->string) ? list->op[i - 1].module : i + 1;
@@ -223,10 +216,8 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
-        status = ddp__fail(err, DDP_FORMAT,
-                           "%s: a graph is a list of at least one operator, [{\"name\": \"a\", \"args\": [], "
-                           "\"flops\": 1, \"output_bytes\": 4}]",
-                           path);
+        status = ddp__fail(err, DDP_FORMAT, "%s: a graph is a list of at least one operator, [{\"name\": \"a\", "
+                           "\"args\": [], \"flops\": 1, \"output_bytes\": 4}]", path);
     if (status == DDP_OK) status = ddp_oplist_new((int)root->count, &list, err);
     if (status == DDP_OK) {
         key = (ddp__oplist_key *)ddp__calloc((size_t)list.count, sizeof *key);

@@ -38,7 +38,6 @@ void ddp_profile_free(ddp_profile *p)
 static ddp_status ddp__profile_check_one(const ddp_profile *p, int l, const char *what, double v, ddp_error *err)
 {
     const char *name = p->name && p->name[l] ? p->name[l] : "unnamed";
-
     if (v >= 0 && v <= DBL_MAX) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "layer %d (%s): %s is %g; it must be finite and at least 0", l, name, what, v);
 }
@@ -99,7 +98,6 @@ static char *ddp__csv_field(char **at)
 static char *ddp__csv_line(char **at)
 {
     char *s = *at, *end;
-
     if (!*s) return NULL;
     end = s + strcspn(s, "\n");
     *at = *end ? end + 1 : end;
@@ -126,9 +124,8 @@ static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_
     }
     for (int c = 0; c < DDP__COLS; c++)
         if (where[c] < 0 && c != DDP__COL_FORWARD && c != DDP__COL_COMM)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line 1: column %s is missing; the header is layer,params,forward_s,backward_s,comm_s",
-                             path, ddp__columns[c]);
+            return ddp__fail(err, DDP_FORMAT, "%s, line 1: column %s is missing; the header is "
+                             "layer,params,forward_s,backward_s,comm_s", path, ddp__columns[c]);
     return DDP_OK;
 }
 
@@ -176,9 +173,8 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
         return ddp__csv_number(path, number, DDP__COL_COMM, value[DDP__COL_COMM], &p->comm_s[l], err);
     if (p->params[l] > 0) {
         if (!link)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s, line %d: comm_s is empty; measure it or give the network (--net RATE,DELAY)", path,
-                             number);
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: comm_s is empty; measure it or give the network (--net "
+                             "RATE,DELAY)", path, number);
         p->comm_s[l] = link->beta_s * 4 * p->params[l];
         p->alpha_s = link->alpha_s;
     }
@@ -224,7 +220,6 @@ ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile 
     ddp__text text;
     ddp_profile p;
     ddp_status status;
-
     memset(&text, 0, sizeof text);
     memset(&p, 0, sizeof p);
     status = ddp__file_read(path, &text, err);
@@ -239,7 +234,6 @@ ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile 
 static void ddp__csv_name(ddp__text *t, const char *name)
 {
     int quote = strpbrk(name, ",\"") || *name == ' ' || *name == '\t';
-
     if (quote) ddp__text_add(t, "\"", 1);
     for (; *name; name++) {
         if (*name == '"') ddp__text_add(t, "\"", 1);

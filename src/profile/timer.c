@@ -41,7 +41,6 @@ void ddp__timer_step(ddp__timer *t)
 static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     double sum = 0;
-
     if (layer >= 0) return (double)*ddp__timer_cell(t, step, kind, layer);
     for (int l = 0; l < t->layers; l++) sum += (double)*ddp__timer_cell(t, step, kind, l);
     return sum;

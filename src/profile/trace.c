@@ -8,14 +8,12 @@ typedef struct ddp__interval {
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
     static const char *const name[] = {"forward", "backward", "update", "wait", "comm", "fill", "peer wait"};
-
     return (unsigned)kind < DDP_SPAN_KINDS ? name[kind] : "?";
 }
 
 static int ddp__interval_order(const void *pa, const void *pb)
 {
     const ddp__interval *a = (const ddp__interval *)pa, *b = (const ddp__interval *)pb;
-
     return (a->begin > b->begin) - (a->begin < b->begin);
 }
 
@@ -42,7 +40,6 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
 static double ddp__interval_sum(const ddp__interval *v, int n)
 {
     double sum = 0;
-
     for (int i = 0; i < n; i++) sum += v[i].end - v[i].begin;
     return sum;
 }
@@ -70,7 +67,6 @@ static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned 
     size_t count = n > 0 ? (size_t)n : 0;
     ddp__interval *room = (ddp__interval *)ddp__calloc(count * 2, sizeof *room);
     int na, nb;
-
     if (!room) return 0;
     na = ddp__span_merge(spans, n, a, room);
     nb = ddp__span_merge(spans, n, b, room + count);
@@ -83,21 +79,18 @@ static int ddp__span_measure(const ddp_span *spans, int n, unsigned a, unsigned 
 double ddp_span_union(const ddp_span *spans, int n, unsigned kinds)
 {
     double whole, common;
-
     return ddp__span_measure(spans, n, kinds, 0, &whole, &common) ? whole : (double)NAN;
 }
 
 double ddp_span_overlap(const ddp_span *spans, int n, unsigned a, unsigned b)
 {
     double whole, common;
-
     return ddp__span_measure(spans, n, a, b, &whole, &common) ? common : (double)NAN;
 }
 
 double ddp_hidden_share(const ddp_span *spans, int n)
 {
     double whole, common;
-
     if (!ddp__span_measure(spans, n, 1u << DDP_SPAN_COMM, DDP_SPAN_COMPUTE, &whole, &common)) return (double)NAN;
     if (!(whole > 0)) return 1;
     return common < whole ? common / whole : 1;
