@@ -74,7 +74,7 @@
 #include "comm/message.h"
 #include "run/strategy.h"
 
-#include "profile/linkfit.h"
+#include "profile/profile.h"
 #include "run/stats.h"
 #include "run/checkpoint.h"
 #include "run/collective.h"
@@ -82,9 +82,7 @@
 #include "run/group.h"
 #include "emulate/netspec.h"
 
-#include "profile/profile.h"
 #include "profile/network.h"
-#include "profile/oplist.h"
 #include "profile/trace.h"
 
 #include "plan/partial.h"
@@ -263,7 +261,6 @@
 #include "emulate/netspec.c"
 #include "emulate/script.c"
 #include "profile/profile.c"
-#include "profile/linkfit.c"
 #include "profile/timer.h"
 #include "profile/timer.c"
 #include "profile/trace.c"

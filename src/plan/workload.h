@@ -3,7 +3,7 @@
 #define DDP_PLAN_WORKLOAD_H
 
 #include "profile/network.h"
-#include "profile/oplist.h"
+#include "profile/profile.h"
 
 struct ddp_adatopk_options; /* compress/topk.h */
 struct ddp_graph;           /* graph/graph.h */

@@ -1,6 +1,7 @@
+/* Operator lists: made, checked, and read from JSON. */
 #include "base/core.h"
 #include "io/json.h"
-#include "profile/oplist.h"
+#include "profile/profile.h"
 
 ddp_status ddp_oplist_new(int count, ddp_oplist *out, ddp_error *err)
 {

@@ -1,3 +1,4 @@
+/* Profiles of a model as CSV, and the link model. */
 #include "base/core.h"
 #include "base/text.h"
 #include "profile/profile.h"
@@ -261,4 +262,116 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
                       : ddp__file_write(path, t.data, t.size, err);
     ddp__text_free(&t);
     return status;
+}
+
+/* ---- the link ---- */
+
+/* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum is
+ * outside, the minimum of a convex function lies on the edge it crossed. */
+static ddp_link ddp__link_solve(double n, double x, double y, double xx, double xy)
+{
+    ddp_link link;
+    double det = n * xx - x * x;
+
+    link.alpha_s = 0;
+    link.beta_s = xx > 0 ? xy / xx : 0;
+    if (det > 1e-12 * n * xx) {
+        double beta = (n * xy - x * y) / det, alpha = (y * xx - x * xy) / det;
+        if (beta < 0) {
+            link.alpha_s = y / n;
+            link.beta_s = 0;
+        } else if (alpha > 0) {
+            link.alpha_s = alpha;
+            link.beta_s = beta;
+        }
+    }
+    return link;
+}
+
+typedef struct ddp__link_sample {
+    double bytes, seconds;
+} ddp__link_sample;
+
+static int ddp__link_sample_order(const void *a, const void *b)
+{
+    const ddp__link_sample *p = (const ddp__link_sample *)a, *q = (const ddp__link_sample *)b;
+    if (p->bytes != q->bytes) return p->bytes < q->bytes ? -1 : 1;
+    return (p->seconds > q->seconds) - (p->seconds < q->seconds);
+}
+
+ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out, ddp_error *err)
+{
+    ddp__link_sample *s;
+    double sn = 0, sx = 0, sy = 0, sxx = 0, sxy = 0, w;
+
+    if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
+    for (int i = 0; i < n; i++)
+        if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_ARG, "transfer %d of %g bytes took %g s; both must be finite and at least 0", i,
+                             bytes[i], seconds[i]);
+    s = (ddp__link_sample *)ddp__calloc((size_t)n, sizeof *s);
+    if (!s) return ddp__fail(err, DDP_MEMORY, "no memory to fit %d transfers", n);
+    for (int i = 0; i < n; i++) {
+        s[i].bytes = bytes[i];
+        s[i].seconds = seconds[i];
+    }
+    qsort(s, (size_t)n, sizeof *s, ddp__link_sample_order);
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower, of the same size */
+        w = s[i].seconds > 1e-9 ? s[i].seconds : 1e-9;
+        w = 1 / (w * w);
+        sn += w;
+        sx += w * s[i].bytes;
+        sy += w * s[i].seconds;
+        sxx += w * s[i].bytes * s[i].bytes;
+        sxy += w * s[i].bytes * s[i].seconds;
+    }
+    DDP_FREE(s);
+    if (!(sxx > 0)) return ddp__fail(err, DDP_ARG, "all %d transfers had 0 bytes; the rate needs longer ones", n);
+    *out = ddp__link_solve(sn, sx, sy, sxx, sxy);
+    return DDP_OK;
+}
+
+static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, double weight)
+{
+    double w = weight / (seconds * seconds);
+    f->n += w;
+    f->x += w * bytes;
+    f->y += w * seconds;
+    f->xx += w * bytes * bytes;
+    f->xy += w * bytes * seconds;
+}
+
+void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life)
+{
+    memset(f, 0, sizeof *f);
+    f->link = link;
+    f->half_life = half_life > 1 ? half_life : 1;
+    for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
+        double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
+        if (seconds > 0 && seconds <= DBL_MAX) ddp__linkfit_weigh(f, bytes, seconds, f->half_life / 3);
+    }
+}
+
+void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds)
+{
+    double fade = pow(0.5, 1 / f->half_life);
+    if (!(bytes > 0 && bytes <= DBL_MAX && seconds > 0 && seconds <= DBL_MAX)) return;
+    f->n *= fade;
+    f->x *= fade;
+    f->y *= fade;
+    f->xx *= fade;
+    f->xy *= fade;
+    ddp__linkfit_weigh(f, bytes, seconds, 1);
+    f->link = ddp__link_solve(f->n, f->x, f->y, f->xx, f->xy);
+}
+
+double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n)
+{
+    double was = 0, is = 0;
+    for (int i = 0; i < n; i++) {
+        was += then.alpha_s + then.beta_s * bytes[i];
+        is += now.alpha_s + now.beta_s * bytes[i];
+    }
+    return was > 0 ? is / was - 1 : 0;
 }

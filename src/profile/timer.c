@@ -1,3 +1,4 @@
+/* The layer timer: samples and their medians. */
 #include "base/core.h"
 #include "profile/timer.h"
 
@@ -63,5 +64,3 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
     }
     return 0;
 }
-
-double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind) { return ddp__timer_median(t, kind, -1); }

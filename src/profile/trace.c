@@ -1,3 +1,4 @@
+/* Unions and overlaps of spans, and the share of communication that computing hides. */
 #include "base/core.h"
 #include "profile/trace.h"
 

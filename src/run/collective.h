@@ -3,7 +3,7 @@
 #define DDP_RUN_COLLECTIVE_H
 
 #include "comm/message.h"
-#include "profile/linkfit.h"
+#include "profile/profile.h"
 #include "run/session.h"
 
 /* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first

@@ -10,7 +10,7 @@
 #include "member/state.h"
 #include "wire/stream.h"
 #include "wire/threads.h"
-#include "profile/linkfit.h"
+#include "profile/profile.h"
 #include "profile/timer.h"
 #include "profile/trace.h"
 #include "plan/partial.h"

@@ -2,7 +2,7 @@
 #ifndef DDP_RUN_PROBE_H
 #define DDP_RUN_PROBE_H
 
-#include "profile/linkfit.h"
+#include "profile/profile.h"
 #include "run/session.h"
 
 struct ddp_network;

@@ -2,7 +2,7 @@
 #ifndef DDP_RUN_STATS_H
 #define DDP_RUN_STATS_H
 
-#include "profile/linkfit.h"
+#include "profile/profile.h"
 #include "run/session.h"
 
 struct ddp_plan;

@@ -86,8 +86,8 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         flops += ddp__unit_flops(&d->unit[l]);
     }
     /* layers in proportion to their medians, passes as long as passes are */
-    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_FORWARD));
-    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_BACKWARD));
+    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
+    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
         int k;
