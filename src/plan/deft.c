@@ -43,19 +43,12 @@ static double ddp__deft_cut(double c, double alpha, double limit)
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined, int bucket)
 {
-    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k, by_count;
-
+    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k;
     if (!(c > 0)) return 0;
     k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
     if (joined) return k;
-    if (o->partition_params > 0) {
-        by_count = ceil(p->params[bucket] / o->partition_params);
-        if (by_count > k) k = by_count;
-    }
-    if (o->partition_s > 0) {
-        by_count = ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s);
-        if (by_count > k) k = by_count;
-    }
+    if (o->partition_params > 0) k = fmax(k, ceil(p->params[bucket] / o->partition_params));
+    if (o->partition_s > 0) k = fmax(k, ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s));
     return k;
 }
 
@@ -89,7 +82,6 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
 static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
 {
     double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
-
     DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
@@ -167,36 +159,30 @@ static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_pl
     ddp_delayed_plan_free(next);
 }
 
-/* Bisects the capacity between one that reaches the frequency and one that does not. Frequency need not be monotone in
- * it, so the best of all tries counts. */
-static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
+/* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency need not
+ * be monotone in it, so the best of all tries counts. */
+static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
-    double low = d->scale, high = 0;
+    const double scale = d->scale;
+    double low = scale, high = 0;
     ddp_delayed_plan best, next;
     ddp_status status = DDP_OK;
 
+    if (!(target > 0)) return ddp__deft_cycle(d, out, err);
     memset(&best, 0, sizeof best);
-    for (int tries = 0; tries < DDP__DEFT_TRIES; tries++) {
+    for (int tries = 0; tries < DDP__DEFT_TRIES && !(high > 0 && high - low <= 1e-6 * high); tries++) {
         if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
         status = ddp__deft_cycle(d, &next, err);
         if (status != DDP_OK) break;
         if (next.update_frequency >= target * (1 - 1e-12)) high = d->scale;
         else low = d->scale;
         ddp__deft_keep(target, &next, &best);
-        if (high > 0 && high - low <= 1e-6 * high) break;
     }
     if (status == DDP_OK && best.period == 0)
         status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per iteration", d->scale,
                            target);
     if (status == DDP_OK) *out = best;
     else ddp_delayed_plan_free(&best);
-    return status;
-}
-
-static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
-{
-    double scale = d->scale;
-    ddp_status status = target > 0 ? ddp__deft_target(d, target, out, err) : ddp__deft_cycle(d, out, err);
     d->scale = scale;
     return status;
 }
@@ -230,29 +216,25 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
     return status;
 }
 
-/* Without a startup or a partition there is nothing that fewer parts could save. */
-static int ddp__deft_may_join(const ddp_profile *p, const ddp_delayed_options *o)
-{
-    return o->alpha_s + p->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
-}
-
 ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
                             ddp_error *err)
 {
     ddp__deft_way way;
     ddp_delayed_plan best;
+    int may_join;
 
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&best, 0, sizeof best);
     memset(&way, 0, sizeof way);
+    /* without a startup or a partition there is nothing that fewer parts could save */
+    may_join = o->alpha_s + buckets->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
     DDP__TRY(ddp__deft_variant(buckets, o, way, &best, err));
     for (int i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;
-        if (way.joined && !ddp__deft_may_join(buckets, o)) continue;
-        if (way.no_barrier && !o->no_barrier) continue;
+        if ((way.joined && !may_join) || (way.no_barrier && !o->no_barrier)) continue;
         (void)ddp__deft_variant(buckets, o, way, &best, NULL);
     }
     *out = best;
@@ -313,7 +295,6 @@ static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *
 static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)
 {
     int i;
-
     if (!m || !k || updates < 1)
         return ddp__fail(err, DDP_ARG, "the sequence k has %d entries%s; it needs at least 1", updates,
                          m && k ? "" : " but model or k is NULL");

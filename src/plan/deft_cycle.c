@@ -66,7 +66,6 @@ static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *
 {
     int *best = d->count + 2 * d->buckets, j, l, n, sent;
     double start[2], sum, most = 0;
-
     memset(best, 0, 2 * (size_t)d->buckets * sizeof *best);
     for (j = 0; j < d->buckets; j++) {
         n = ddp__deft_list(d, left, j, offset);
@@ -231,7 +230,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     ddp__deft *d = r->d;
     size_t N = (size_t)d->buckets;
     ddp_delayed_plan p;
-    double sum = 0, floor_s;
+    double sum = 0;
     int t, i, n = 0;
 
     memset(&p, 0, sizeof p);
@@ -242,23 +241,17 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.warmup = first;
     p.period = end - first;
     p.sends = r->sends;
-    p.parts_of = (int *)ddp__calloc(N, sizeof *p.parts_of);
-    p.part_s = (double *)ddp__calloc(N, sizeof *p.part_s);
-    p.step = (ddp_delayed_step *)ddp__calloc((size_t)end, sizeof *p.step);
-    p.send = (ddp_delayed_send *)ddp__calloc((size_t)r->sends, sizeof *p.send);
+    p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
+    p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
+    p.step = (ddp_delayed_step *)ddp__copy(r->step, (size_t)end, sizeof *p.step);
+    p.send = (ddp_delayed_send *)ddp__copy(r->send, (size_t)r->sends, sizeof *p.send);
     p.k = (int *)ddp__calloc((size_t)n, sizeof *p.k);
     p.delay = (int *)ddp__calloc((size_t)n, sizeof *p.delay);
     if (!p.parts_of || !p.part_s || !p.step || !p.send || !p.k || !p.delay) {
         ddp_delayed_plan_free(&p);
         return ddp__deft_no_memory(d, err);
     }
-    memcpy(p.parts_of, d->parts_of, N * sizeof *p.parts_of);
-    memcpy(p.part_s, d->part_s, N * sizeof *p.part_s);
-    memcpy(p.step, r->step, (size_t)end * sizeof *p.step);
-    if (r->sends) {
-        memcpy(p.send, r->send, (size_t)r->sends * sizeof *p.send);
-        qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
-    }
+    qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
     for (t = first; t < end; t++) {
         sum += (p.step[t].forward_s - d->forward) + (p.step[t].backward_s - d->backward);
         for (i = 0; i < 2; i++) {
@@ -273,9 +266,8 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
     p.iteration_s = d->forward + d->backward + sum / p.period;
     p.update_frequency = (double)p.updates / p.period;
-    p.lower_bound_s = d->forward + d->backward;
-    floor_s = p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1);
-    if (floor_s > p.lower_bound_s) p.lower_bound_s = floor_s;
+    p.lower_bound_s =
+        fmax(d->forward + d->backward, p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1));
     p.capacity_scale = d->scale;
     p.no_barrier = d->way.no_barrier;
     *out = p;
@@ -302,7 +294,6 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
     size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
     ddp__deft_run r;
     ddp_status status;
-
     memset(&r, 0, sizeof r);
     r.d = d;
     r.n = d->buckets + 2;

@@ -35,7 +35,7 @@ typedef struct ddp__fence_job {
     int    *order, *trial;   /* [N] of the cut held, and of one to try */
     int    *device_of;       /* [ops] */
     int    *edge;            /* [ops + 1] where modules begin */
-    double *sums;            /* [3N] C_p, R_p, memory */
+    ddp_workload sums;       /* C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
 
@@ -53,19 +53,16 @@ static int ddp__fence_overfull(const ddp__fence_job *job)
 {
     const ddp_network *net = job->tape.graph.net;
     for (int d = 0; net->memory_bytes && !job->o->no_memory && d < net->devices; d++)
-        if (job->sums[2 * net->devices + d] > net->memory_bytes[d]) return d;
+        if (job->sums.memory_bytes[d] > net->memory_bytes[d]) return d;
     return -1;
 }
 
 /* T_pipe of the cut held along job->trial; infinity if memory is exceeded. */
 static double ddp__fence_try(ddp__fence_job *job)
 {
-    int N = job->tape.graph.net->devices;
-    double latency, pipeline;
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
-    pipeline = ddp__workload_sum(&job->tape.graph, job->device_of, job->sums, job->sums + N, job->sums + 2 * N,
-                                 &latency, NULL, NULL);
-    return ddp__fence_overfull(job) < 0 ? pipeline : INFINITY;
+    ddp__workload_sum(&job->tape.graph, job->device_of, &job->sums);
+    return ddp__fence_overfull(job) < 0 ? job->sums.pipeline_s : INFINITY;
 }
 
 static double ddp__fence_price(void *user)
@@ -90,7 +87,6 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     const ddp__fence_tape *t = &job->tape;
     const ddp_network *net = t->graph.net;
     double room = 0, largest = 0, biggest = 0;
-
     for (int d = 0; d < net->devices; d++) {
         room += net->memory_bytes[d];
         if (net->memory_bytes[d] > largest) largest = net->memory_bytes[d];
@@ -176,7 +172,6 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     const ddp_network *net = job->tape.graph.net;
     const char *name = ddp_fence_solver_name(job->o->solver);
     int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
-
     if (modules < N)
         return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; solver fence cuts "
                          "between operators", name, modules, N);
@@ -187,7 +182,7 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
     return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
-                     "memory", name, k, job->sums[2 * N + k] / 1e9, net->memory_bytes[k] / 1e9);
+                     "memory", name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
 /* ---- what the plan says ---- */
@@ -225,7 +220,6 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
 {
     const ddp_oplist *list = job->tape.graph.list;
     int N = plan->devices, k;
-
     for (k = 0; k < N; k++)
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
@@ -261,7 +255,6 @@ static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network
                                        ddp_error *err)
 {
     double n = list->count, N = net->devices;
-
     if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops", (int)o->solver);
     if (!(o->message_bytes >= 0 && o->message_bytes <= 1e100))
@@ -301,7 +294,9 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
         job.trial = ddp__ints(room, N);
         job.device_of = ddp__ints(room, n);
         job.edge = ddp__ints(room, n + 1);
-        job.sums = ddp__doubles(room, 3 * N);
+        job.sums.compute_s = ddp__doubles(room, N);
+        job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.memory_bytes = ddp__doubles(room, N);
         plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
         plan.devices = net->devices;
         plan.ops = list->count;

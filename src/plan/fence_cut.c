@@ -30,7 +30,8 @@ typedef struct ddp__fence_search {
     ddp__fence_label *label;
     int    *place;   /* [labels, width] position of each live result of the label's cut */
     double *load;    /* [labels, width] what that position has received */
-    int     count, room, most;
+    int     count, most;
+    size_t  room[4]; /* of label, place, load, heap */
     int    *heap, heaped;
     int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
     int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
@@ -45,31 +46,21 @@ typedef struct ddp__fence_search {
 /* Room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
-    size_t width = (size_t)s->line.tape->width, room;
-    void *grown;
-
-    if (s->count >= s->most) {
-        s->full = 1;
-        return 0;
+    const size_t width = (size_t)s->line.tape->width;
+    const size_t size[4] = {sizeof *s->label, width * sizeof *s->place, width * sizeof *s->load, sizeof *s->heap};
+    void *array[4] = {s->label, s->place, s->load, s->heap}, *grown;
+    s->full |= s->count >= s->most;
+    if (s->count >= s->most || (size_t)s->count < s->room[3]) return s->count < s->most;
+    for (int k = 0; k < 4 && !s->starved; k++) {
+        grown = ddp__grow(array[k], &s->room[k], (size_t)s->count + 1, size[k]);
+        if (grown) array[k] = grown;
+        else s->starved = 1;
     }
-    if (s->count < s->room) return 1;
-    room = s->room ? 2 * (size_t)s->room : 256;
-    s->starved = 1;
-    grown = DDP_REALLOC(s->label, room * sizeof *s->label);
-    if (!grown) return 0;
-    s->label = (ddp__fence_label *)grown;
-    grown = DDP_REALLOC(s->place, room * width * sizeof *s->place);
-    if (!grown) return 0;
-    s->place = (int *)grown;
-    grown = DDP_REALLOC(s->load, room * width * sizeof *s->load);
-    if (!grown) return 0;
-    s->load = (double *)grown;
-    grown = DDP_REALLOC(s->heap, room * sizeof *s->heap);
-    if (!grown) return 0;
-    s->heap = (int *)grown;
-    s->starved = 0;
-    s->room = (int)room;
-    return 1;
+    s->label = (ddp__fence_label *)array[0];
+    s->place = (int *)array[1];
+    s->load = (double *)array[2];
+    s->heap = (int *)array[3];
+    return !s->starved;
 }
 
 /* ---- the queue: least promise first, then most operators placed, then oldest ---- */

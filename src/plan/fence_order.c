@@ -76,7 +76,6 @@ static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
 {
     double length;
     int a, b, k, leave, enter, alone;
-
     for (a = 0; a < m->clusters; a++)
         for (b = 0; b < m->clusters; b++)
             m->cost[(size_t)a * (size_t)m->clusters + (size_t)b] =
@@ -121,7 +120,6 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
     ddp__fence_map m;
     ddp_status status;
     int k, at = 0;
-
     status = ddp__fence_map_open(net, bytes, backward, &m, err);
     if (status == DDP_OK) status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {

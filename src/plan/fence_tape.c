@@ -92,7 +92,6 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     ddp__scratch *room = &t->graph.room;
     size_t n;
     int *scratch;
-
     memset(t, 0, sizeof *t);
     DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
     t->n = list->count;

@@ -100,7 +100,6 @@ ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mate, doubl
     ddp__scratch room = {NULL, 0};
     ddp__matching m;
     int ok;
-
     if (n < 1 || !weight || !mate || !value)
         return ddp__fail(err, DDP_ARG, "a matching of %d vertices or a NULL array; both sides have at least 1", n);
     for (int u = 0; u < n; u++)

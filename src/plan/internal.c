@@ -15,7 +15,6 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
 {
     ddp__text list;
     int i;
-
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
     for (i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
@@ -95,6 +94,12 @@ void ddp__scratch_free(ddp__scratch *s)
     s->failed = 0;
 }
 
+void *ddp__copy(const void *from, size_t count, size_t size)
+{
+    void *to = ddp__calloc(count, size);
+    return to && count ? memcpy(to, from, count * size) : to;
+}
+
 void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
 {
     size_t more = *room ? 2 * *room : 256;
@@ -140,7 +145,6 @@ void ddp__shuffle(int *order, int n, ddp_rng *r)
 int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least)
 {
     int fell = 0;
-
     for (int i = 0; i < n; i++)
         for (int j = i + 1; j < n; j++)
             for (int kind = !turn; kind < 2 && *least > 0; kind++) {

@@ -39,7 +39,9 @@ DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /
 DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void    ddp__scratch_free(ddp__scratch *s);
-/* The array, with its room raised from *room elements to `wanted` or more; NULL when memory is short (the old stays). */
+/* A copy for the result of a plan, freed by DDP_FREE; NULL when memory is short. */
+DDP_LIB void   *ddp__copy(const void *from, size_t count, size_t size);
+/* The array, its room of *room elements raised to `wanted` or more; NULL when memory is short (the old one stays). */
 DDP_LIB void   *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);
 
 /* ---- orders ---- */
@@ -233,6 +235,8 @@ DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
+/* Matches two stages; the value of the hop. */
+DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
 /* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
  * where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
@@ -285,10 +289,8 @@ DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_ne
 /* Seconds of one message, Tcomm of Eq. 1. */
 DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
 
-/* C_p, R_p and memory of every device, each [N], and T_lat; returns T_pipe. message (NULL = not wanted) receives the
- * messages, *messages (NULL) their number. */
-DDP_LIB double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s, double *receive_s,
-                                 double *memory, double *latency_s, ddp_workload_message *message, int *messages);
+/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, listed in w->message or NULL. */
+DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
 
 /* ---- fence: the operators as a tape to be cut, and a device sequence ---- */
 

@@ -172,47 +172,35 @@ static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, 
     return 0;
 }
 
-typedef struct ddp__knapsack_rank {
-    double key;
-    int    item, cls;
-} ddp__knapsack_rank;
-
-static int ddp__knapsack_rank_order(const void *a, const void *b)
-{
-    const ddp__knapsack_rank *x = (const ddp__knapsack_rank *)a;
-    const ddp__knapsack_rank *y = (const ddp__knapsack_rank *)b;
-    if (x->key != y->key) return x->key > y->key ? -1 : 1;
-    return x->item - y->item;
-}
-
 static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign, int64_t *out,
                                 ddp_error *err)
 {
-    ddp__knapsack_rank *rank;
+    ddp__ranked *rank;
     ddp__knapsack_span *tree;
     double room[2] = {0, 0};
     int64_t sum = 0;
-    int c, i, n = 0, l, turn, leaves = 1;
+    int c, i, n = 0, l, turn, leaves = 1, *cls;
 
     while (leaves < k->classes) leaves *= 2;
     tree = (ddp__knapsack_span *)ddp__scratch_take(&k->room, 4 * (size_t)leaves, sizeof *tree);
-    rank = (ddp__knapsack_rank *)ddp__scratch_take(&k->room, (size_t)k->items, sizeof *rank);
+    rank = (ddp__ranked *)ddp__scratch_take(&k->room, (size_t)k->items, sizeof *rank);
+    cls = ddp__ints(&k->room, (size_t)k->items);
     if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
     for (c = 0; c < k->classes; c++)
         for (i = 0; i < k->cls[c].count; i++) {
-            rank[n].item = k->order[k->cls[c].first + i];
-            rank[n].key = k->key[rank[n].item];
-            rank[n++].cls = c;
+            rank[n].i = k->order[k->cls[c].first + i];
+            rank[n].key = -k->key[rank[n].i];
+            cls[rank[n++].i] = c;
         }
-    qsort(rank, (size_t)n, sizeof *rank, ddp__knapsack_rank_order);
+    qsort(rank, (size_t)n, sizeof *rank, ddp__by_rank);
     for (i = 0; i < k->items; i++) assign[i] = -1;
     for (l = 0; l < k->links; l++) room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
     for (i = 0; i < n; i++)
-        for (turn = 0; turn < k->links && assign[rank[i].item] < 0; turn++) {
+        for (turn = 0; turn < k->links && assign[rank[i].i] < 0; turn++) {
             l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
-            if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, rank[i].cls)) continue;
-            assign[rank[i].item] = l;
-            sum += k->cls[rank[i].cls].value;
+            if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, cls[rank[i].i])) continue;
+            assign[rank[i].i] = l;
+            sum += k->cls[cls[rank[i].i]].value;
         }
     *out = sum;
     return DDP_OK;

@@ -77,7 +77,6 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
 {
     ddp__knapsack_list *a = &s->spare;
     ddp__knapsack_entry *to;
-
     if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
     to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
     if (!to) return ddp__knapsack_no_memory(s, err);
@@ -95,7 +94,6 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
 static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first, ddp_error *err)
 {
     ddp__knapsack_node *d;
-
     if (a->n == 0) return DDP_OK;
     if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
     d = (ddp__knapsack_node *)ddp__grow(s->node, &s->node_room, s->nodes + a->n, sizeof *d);
@@ -308,7 +306,6 @@ ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t mos
 {
     ddp__knapsack_search s;
     ddp_status status;
-
     memset(&s, 0, sizeof s);
     s.k = k;
     s.known = known;

@@ -39,7 +39,6 @@ ddp_status ddp_graph_oplist(const ddp_graph *g, ddp_oplist *out, ddp_error *err)
     int i, count = 0, *place;
     ddp_status code;
     ddp_oplist list;
-
     if (!g || !out) return ddp__fail(err, DDP_ARG, "ddp_graph_oplist: no graph, or nowhere to put the list");
     if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
     place = (int *)ddp__calloc((size_t)g->nodes, sizeof *place);

@@ -120,7 +120,6 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
 {
     size_t head = 0, tail = 0, entered = 0;
     double least = INFINITY;
-
     while (na-- > 0) {
         for (; entered < nb && a[na].bytes + b[entered].bytes <= high; entered++) {
             while (tail > head && b[queue[tail - 1]].importance >= b[entered].importance) tail--;
@@ -204,7 +203,6 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
                                  ddp_osp_rule rule, ddp_error *err)
 {
     double total = 0;
-
     if (layers < 1 || !importance || !bytes)
         return ddp__fail(err, DDP_ARG, "ddp_osp_rank: %d layers or a NULL array; it needs at least 1", layers);
     DDP__TRY(ddp__check_finite("budget", budget, 0, err));
@@ -257,7 +255,6 @@ ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, 
                         int literal, double *out, ddp_error *err)
 {
     double u;
-
     if (!(bytes_per_s > 0 && bytes_per_s <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "the server sends %g bytes a second; it must be finite and above 0",
                          bytes_per_s);

@@ -31,7 +31,6 @@ ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err)
 ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
 {
     ddp_plan plan;
-
     if (layers < 1) return ddp__fail(err, DDP_ARG, "a plan of %d layers is impossible; it needs at least 1", layers);
     if (period < 1) return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", period);
     memset(&plan, 0, sizeof plan);
@@ -166,7 +165,6 @@ static double ddp__excess_step(const ddp__costs *c, int h, int m)
 double ddp__excess_bound(const ddp__costs *c, int period)
 {
     double best = 0, early = INFINITY, v, slack, rest, one;
-
     for (int s = 0; s < c->layers; s++) {
         v = c->w[s];
         if (c->cost == DDP_COST_SUM) {
@@ -210,7 +208,6 @@ static int ddp__fill_eq12(const ddp__costs *c, int h)
 {
     double room, sum = 0;
     int a = 0, m;
-
     while (a < c->layers && !(c->step[a] == h && c->comm[a] > 0)) a++;
     if (a == c->layers) return 0;
     for (int i = a; i < c->layers; i++)
@@ -266,7 +263,6 @@ static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o, ddp__costs *c, ddp_error *err)
 {
     int scatter = o->solver == DDP_SOLVER_SCATTER || o->solver == DDP_SOLVER_DEFAULT, *cut;
-
     if (o->solver == DDP_SOLVER_ENP) {
         ddp__enp(p, c, o->period);
         return DDP_OK;
@@ -321,7 +317,6 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
 ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err)
 {
     ddp__costs c;
-
     DDP__TRY(ddp_profile_check(p, err));
     if (!plan || plan->layers != p->layers || !plan->step_of)
         return ddp__fail(err, DDP_ARG, "the plan has %d layers, the profile %d; they must be of one model",

@@ -234,7 +234,6 @@ static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
 static void ddp__scatter_index(ddp__scatter_state *s)
 {
     int i, h, L = s->c->layers;
-
     memset(s->begin, 0, ((size_t)s->period + 1) * sizeof(int));
     for (h = 0; h < s->period; h++) s->load[h] = 0;
     for (i = 0; i < L; i++)
@@ -288,7 +287,6 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
 {
     int g, h = s->step[x], best = h;
     double add, least = gain - s->eps;
-
     for (g = 0; g < s->period; g++) {
         if (g == h) continue;
         add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
@@ -308,7 +306,6 @@ static int ddp__scatter_swap(ddp__scatter_state *s, int x, double gain)
 {
     int h = s->step[x], y, g;
     double there, here;
-
     for (y = 0; y < s->c->layers; y++) {
         g = s->step[y];
         if (g == h || !ddp__scatter_counts(s->c, y)) continue;
@@ -329,7 +326,6 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
 {
     int x, moved, swaps;
     double gain;
-
     ddp__scatter_index(s);
     do {
         moved = 0;
@@ -357,7 +353,6 @@ static void ddp__scatter_disturb(ddp__scatter_state *s, int *best, double *least
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
     uint64_t L = (uint64_t)s->c->layers, H = (uint64_t)s->period;
-
     while (!ddp__scatter_stop(s) && *least > bound + s->eps) {
         memcpy(s->step, best, (size_t)L * sizeof(int));
         for (int n = (int)ddp_rng_below(&rng, 3) + 1; n >= 0; n--) {

@@ -14,19 +14,6 @@ typedef struct ddp__descent {
     double top, all;    /* the largest of data; the sum of hop */
 } ddp__descent;
 
-/* Matches the stages h and h + 1. */
-static double ddp__descent_match(ddp__descent *s, int h, int *mate)
-{
-    ddp__place *p = s->p;
-    size_t D = (size_t)p->D, a, b;
-    const int *here = s->at + (size_t)h * D, *there = here + D;
-    for (a = 0; a < D; a++) {
-        const double *row = p->pp + (size_t)here[a] * (size_t)p->N;
-        for (b = 0; b < D; b++) p->weight[a * D + b] = row[there[b]];
-    }
-    return ddp__matching_solve(&p->matching, p->weight, mate);
-}
-
 /* An end of the slowest edge of a random hop. */
 static int ddp__descent_slowest(ddp__descent *s)
 {
@@ -58,7 +45,7 @@ static int ddp__descent_move(ddp__descent *s)
         h = (m < 2 ? j : k) - 1 + m % 2;
         if (h < 0 || h + 1 >= p->S || (m > 1 && (h == j - 1 || h == j))) continue;
         near[hops] = h;
-        now[hops] = ddp__descent_match(s, h, s->fresh + hops * D);
+        now[hops] = ddp__place_match(p, s->at + h * D, s->at + (h + 1) * D, s->fresh + hops * D);
         change += now[hops] - s->hop[h];
         hops++;
     }
@@ -112,7 +99,7 @@ void ddp__place_descend(ddp__place *p)
             s.data[j] = ddp__place_averaging(p, s.at, j);
             if (s.data[j] > s.top) s.top = s.data[j];
             if (j + 1 == p->S) continue;
-            s.hop[j] = ddp__descent_match(&s, j, s.mate + (size_t)j * D);
+            s.hop[j] = ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
             s.all += s.hop[j];
         }
         while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
@@ -396,7 +383,6 @@ static void ddp__anneal_turn(int *at, int *spare, int D, int j, int k)
 static int ddp__anneal_reverse(ddp__anneal *s, int j, int k)
 {
     double most = 0, sum = 0;
-
     if (j > 0) {
         most += ddp__anneal_between(s, j - 1, k, &sum) - s->most[j - 1];
         sum -= s->sum[j - 1];

@@ -20,7 +20,6 @@ double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops)
 {
     double data = 0, sum = 0;
-
     for (int j = 0; j < p->S; j++) data = fmax(data, ddp__place_averaging(p, at, j));
     for (int j = 0; j + 1 < p->S; j++) {
         const int *here = at + (size_t)j * (size_t)p->D, *there = here + p->D;
@@ -36,19 +35,25 @@ double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double
     return data + sum;
 }
 
+double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate)
+{
+    size_t D = (size_t)p->D;
+    for (size_t a = 0; a < D; a++) {
+        const double *row = p->pp + (size_t)here[a] * (size_t)p->N;
+        for (size_t b = 0; b < D; b++) p->weight[a * D + b] = row[there[b]];
+    }
+    return ddp__matching_solve(&p->matching, p->weight, mate);
+}
+
 /* Matches every pair of stages: hop values into p->hop, partners into p->mate. 0 = too late. */
 static int ddp__place_match_all(ddp__place *p, const int *at)
 {
-    size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, j, k, a, b;
-
-    for (j = 0; j < S; j++) {
-        for (k = j + 1; k < S; k++) {
-            int *there = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
-            for (a = 0; a < D; a++)
-                for (b = 0; b < D; b++) p->weight[a * D + b] = p->pp[(size_t)at[j * D + a] * N + (size_t)at[k * D + b]];
-            p->hop[j * S + k] = ddp__matching_solve(&p->matching, p->weight, there);
-            p->hop[k * S + j] = p->hop[j * S + k];
-            for (a = 0; a < D; a++) back[there[a]] = (int)a;
+    size_t D = (size_t)p->D, S = (size_t)p->S;
+    for (size_t j = 0; j < S; j++) {
+        for (size_t k = j + 1; k < S; k++) {
+            int *mate = p->mate + (j * S + k) * D, *back = p->mate + (k * S + j) * D;
+            p->hop[j * S + k] = p->hop[k * S + j] = ddp__place_match(p, at + j * D, at + k * D, mate);
+            for (size_t a = 0; a < D; a++) back[mate[a]] = (int)a;
         }
         if (p->cost < INFINITY && ddp__place_late(p)) return 0;
     }
@@ -250,7 +255,6 @@ static void ddp__starts_cuts(ddp__starts *s)
     const ddp__place *p = s->p;
     double cut[DDP__STARTS_CUTS], jump[DDP__STARTS_CUTS];
     int n = 0, k, m;
-
     memcpy(s->sorted, s->step, (size_t)p->N * sizeof(double));
     qsort(s->sorted, (size_t)p->N, sizeof(double), ddp__rising);
     for (k = 0; k + 2 < p->N; k++) { /* the last one is the first device's infinity */

@@ -22,7 +22,6 @@ typedef struct ddp__place_all {
 static int ddp__place_all_from(ddp__place_all *a, int v)
 {
     ddp__place *p = a->p;
-
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at));
@@ -107,7 +106,6 @@ static void ddp__place_classes(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
     int *of = t->at, v, c, n = 0;
-
     for (v = 0; v < p->N; v++) {
         for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {}
         if (c == t->classes) t->mix[t->classes++] = v; /* the first device of each class */
@@ -299,7 +297,6 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_tree t;
     long limit = p->limit;
     double limit_s = p->limit_s;
-
     /* a good placement first: 400,000 moves, at most a quarter of the limits */
     p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
     p->limit_s = limit_s / 4;

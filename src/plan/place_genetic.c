@@ -44,7 +44,6 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
-
     memset(pool, 0, sizeof *pool);
     pool->label = ddp__ints(&pool->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&pool->room, DDP__PLACE_POPULATION);
@@ -121,7 +120,6 @@ static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end,
                                             int g)
 {
     ddp__place_swap best = {-1, -1, -INFINITY};
-
     for (int a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
         for (int b = 0; b < p->S; b++)
             for (int k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {

@@ -147,7 +147,6 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
 {
     double limit = m->o->first_bucket_bytes > 0 ? m->o->first_bucket_bytes : 1048576, bytes = 0;
     int kept = 0, open = 0, sized = !m->groups;
-
     for (int i = 0; i < m->groups && m->p->params; i++)
         if (m->p->params[m->group[i].first] > 0) sized = 1;
     if (!sized)
@@ -170,7 +169,6 @@ static void ddp__bl_merge(ddp__bl_model *m)
 {
     ddp__bl_group *top = m->group, *next;
     double start = m->groups ? top->ready : 0;
-
     for (int i = 1; i < m->groups; i++) {
         next = &m->group[i];
         if (next->ready < start + top->c && (start > next->ready || next->ready - start < m->alpha)) {
@@ -230,7 +228,6 @@ static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, 
 {
     ddp__bl_flight *x = s->lane;
     double ready = m->group[group].ready;
-
     if (ready > s->now) {
         if (s->serving) s->service += (ready - s->now) / s->serving;
         s->now = ready;
@@ -248,7 +245,6 @@ static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, 
 static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, double when)
 {
     ddp__bl_flight *x = &s->lane[k];
-
     /* exactly the target at its end, so that rounding leaves no operation with a remainder */
     if (x->served) s->service = x->target;
     else if (s->serving) s->service += (when - s->now) / s->serving;
@@ -270,7 +266,6 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, 
     ddp__bl_share s;
     double when;
     int i = 0, k;
-
     memset(&s, 0, sizeof s);
     s.lanes = most < m->groups ? (int)most : m->groups;
     s.lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)s.lanes, sizeof *s.lane);
@@ -290,7 +285,6 @@ static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 {
     const int most = DDP__BL_MOST_PARTS;
     double longest = m->o->partition_s, total = 0, whole, k;
-
     for (int i = 0; i < m->groups; i++) {
         if (longest > 0) whole = (m->group[i].c - m->alpha) / (longest - m->alpha);
         else whole = m->p->params[m->group[i].first] / m->most_params;
@@ -384,7 +378,6 @@ static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more, ddp_
     ddp__bl_model *m = u->m;
     double end = t + (more ? 0 : m->alpha) + ddp__bl_blocks(m, g, k);
     int done = m->parts[g] - u->left[g];
-
     if (done == 0) u->first[g] = t;
     if (log && more) {
         log->at[log->count - 1].parts += k;
@@ -571,7 +564,6 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     ddp__bl_model m;
     ddp_timeline t;
     ddp_status status;
-
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));

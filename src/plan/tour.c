@@ -53,7 +53,6 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
 static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
 {
     const int end = last >= 0 ? n - 1 : n;
-
     ddp__shuffle(order, n, NULL);
     ddp__swap(order, 0, start);
     for (int k = 1; last >= 0 && k < end; k++)
@@ -135,7 +134,6 @@ static double ddp__tour_improve(ddp__tour *t)
 {
     int i, j, p, turned, better = 1;
     double least;
-
     ddp__tour_sums(t);
     least = 1e-12 * (t->along[t->n - 1] + t->against[t->n - 1]);
     while (better) {

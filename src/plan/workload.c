@@ -36,7 +36,6 @@ static void ddp__workload_users(ddp__workload_graph *g)
 {
     const ddp_oplist *list = g->list;
     int i, k, u, turn;
-
     for (turn = 0; turn < 2; turn++) { /* count, then place: from[u + 1] runs from start to end */
         for (i = 0; i < list->count; i++) g->seen[i] = -1;
         for (i = 0; i < list->count; i++)
@@ -88,54 +87,55 @@ double ddp__workload_transfer(const ddp_network *net, int from, int to, double b
     return net->delay_s[at] + bytes / net->rate[at];
 }
 
-/* One message of a transfer is received, and noted if wanted. Returns its seconds. */
-static double ddp__workload_receive(const ddp__workload_graph *g, ddp_workload_message *message, int *count, int op,
-                                    int user, int from, int to, int gradient)
+/* What device `to` receives of operator op: the message is counted, and noted where there is room for it. */
+static void ddp__workload_receive(const ddp__workload_graph *g, ddp_workload *w, int op, int user, int from, int to,
+                                  int gradient)
 {
     double bytes = g->list->op[op].output_bytes, seconds = ddp__workload_transfer(g->net, from, to, bytes);
-    if (message) {
-        ddp_workload_message m = {op, user, from, to, gradient, bytes, seconds};
-        message[*count] = m;
-    }
-    ++*count;
-    return seconds;
+    const ddp_workload_message m = {op, user, from, to, gradient, bytes, seconds};
+    w->receive_s[to] += seconds;
+    if (w->message) w->message[w->messages] = m;
+    w->messages++;
 }
 
-double ddp__workload_sum(ddp__workload_graph *g, const int *device_of, double *compute_s, double *receive_s,
-                         double *memory, double *latency_s, ddp_workload_message *message, int *messages)
+/* T_lat and T_pipe of what the devices compute and receive. */
+static void ddp__workload_total(ddp_workload *w, double turns)
 {
-    const ddp_network *net = g->net;
-    double worst = 0, latency = 0;
-    int i, k, d, there, count = 0;
+    double worst = 0;
+    w->latency_s = 0;
+    for (int d = 0; d < w->devices; d++) {
+        w->latency_s += w->compute_s[d] + w->receive_s[d];
+        worst = fmax(worst, fmax(w->compute_s[d], w->receive_s[d]));
+    }
+    w->pipeline_s = w->latency_s + turns * worst;
+}
 
-    for (d = 0; d < net->devices; d++) {
-        compute_s[d] = receive_s[d] = memory[d] = 0;
+void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w)
+{
+    int d, there;
+
+    w->devices = g->net->devices;
+    w->messages = 0;
+    for (d = 0; d < w->devices; d++) {
+        w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0;
         g->seen[d] = -1;
     }
-    for (i = 0; i < g->list->count; i++) {
+    for (int i = 0; i < g->list->count; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
         d = device_of[i];
-        compute_s[d] += e->flops;
-        memory[d] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
-        for (k = g->from[i]; k < g->from[i + 1]; k++) {
+        w->compute_s[d] += e->flops;
+        w->memory_bytes[d] += g->state_factor * e->param_bytes + g->kept * e->output_bytes;
+        for (int k = g->from[i]; k < g->from[i + 1]; k++) {
             there = device_of[g->users[k]];
             if (there == d || g->seen[there] == i) continue;
             g->seen[there] = i;
-            memory[there] += g->kept * e->output_bytes;
-            receive_s[there] += ddp__workload_receive(g, message, &count, i, g->users[k], d, there, 0);
-            if (g->gradient[i])
-                receive_s[d] += ddp__workload_receive(g, message, &count, i, g->users[k], there, d, 1);
+            w->memory_bytes[there] += g->kept * e->output_bytes;
+            ddp__workload_receive(g, w, i, g->users[k], d, there, 0);
+            if (g->gradient[i]) ddp__workload_receive(g, w, i, g->users[k], there, d, 1);
         }
     }
-    for (d = 0; d < net->devices; d++) {
-        compute_s[d] *= g->compute / net->speed[d];
-        latency += compute_s[d] + receive_s[d];
-        if (compute_s[d] > worst) worst = compute_s[d];
-        if (receive_s[d] > worst) worst = receive_s[d];
-    }
-    if (messages) *messages = count;
-    *latency_s = latency;
-    return latency + g->turns * worst;
+    for (d = 0; d < w->devices; d++) w->compute_s[d] *= g->compute / g->net->speed[d];
+    ddp__workload_total(w, g->turns);
 }
 
 void ddp_workload_free(ddp_workload *w)
@@ -162,12 +162,10 @@ static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_o
     w->memory_bytes = (double *)ddp__calloc(N, sizeof(double));
     if (!w->compute_s || !w->receive_s || !w->memory_bytes)
         return ddp__fail(err, DDP_MEMORY, "no memory to estimate %d devices", w->devices);
-    w->pipeline_s =
-        ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes, &w->latency_s, NULL, &w->messages);
+    ddp__workload_sum(g, device_of, w);
     w->message = (ddp_workload_message *)ddp__calloc((size_t)w->messages, sizeof *w->message);
     if (!w->message) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d messages", w->messages);
-    w->pipeline_s =
-        ddp__workload_sum(g, device_of, w->compute_s, w->receive_s, w->memory_bytes, &w->latency_s, w->message, NULL);
+    ddp__workload_sum(g, device_of, w);
     if (!(w->pipeline_s > 0 && w->pipeline_s <= DBL_MAX))
         return ddp__fail(err, DDP_NUMERIC, "an iteration takes %g s; the operators need FLOPs or bytes, and sums that "
                          "a double holds", w->pipeline_s);
@@ -217,12 +215,6 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
 
 /* ---- with compression ---- */
 
-static void *ddp__estimate_copy(const void *from, size_t n)
-{
-    void *to = ddp__calloc(n, 1);
-    return to && n ? memcpy(to, from, n) : to;
-}
-
 static double ddp__estimate_delay(const ddp_network *net, const ddp_workload_message *m)
 {
     return net->delay_s[(size_t)m->from * (size_t)net->devices + (size_t)m->to];
@@ -245,8 +237,7 @@ static void ddp__estimate_links(const ddp_workload *w, const ddp_network *net, d
 static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net, const ddp_link_compression *sent,
                                   const double *link_s)
 {
-    double worst = 0, delay;
-
+    double delay;
     for (int d = 0; d < w->devices; d++) w->receive_s[d] = 0;
     for (int i = 0; i < w->messages; i++) {
         ddp_workload_message *m = &w->message[i];
@@ -257,19 +248,13 @@ static void ddp__estimate_shorten(ddp_workload *w, const ddp_network *net, const
         }
         w->receive_s[m->to] += m->seconds;
     }
-    w->latency_s = 0;
-    for (int d = 0; d < w->devices; d++) {
-        w->latency_s += w->compute_s[d] + w->receive_s[d];
-        worst = fmax(worst, fmax(w->compute_s[d], w->receive_s[d]));
-    }
-    w->pipeline_s = worst; /* of one more micro-batch */
 }
 
 ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, const ddp_workload_options *work,
                                  const ddp_adatopk_options *o, ddp_workload *out, ddp_error *err)
 {
     const int turns = work->microbatches > 1 ? work->microbatches - 1 : 0;
-    size_t messages = (size_t)w->messages, bytes = (size_t)w->devices * sizeof(double);
+    size_t messages = (size_t)w->messages, devices = (size_t)w->devices;
     ddp_link_compression *sent;
     double *link_s;
     size_t *count;
@@ -279,10 +264,10 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
 
     if (net->devices != w->devices)
         return ddp__fail(err, DDP_ARG, "the estimate is of %d devices, the network has %d", w->devices, net->devices);
-    v.compute_s = (double *)ddp__estimate_copy(w->compute_s, bytes);
-    v.receive_s = (double *)ddp__estimate_copy(w->receive_s, bytes);
-    v.memory_bytes = (double *)ddp__estimate_copy(w->memory_bytes, bytes);
-    v.message = (ddp_workload_message *)ddp__estimate_copy(w->message, messages * sizeof *v.message);
+    v.compute_s = (double *)ddp__copy(w->compute_s, devices, sizeof(double));
+    v.receive_s = (double *)ddp__copy(w->receive_s, devices, sizeof(double));
+    v.memory_bytes = (double *)ddp__copy(w->memory_bytes, devices, sizeof(double));
+    v.message = (ddp_workload_message *)ddp__copy(w->message, messages, sizeof *v.message);
     sent = (ddp_link_compression *)ddp__scratch_take(&room, messages, sizeof *sent);
     link_s = ddp__doubles(&room, messages);
     count = (size_t *)ddp__scratch_take(&room, messages, sizeof *count);
@@ -294,7 +279,7 @@ ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_network *net, 
     }
     if (status == DDP_OK) {
         ddp__estimate_shorten(&v, net, sent, link_s);
-        v.pipeline_s = v.latency_s + turns * v.pipeline_s;
+        ddp__workload_total(&v, turns);
         v.throughput = (work->samples > 0 ? work->samples : turns + 1) / v.pipeline_s;
         *out = v;
     } else {

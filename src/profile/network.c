@@ -10,7 +10,6 @@ ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
 {
     ddp_network n;
     size_t cells;
-
     if (devices < 1 || devices > DDP__NETWORK_MOST)
         return ddp__fail(err, DDP_ARG, "a network of %d devices is impossible; it has 1 to %d", devices,
                          DDP__NETWORK_MOST);
@@ -216,7 +215,6 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *rates;
     int given = 0;
-
     DDP__TRY(ddp__network_need(f, "bandwidth_gbps", DDP__JSON_ARRAY, &rates));
     DDP__TRY(ddp__network_count(f, "N", &given));
     if (!n->devices) {
@@ -237,7 +235,6 @@ static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *
 {
     const ddp__json *v;
     int j = 0;
-
     if (line->kind != DDP__JSON_ARRAY || line->count != size)
         return ddp__fail(f->err, DDP_FORMAT,
                          "%s, line %d, column %d: \"%s\" is not square: row %d has %ld numbers, not %d", f->path,
@@ -339,7 +336,6 @@ static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant
     const ddp__json *v;
     ddp__text known;
     ddp_status status;
-
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is no JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;

@@ -7,7 +7,6 @@ ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 {
     ddp_profile p;
     size_t L = (size_t)layers;
-
     if (layers < 1) return ddp__fail(err, DDP_ARG, "a profile of %d layers is impossible; it needs at least 1", layers);
     memset(&p, 0, sizeof p);
     p.layers = layers;
@@ -61,15 +60,7 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
     return DDP_OK;
 }
 
-enum {
-    DDP__COL_LAYER,
-    DDP__COL_PARAMS,
-    DDP__COL_FORWARD,
-    DDP__COL_BACKWARD,
-    DDP__COL_COMM,
-    DDP__COLS
-};
-
+enum { DDP__COL_LAYER, DDP__COL_PARAMS, DDP__COL_FORWARD, DDP__COL_BACKWARD, DDP__COL_COMM, DDP__COLS };
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};
 
 /* Takes the next field of a NUL-terminated line apart, in place: surrounding blanks go, "..." is unquoted, "" inside
@@ -77,7 +68,6 @@ static const char *const ddp__columns[] = {"layer", "params", "forward_s", "back
 static char *ddp__csv_field(char **at)
 {
     char *s = *at + strspn(*at, " \t"), *end, *to;
-
     if (*s != '"') {
         end = s + strcspn(s, ",");
         *at = *end ? end + 1 : NULL;
@@ -247,7 +237,6 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
 {
     ddp__text t;
     ddp_status status;
-
     DDP__TRY(ddp_profile_check(p, err));
     memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
@@ -268,24 +257,30 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
 
 /* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum is
  * outside, the minimum of a convex function lies on the edge it crossed. */
-static ddp_link ddp__link_solve(double n, double x, double y, double xx, double xy)
+static ddp_link ddp__link_solve(const ddp_linkfit *f)
 {
-    ddp_link link;
-    double det = n * xx - x * x;
-
-    link.alpha_s = 0;
-    link.beta_s = xx > 0 ? xy / xx : 0;
-    if (det > 1e-12 * n * xx) {
-        double beta = (n * xy - x * y) / det, alpha = (y * xx - x * xy) / det;
-        if (beta < 0) {
-            link.alpha_s = y / n;
-            link.beta_s = 0;
-        } else if (alpha > 0) {
-            link.alpha_s = alpha;
-            link.beta_s = beta;
-        }
+    ddp_link link = {0, f->xx > 0 ? f->xy / f->xx : 0};
+    double det = f->n * f->xx - f->x * f->x, alpha, beta;
+    if (!(det > 1e-12 * f->n * f->xx)) return link;
+    beta = (f->n * f->xy - f->x * f->y) / det;
+    alpha = (f->y * f->xx - f->x * f->xy) / det;
+    if (beta < 0) {
+        link.alpha_s = f->y / f->n;
+        link.beta_s = 0;
+    } else if (alpha > 0) {
+        link.alpha_s = alpha;
+        link.beta_s = beta;
     }
     return link;
+}
+
+static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, double w)
+{
+    f->n += w;
+    f->x += w * bytes;
+    f->y += w * seconds;
+    f->xx += w * bytes * bytes;
+    f->xy += w * bytes * seconds;
 }
 
 typedef struct ddp__link_sample {
@@ -302,7 +297,8 @@ static int ddp__link_sample_order(const void *a, const void *b)
 ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_link *out, ddp_error *err)
 {
     ddp__link_sample *s;
-    double sn = 0, sx = 0, sy = 0, sxx = 0, sxy = 0, w;
+    ddp_linkfit f;
+    double w;
 
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
@@ -316,30 +312,16 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
         s[i].seconds = seconds[i];
     }
     qsort(s, (size_t)n, sizeof *s, ddp__link_sample_order);
+    memset(&f, 0, sizeof f);
     for (int i = 0; i < n; i++) {
         if (i > 0 && !(s[i].bytes > s[i - 1].bytes)) continue; /* slower, of the same size */
         w = s[i].seconds > 1e-9 ? s[i].seconds : 1e-9;
-        w = 1 / (w * w);
-        sn += w;
-        sx += w * s[i].bytes;
-        sy += w * s[i].seconds;
-        sxx += w * s[i].bytes * s[i].bytes;
-        sxy += w * s[i].bytes * s[i].seconds;
+        ddp__linkfit_weigh(&f, s[i].bytes, s[i].seconds, 1 / (w * w));
     }
     DDP_FREE(s);
-    if (!(sxx > 0)) return ddp__fail(err, DDP_ARG, "all %d transfers had 0 bytes; the rate needs longer ones", n);
-    *out = ddp__link_solve(sn, sx, sy, sxx, sxy);
+    if (!(f.xx > 0)) return ddp__fail(err, DDP_ARG, "all %d transfers had 0 bytes; the rate needs longer ones", n);
+    *out = ddp__link_solve(&f);
     return DDP_OK;
-}
-
-static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, double weight)
-{
-    double w = weight / (seconds * seconds);
-    f->n += w;
-    f->x += w * bytes;
-    f->y += w * seconds;
-    f->xx += w * bytes * bytes;
-    f->xy += w * bytes * seconds;
 }
 
 void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, double half_life)
@@ -349,7 +331,8 @@ void ddp_linkfit_start(ddp_linkfit *f, ddp_link link, double typical_bytes, doub
     f->half_life = half_life > 1 ? half_life : 1;
     for (int i = 0; i < 3; i++) { /* the prior: an empty, a half and a full message */
         double bytes = typical_bytes * i / 2, seconds = link.alpha_s + link.beta_s * bytes;
-        if (seconds > 0 && seconds <= DBL_MAX) ddp__linkfit_weigh(f, bytes, seconds, f->half_life / 3);
+        double w = f->half_life / 3 / (seconds * seconds);
+        if (seconds > 0 && seconds <= DBL_MAX) ddp__linkfit_weigh(f, bytes, seconds, w);
     }
 }
 
@@ -362,8 +345,8 @@ void ddp_linkfit_add(ddp_linkfit *f, double bytes, double seconds)
     f->y *= fade;
     f->xx *= fade;
     f->xy *= fade;
-    ddp__linkfit_weigh(f, bytes, seconds, 1);
-    f->link = ddp__link_solve(f->n, f->x, f->y, f->xx, f->xy);
+    ddp__linkfit_weigh(f, bytes, seconds, 1 / (seconds * seconds));
+    f->link = ddp__link_solve(f);
 }
 
 double ddp_link_drift(ddp_link then, ddp_link now, const double *bytes, int n)

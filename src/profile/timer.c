@@ -50,7 +50,6 @@ static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind ki
 double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 {
     int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
-
     /* the sample with as many smaller as larger ones, without a scratch array: room is small */
     for (i = 0; i < n; i++) {
         double x = ddp__timer_value(t, first + i, kind, layer);

@@ -4,12 +4,7 @@
 
 #include "base/config.h"
 
-typedef enum ddp__timer_kind {
-    DDP__T_FORWARD,
-    DDP__T_BACKWARD,
-    DDP__T_UPDATE,
-    DDP__T_KINDS
-} ddp__timer_kind;
+typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, DDP__T_KINDS } ddp__timer_kind;
 
 /* Samples of up to room steps; afterwards further steps are ignored. */
 typedef struct ddp__timer {

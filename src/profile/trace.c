@@ -22,7 +22,6 @@ static int ddp__interval_order(const void *pa, const void *pb)
 static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__interval *out)
 {
     int i, count = 0, last = 0;
-
     for (i = 0; i < n; i++) {
         if ((unsigned)spans[i].kind >= DDP_SPAN_KINDS || !(kinds >> spans[i].kind & 1u)) continue;
         if (!(spans[i].end_s > spans[i].begin_s)) continue;
