@@ -224,8 +224,7 @@ typedef struct ddp__place {
     double *tour;           /* Held-Karp's table where S <= 16 */
     int    *order;          /* [S] */
     int    *line;           /* [N] the arrangement behind the last evaluation */
-    int     failed;         /* memory ran out */
-    ddp__scratch room;
+    ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
 } ddp__place;
 
 /* 0 = no memory. */
@@ -251,7 +250,6 @@ DDP_LIB int ddp__place_late(ddp__place *p);
 DDP_LIB int ddp__place_next(ddp__place *p);
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
-DDP_LIB void ddp__place_descend(ddp__place *p); /* from the best so far */
 DDP_LIB void ddp__place_genetic(ddp__place *p);
 DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
 /* One pass of cyclic moves on label[N] (exposed for the tests). */

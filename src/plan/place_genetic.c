@@ -19,7 +19,6 @@ typedef struct ddp__place_pool {
     int    *label;      /* [size x N] stage of each device */
     double *cost;       /* [size] */
     int    *child, *at; /* [N] */
-    ddp__scratch room;
 } ddp__place_pool;
 
 /* A label array as an arrangement. */
@@ -45,17 +44,16 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
     memset(pool, 0, sizeof *pool);
-    pool->label = ddp__ints(&pool->room, DDP__PLACE_POPULATION * N);
-    pool->cost = ddp__doubles(&pool->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&pool->room, N);
-    pool->at = ddp__ints(&pool->room, N);
-    while (!pool->room.failed && pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
+    pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
+    pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
+    pool->child = ddp__ints(&p->room, N);
+    pool->at = ddp__ints(&p->room, N);
+    while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
         pool->cost[pool->size] = ddp__place_judge(p, pool);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
-    p->failed |= pool->room.failed;
 }
 
 /* "Five-point crossover": the second parent, but five random devices follow the first one; then each device of an
@@ -181,13 +179,12 @@ void ddp__place_genetic(ddp__place *p)
     double cost;
 
     ddp__place_pool_open(p, &pool);
-    c.locked = (char *)ddp__scratch_take(&pool.room, N, 1);
-    c.end = ddp__ints(&pool.room, 2 * S);
-    c.link = ddp__doubles(&pool.room, S);
-    c.mean = ddp__doubles(&pool.room, 2 * S * S);
-    c.swap = (ddp__place_swap *)ddp__scratch_take(&pool.room, N, sizeof *c.swap);
-    p->failed |= pool.room.failed;
-    while (!p->failed && ddp__place_next(p)) {
+    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    c.end = ddp__ints(&p->room, 2 * S);
+    c.link = ddp__doubles(&p->room, S);
+    c.mean = ddp__doubles(&p->room, 2 * S * S);
+    c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
+    while (ddp__place_next(p)) {
         ddp__place_cross(p, &pool, &one, &two);
         ddp__place_circulate(p, &c, pool.child);
         cost = ddp__place_judge(p, &pool);
@@ -197,7 +194,6 @@ void ddp__place_genetic(ddp__place *p)
         pool.cost[worst] = cost;
         memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
     }
-    ddp__scratch_free(&pool.room);
 }
 
 /* ---- the released search ---- */
@@ -353,14 +349,13 @@ void ddp__place_cyclic(ddp__place *p, int kl)
     double cost;
 
     ddp__place_pool_open(p, &pool);
-    while (!p->failed && ddp__place_next(p)) {
+    while (ddp__place_next(p)) {
         ddp__place_cross(p, &pool, &one, &two);
-        p->failed |= !ddp__place_cyclic_pass(p, pool.child, kl);
+        p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, kl);
         cost = ddp__place_judge(p, &pool);
         if (!(cost < pool.cost[one])) continue;
         if (pool.cost[two] > pool.cost[one]) one = two;
         pool.cost[one] = cost;
         memcpy(pool.label + (size_t)one * N, pool.child, N * sizeof(int));
     }
-    ddp__scratch_free(&pool.room);
 }
