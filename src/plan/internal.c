@@ -14,16 +14,15 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
                       ddp_error *err)
 {
     ddp__text list;
-    int i;
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
             DDP_STATIC_ASSERT(sizeof(ddp_cost) == sizeof i, "an enum is an int");
             memcpy(out, &i, sizeof i);
             return DDP_OK;
         }
     memset(&list, 0, sizeof list);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         ddp__text_addf(&list, "%s%s", i == first ? "" : names[i + 1] ? ", " : " or ", names[i]);
     ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "", list.data ? list.data : "another");
     ddp__text_free(&list);
@@ -40,7 +39,6 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
                                 int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
-
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
@@ -110,8 +108,6 @@ void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
     return array;
 }
 
-/* ---- orders ---- */
-
 int ddp__rising(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -158,8 +154,6 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
             }
     return fell;
 }
-
-/* ---- a link's clock ---- */
 
 double ddp__link_take(double *free_at, double ready, double takes)
 {

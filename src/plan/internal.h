@@ -19,6 +19,14 @@ DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unkno
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
                               ddp_error *err);
 
+/* X_name and X_named of the enum X. */
+#define DDP__NAMES(X, names, first, what)                                        \
+    const char *X##_name(X value) { return ddp__name_of(names, (int)value); }    \
+    ddp_status X##_named(const char *name, X *out, ddp_error *err)               \
+    {                                                                            \
+        return ddp__named(names, first, what, name, out, err);                   \
+    }
+
 /* ---- options that several planners check ---- */
 
 /* "NAME is %g; it must be finite and at least 0", or above it. */
@@ -250,8 +258,7 @@ DDP_LIB int ddp__place_late(ddp__place *p);
 DDP_LIB int ddp__place_next(ddp__place *p);
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
-DDP_LIB void ddp__place_genetic(ddp__place *p);
-DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
+DDP_LIB void ddp__place_genetic(ddp__place *p); /* the paper's, genetic-code or KL's */
 /* One pass of cyclic moves on label[N] (exposed for the tests). */
 DDP_LIB int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl);
 DDP_LIB void ddp__place_exact(ddp__place *p);
@@ -287,7 +294,7 @@ DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_ne
 /* Seconds of one message, Tcomm of Eq. 1. */
 DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
 
-/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, listed in w->message or NULL. */
+/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, if w->message is not NULL. */
 DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
 
 /* ---- fence: the operators as a tape to be cut, and a device sequence ---- */

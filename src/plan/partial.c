@@ -9,24 +9,9 @@ static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
 static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
 static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 
-const char *ddp_solver_name(ddp_solver solver) { return ddp__name_of(ddp__solvers, (int)solver); }
-const char *ddp_cost_name(ddp_cost cost) { return ddp__name_of(ddp__cost_names, (int)cost); }
-const char *ddp_fill_name(ddp_fill fill) { return ddp__name_of(ddp__fills, (int)fill); }
-
-ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__solvers, 1, "solver", name, out, err);
-}
-
-ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err)
-{
-    return ddp__named(ddp__cost_names, 1, "cost", name, out, err);
-}
-
-ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err)
-{
-    return ddp__named(ddp__fills, 0, "filling", name, out, err);
-}
+DDP__NAMES(ddp_solver, ddp__solvers, 1, "solver")
+DDP__NAMES(ddp_cost, ddp__cost_names, 1, "cost")
+DDP__NAMES(ddp_fill, ddp__fills, 0, "filling")
 
 ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
 {
@@ -53,8 +38,6 @@ void ddp_plan_free(ddp_plan *plan)
     DDP_FREE(plan->fill);
     memset(plan, 0, sizeof *plan);
 }
-
-/* ---- costs ---- */
 
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial.h).
  *
@@ -128,7 +111,6 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
 {
     double late = -INFINITY, sum = 0;
     int i = 0, x, first = -1;
-
     while (i < n || more >= 0) {
         if (i == n || (more >= 0 && more < list[i])) {
             x = more;
@@ -182,8 +164,6 @@ double ddp__excess_bound(const ddp__costs *c, int period)
     return best;
 }
 
-/* ---- filling ---- */
-
 /* Bubble filling: in each step average further layers from the output side, where it is free.
  * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than without; empty
  *        steps too.
@@ -231,8 +211,6 @@ static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
             if (c->step[i] != h && c->comm[i] > 0) plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
     }
 }
-
-/* ---- plans ---- */
 
 /* Costs of the assignment c->step into plan. */
 static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
@@ -295,7 +273,6 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     ddp__costs c;
     ddp_plan plan;
     ddp_status status;
-
     DDP__TRY(ddp__plan_options_check(o, err));
     DDP__TRY(ddp__costs_open(p, o->cost, &c, err));
     memset(&plan, 0, sizeof plan);

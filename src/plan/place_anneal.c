@@ -107,8 +107,6 @@ static void ddp__place_descend(ddp__place *p)
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
 }
 
-/* ---- annealing ---- */
-
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
  * maxima, flat almost everywhere, so what is cooled is
  *     max_j DP_j + lam sum_j DP_j + sum over hops (max_i w + mu sum_i w)
@@ -432,8 +430,6 @@ static int ddp__anneal_move(ddp__anneal *s)
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
-/* ---- a run ---- */
-
 /* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from s->at;
  * the best of it ends in s->best and is offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
@@ -511,8 +507,6 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     ddp__anneal_table(s);
     return 1;
 }
-
-/* ---- the whole search ---- */
 
 /* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat that suits
  * the smaller share of one device in the cost. */

@@ -2,8 +2,6 @@
 #include "base/core.h"
 #include "plan/internal.h"
 
-/* ---- evaluation ---- */
-
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 {
     const int *stage = at + (size_t)j * (size_t)p->D;
@@ -66,7 +64,6 @@ double ddp__place_evaluate(ddp__place *p, const int *at)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0;
-
     if (!ddp__place_match_all(p, at)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
@@ -139,8 +136,6 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
 
-/* ---- where to start ---- */
-
 /* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's algorithm
  * reaches them over the lightest hops, so that well connected ones are neighbours; cutting its heavy steps gives
  * clusters. From the line, and from the order given:
@@ -167,7 +162,6 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-
     for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = INFINITY;
     s->step[0] = INFINITY;
     for (k = 1; k < p->N; k++) {
@@ -271,7 +265,6 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 {
     size_t N = (size_t)p->N;
     ddp__starts s;
-
     memset(&s, 0, sizeof s);
     s.p = p;
     s.most = most;

@@ -2,10 +2,11 @@
 #include "base/core.h"
 #include "plan/internal.h"
 
-/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each class a stage has matters. A node
- * fixes the first k stages. Its bound is the largest DP so far, or the least DP that any device left over can have,
- * plus the hops so far, plus the least hop that the last stage can have towards what is left, plus the least hop of any
- * device for the rest. Partial stages are bounded too: loads only grow while devices are added. */
+/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each
+ * class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least DP that
+ * any device left over can have, plus the hops so far, plus the least hop that the last stage can have towards what is
+ * left, plus the least hop of any device for the rest. Partial stages are bounded too: loads only grow while devices
+ * are added. */
 
 /* ---- every partition ---- */
 
@@ -37,7 +38,6 @@ int ddp__place_enumerate(ddp__place *p)
 {
     ddp__place_all a;
     double count = 1;
-
     /* N! / (D!^S S!) as a product over the devices after the first of each stage */
     for (int k = 0; k < p->N && count <= 20000; k++)
         if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);

@@ -366,10 +366,8 @@ static void offspring_replace_whom_they_should(void **state)
         ddp__place p;
         double sum = 0;
         open_search(&p, &o, &n);
-        if (round % 2)
-            ddp__place_genetic(&p);
-        else
-            ddp__place_cyclic(&p, 0);
+        o.solver = round % 2 ? DDP_PLACE_GENETIC : DDP_PLACE_GENETIC_CODE;
+        ddp__place_genetic(&p);
         assert_int_equal(p.candidates, 2000);
         for (k = 0; k < N; k++) sum += (k + 1) * p.best[k];
         assert_true(sum + p.cost == search_by_steps(&n, round % 2));
