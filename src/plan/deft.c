@@ -116,9 +116,7 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
         d->forward += p->forward_s ? p->forward_s[i] : 0;
         sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
     }
-    if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
+    DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
     d->ready = ddp__doubles(&d->room, N);

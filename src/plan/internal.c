@@ -35,6 +35,12 @@ ddp_status ddp__check_finite(const char *name, double value, int above, ddp_erro
     return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and %s 0", name, value, above ? "above" : "at least");
 }
 
+ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
+{
+    return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+                                            "holds; times are in seconds");
+}
+
 ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s, double partition_params,
                                 int cut, ddp_error *err)
 {

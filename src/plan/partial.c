@@ -52,6 +52,7 @@ void ddp_plan_free(ddp_plan *plan)
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
     double before = 0; /* forward time of the layers ahead of layer i in the forward pass */
+    ddp_status status;
     size_t L;
     int i, l;
 
@@ -72,7 +73,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->P = ddp__doubles(&c->room, L + 1);
     c->C = ddp__doubles(&c->room, L + 1);
     if (c->room.failed) {
-        ddp__costs_close(c);
+        ddp__scratch_free(&c->room);
         return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
     }
     for (i = 0; i < c->layers; i++) {
@@ -88,15 +89,10 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
         c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -INFINITY;
         if (cost == DDP_COST_WINDOW && p->forward_s) before += p->forward_s[l];
     }
-    if (!(c->T + c->C[c->layers] + before + c->alpha <= DBL_MAX)) {
-        ddp__costs_close(c);
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
-    }
-    return DDP_OK;
+    status = ddp__check_sum(c->T + c->C[c->layers] + before + c->alpha, DBL_MAX, err);
+    if (status != DDP_OK) ddp__scratch_free(&c->room);
+    return status;
 }
-
-void ddp__costs_close(ddp__costs *c) { ddp__scratch_free(&c->room); }
 
 double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
@@ -287,7 +283,7 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     } else {
         ddp_plan_free(&plan);
     }
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 
@@ -305,7 +301,7 @@ ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = plan->step_of[l];
     ddp__plan_costs(&c, plan);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
@@ -316,7 +312,7 @@ ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = step_of[l];
     *out_s = c.T + ddp__excess_step(&c, step, 0);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
@@ -328,7 +324,7 @@ ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, d
         return ddp__fail(err, DDP_ARG, "a curve up to period %d is empty; ask for at least 1", max_period);
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     status = ddp__optimal(&c, max_period, NULL, exposed_s, err);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 

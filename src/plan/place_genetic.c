@@ -282,7 +282,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
  * closing at the last prefix. */
-int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};

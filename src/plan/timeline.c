@@ -97,10 +97,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
         m->parts[m->groups++] = 1;
     }
     m->bound = p->backward_s[p->layers - 1] + comm;
-    if (!(m->forward + m->backward + comm <= DBL_MAX / 2))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
-    return DDP_OK;
+    return ddp__check_sum(m->forward + m->backward + comm, DBL_MAX / 2, err);
 }
 
 /* Notes an operation on lane 0; NULL without a log. */

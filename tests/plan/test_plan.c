@@ -239,7 +239,7 @@ static void search_and_programme_agree_on_large_instances(void **state)
         assert_int_equal(ddp__contiguous(&costs, H, 1, NULL, fast, NULL), DDP_OK);
         assert_int_equal(ddp__contiguous(&costs, H, 0, NULL, slow, NULL), DDP_OK);
         for (h = 0; h < H; h++) close_to(fast[h], slow[h]);
-        ddp__costs_close(&costs);
+        ddp__scratch_free(&costs.room);
     }
 }
 
