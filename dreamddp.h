@@ -563,8 +563,7 @@ typedef struct ddp_message {
     const ddp_piece *to;        /* where what comes is written: as many values as from has; NULL: in */
     int              to_count;  /* place. A member's own values of a broadcast or all-gather are not
                                    copied from one to the other */
-    int              add;       /* 1: what comes is added to `to`, which is another memory; from is
-                                   scratch then */
+    int              add;       /* 1: what comes is added to `to`, which is another memory; from is scratch then */
     int              bytes;     /* 1: values are bytes; no sums */
     float            scale;     /* sums: multiplied into the sum once; 0 = 1 */
     int              mean;      /* sums: scale = 1 / members of the group, or live workers */
@@ -577,9 +576,8 @@ typedef struct ddp_message {
     int              link;      /* 0 or 1 (ddp_links) */
     long             after;     /* collectives: 1 + the ticket of a message that has to be done before
                                    this one begins (its memory is not looked at before); 0 = none */
-    ddp_coding       coding;    /* all-reduce: contributions and results travel so, sums are in float in
-                                   rank order, never round a ring; as the context was opened for, or
-                                   DDP_AS_FLOAT */
+    ddp_coding       coding;    /* all-reduce: contributions and results travel so, sums are in float in rank order,
+                                   never round a ring; as the context was opened for, or DDP_AS_FLOAT */
     float           *residual;  /* NULL, or one float per value, borrowed: what coding the result cut
                                    off this rank's segment, divided by the scale, is added to it */
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
@@ -10048,8 +10046,13 @@ DDP_LIB double ddp__sum_squares(const float *x, size_t n);
  * of sum_squares over all layers (PyTorch's clip_grad_norm_). NaN sums give NaN. Pure. */
 DDP_LIB float ddp__clip_factor(double sum_squares, double max_norm);
 
-/* x[i] *= s. */
-DDP_LIB void ddp__scale(float *x, size_t n, float s);
+static inline void ddp__scale(float *x, size_t n, float s)
+{
+    size_t i;
+
+    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
+    for (; i < n; i++) x[i] *= s;
+}
 
 /* ---- the built-in rules as a device sees them: which one, and its factors ---- */
 
@@ -10297,14 +10300,6 @@ float ddp__clip_factor(double sum_squares, double max_norm)
     double factor = max_norm / (sqrt(sum_squares) + 1e-6);
 
     return factor > 1 ? 1 : (float)factor;
-}
-
-void ddp__scale(float *x, size_t n, float s)
-{
-    size_t i;
-
-    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
-    for (; i < n; i++) x[i] *= s;
 }
 
 /* ---- learning rate ---- */
@@ -19858,7 +19853,6 @@ typedef struct ddp__members {
 typedef struct ddp__algorithm {
     char        letter;
     const char *name;
-    const char *does;  /* "averages by ring", for the sentence about ranks that do not agree; or NULL */
     unsigned    types; /* of the frames that peers send: 1 << DDP__FRAME_PART, ... */
     int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
@@ -19885,6 +19879,8 @@ typedef struct ddp__algorithm {
     /* Complete, or given up: nobody touches its memory from here on. May be NULL. */
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
+
+enum { DDP__WAYS = 5 };
 
 /* What an engine asks of a membership, where a lost peer is no error. All but fits and queued is the comm thread's. */
 typedef struct ddp__membership {
@@ -19927,6 +19923,7 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
+    const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
     double             slowest;       /* emulated rate anywhere, on all ranks; 0 = all unlimited */
@@ -20001,6 +19998,7 @@ struct ddp__engine {
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
+    float              nothing;       /* 0: what the request of a pull consists of */
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
@@ -20027,6 +20025,7 @@ DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
 DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
 /* 1 if a collective's number was given out before. */
 DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
+DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
 /* All-reduce or reduce-scatter. */
 DDP_LIB int  ddp__sums(const ddp__op *op);
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
@@ -20122,7 +20121,7 @@ DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
 DDP_LIB int  ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
 
-/* ---- the algorithms, the sizes up to or from which they are taken, and the choice among them (activate.c) ---- */
+/* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(void);
 DDP_LIB const ddp__algorithm *ddp__full_way(void);
@@ -20133,7 +20132,6 @@ DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
 /* Adds up a few chunks; 1 if it did. */
 DDP_LIB int    ddp__share_run(ddp__engine *e, double now);
-DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
 
 /* ---- liveness.c ---- */
 /* Whether a peer has not begun an operation of this rank, as far as is known here. */
@@ -20383,10 +20381,8 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
 
     if (name && name[0]) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers"
-                             : layer == DDP__BARRIER ? "a barrier"
-                             : layer == DDP__OWN_WORD ? "the library's own data"
-                                                       : "a plain buffer");
+    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
+                             : layer == DDP__OWN_WORD ? "the library's own data" : "a plain buffer");
     return buf;
 }
 
@@ -20486,6 +20482,14 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 }
 
 /* ---- values ---- */
+
+const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
+{
+    int i = 0;
+
+    while (!e->ways[i]->fits(e, op)) i++; /* the last two fit whatever there is */
+    return e->ways[i];
+}
 
 int ddp__sums(const ddp__op *op)
 {
@@ -20924,18 +20928,12 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
     return h;
 }
 
-/* Chunks are numbered through the segments, each segment beginning a new one. */
+/* Chunks begin anew with each segment of an all-reduce: no two of them have the same number. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    size_t from, to, per;
-    int of;
+    const int sums = op->m.verb == DDP_ALL_REDUCE;
 
-    if (op->m.verb != DDP_ALL_REDUCE || op->way->whole) return offset / e->chunk;
-    per = (op->n / (size_t)team.members + 1 + e->chunk - 1) / e->chunk;
-    of = ddp__segment_of(e, op, offset);
-    ddp__segment(e, op, of, &from, &to);
-    return (size_t)team.place[of] * per + (offset - from) / e->chunk;
+    return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
 /* Hashes are of what was sent or summed: a result elsewhere changes nothing of that. */
@@ -20969,10 +20967,9 @@ void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
     char layer[64];
 
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE,
-               "%s was written while it was being %s (step %ld): do not touch parameters "
-               "between ddp_backward_end and ddp_forward_begin / ddp_step_end",
-               layer, op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
+               "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
+               op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
 }
 
 int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
@@ -21358,7 +21355,7 @@ static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
 const ddp__algorithm *ddp__plain_way(void)
 {
     static const ddp__algorithm way = {
-        'p', "plain", NULL, 1u << DDP__FRAME_DATA, 0, 0, 0,
+        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0,
         ddp__plain_fits, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL, NULL, ddp__plain_arrived,
         ddp__plain_unsent, ddp__plain_over, NULL};
 
@@ -21572,7 +21569,7 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 const ddp__algorithm *ddp__direct_way(void)
 {
     static const ddp__algorithm way = {
-        'd', "direct", NULL, 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
+        'd', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
         ddp__direct_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
         ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
 
@@ -21582,7 +21579,7 @@ const ddp__algorithm *ddp__direct_way(void)
 const ddp__algorithm *ddp__full_way(void)
 {
     static const ddp__algorithm way = {
-        'f', "full", NULL, 1u << DDP__FRAME_PART, 1, 1, 0,
+        'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0,
         ddp__full_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
         ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
 
@@ -21850,7 +21847,7 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 const ddp__algorithm *ddp__ring_way(void)
 {
     static const ddp__algorithm way = {
-        'r', "ring", "averages by ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1,
+        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1,
         ddp__ring_fits, ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived,
         ddp__ring_unsent, ddp__ring_over, NULL};
 
@@ -22070,43 +22067,24 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     return 1;
 }
 
-/* Nobody frees what is held; 0 if somebody has shut his offer: then nothing is held. */
-static int ddp__share_hold(ddp__engine *e, const ddp__op *op)
+/* 1: nobody frees what all offer, until by = -1. 0 if somebody has shut his offer. */
+static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
-    int held = 0, all = 1;
-
-    while (all && held < team.members)
-        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >= (long)DDP__OFFER_OPEN;
-    while (!all && held > 0)
-        ddp__atomic_add(&ddp__offered(e, op, team.member[--held])->users, -1L);
-    return all;
-}
-
-static void ddp__share_release(ddp__engine *e, const ddp__op *op)
-{
-    const ddp__members team = ddp__team_of(e, op);
+    int open = 1;
 
     for (int i = 0; i < team.members; i++)
-        ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, -1L);
+        open &= ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, by) >= (long)DDP__OFFER_OPEN;
+    return open;
 }
 
-/* Statistics count values given and got as if they had travelled: an owner of each segment gets
- * those of the others, and gives them its sum. */
+/* Statistics count values given and got as if they had travelled: an owner of each segment gets those of the others,
+ * and gives them its sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    size_t from, to, own, floats = 0;
-    int64_t bytes;
+    const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
+    const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
-    ddp__segment(e, op, e->rank, &from, &to);
-    own = to - from;
-    for (int i = 0; i < team.members; i++) {
-        if (team.member[i] == e->rank) continue;
-        ddp__segment(e, op, team.member[i], &from, &to);
-        floats += own + (to - from);
-    }
-    bytes = (int64_t)(floats * sizeof(float));
     op->bytes += bytes;
     ddp__atomic_add(&e->stats.payload_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
@@ -22120,7 +22098,7 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way->fits != ddp__share_fits || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
+        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
             continue;
         if (!best || op->m.priority < best->m.priority ||
             (op->m.priority == best->m.priority && op->ticket < best->ticket))
@@ -22136,7 +22114,8 @@ int ddp__share_run(ddp__engine *e, double now)
     int measures;
 
     if (!op) return 0;
-    if (!ddp__share_hold(e, op)) {
+    if (!ddp__share_hold(e, op, 1)) {
+        (void)ddp__share_hold(e, op, -1);
         op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
         return 0;
     }
@@ -22145,7 +22124,7 @@ int ddp__share_run(ddp__engine *e, double now)
         if (!ddp__share_take(e, op, measures, &at, &count)) op->u.share.state = DDP__SHARE_OVER;
         else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
     }
-    ddp__share_release(e, op);
+    (void)ddp__share_hold(e, op, -1);
     if (op->u.share.state == DDP__SHARE_OVER) ddp__share_account(e, op);
     ddp__op_moves(e, op, now);
     return 1;
@@ -22155,7 +22134,7 @@ const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
     static const ddp__algorithm way = {
-        'd', "direct", NULL, 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
+        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
         ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL,
         ddp__share_arrived, ddp__share_unsent, ddp__share_is_over, ddp__share_finished};
 
@@ -22540,14 +22519,10 @@ static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp
 
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
-    ddp__fault(e, DDP_MISMATCH,
-               "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s "
-               "(%lu values): all ranks must submit in the same order",
-               (unsigned long)op->seq, e->rank,
-               op->way->does ? op->way->does
-                             : ddp__verb_does((int)op->m.verb, 0, (int)op->m.coding),
-               own, (unsigned long)op->n, op->m.peer, peer,
-               ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM, f->coding), other,
+    ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
+               "values): all ranks must submit in the same order", (unsigned long)op->seq, e->rank,
+               ddp__verb_does((int)op->m.verb, op->way->relays, (int)op->m.coding), own, (unsigned long)op->n,
+               op->m.peer, peer, ddp__verb_does(f->verb, f->type == DDP__FRAME_SUM, f->coding), other,
                (unsigned long)f->count);
 }
 
@@ -22941,26 +22916,7 @@ int ddp__receive_all(ddp__engine *e)
 }
 
 /* ==== comm/activate.c ==== [comm] */
-/* From the queue into the window: which operation begins when, and which way it goes. */
-
-const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
-{
-    static const ddp__algorithm *(*const ways[])(void) = {ddp__ring_way, ddp__full_way, ddp__share_way,
-                                                          ddp__direct_way, ddp__plain_way};
-    int i = 0;
-
-    while (!ways[i]()->fits(e, op)) i++; /* the last two fit whatever there is */
-    return ways[i]();
-}
-
-const char *ddp__algorithm_name(char letter)
-{
-    const ddp__algorithm *const ways[] = {ddp__ring_way(), ddp__full_way(), ddp__direct_way(), ddp__plain_way()};
-
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
-        if (ways[i]->letter == letter) return ways[i]->name;
-    return "none";
-}
+/* From the queue into the window: which operation begins when. */
 
 /* All there is to do for the only worker that is left, or of a group of one. */
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
@@ -23942,6 +23898,26 @@ void *ddp__engine_main(void *engine)
 /* ==== comm/engine.c ==== [comm] */
 /* An engine's memory, its opening and its closing. */
 
+/* All ways in which the values of an operation travel, in the order in which they are asked. */
+static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
+{
+    ways[0] = ddp__ring_way();
+    ways[1] = ddp__full_way();
+    ways[2] = ddp__share_way();
+    ways[3] = ddp__direct_way();
+    ways[4] = ddp__plain_way();
+}
+
+const char *ddp__algorithm_name(char letter)
+{
+    const ddp__algorithm *ways[DDP__WAYS];
+
+    ddp__ways_fill(ways);
+    for (int i = 0; i < DDP__WAYS; i++)
+        if (ways[i]->letter == letter) return ways[i]->name;
+    return "none";
+}
+
 /* A place in the one block that holds everything. */
 static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t size)
 {
@@ -24111,6 +24087,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
+    ddp__ways_fill(plan.ways);
     plan.first_due = plan.last_due = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
@@ -24163,7 +24140,7 @@ void ddp__engine_close(ddp__engine *e)
 
 /* ---- groups ---- */
 
-static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int *place;
 
@@ -24172,7 +24149,7 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, d
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
     if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", ddp__verb_name((int)m->verb), m->group);
+        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", verb, m->group);
     if (place[e->rank] < 0)
         return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
     if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
@@ -24233,22 +24210,21 @@ static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 }
 
 /* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
-static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
     const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
 
-    if (m->bytes && sums)
-        return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", ddp__verb_name((int)m->verb));
+    if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
-                         ddp__verb_name((int)m->verb));
+                         verb);
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
-        return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s",
-                         ddp__verb_name((int)m->verb), m->to ? " with a `to` of its own" : "");
+        return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
+                         m->to ? " with a `to` of its own" : "");
     if (serves && e->lanes < (int)DDP__LANES)
         return ddp__fail(err, DDP_USAGE, "%s in a context whose strategy does not serve: set "
-                         "DDP_NEEDS_SERVERS in its traits", ddp__verb_name((int)m->verb));
+                         "DDP_NEEDS_SERVERS in its traits", verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
         return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
                          m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");
@@ -24273,6 +24249,8 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
     const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER && m->verb != DDP_REDUCE_SCATTER;
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
     const int members = ddp__engine_group_size(e, m->group);
+    const char *verb = ddp__verb_name((int)m->verb);
+    ddp_status bad;
 
     if (n == SIZE_MAX)
         return ddp__fail(err, DDP_ARG, "a message of more than %lu values is too long; split it",
@@ -24285,12 +24263,11 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
     if (named && !any && (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
         return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d", m->peer,
                          e->rank, e->world);
-    DDP__TRY(ddp__message_kind(e, m, err));
-    DDP__TRY(ddp__group_check(e, m, err));
     if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members && !(m->ragged && m->group))
         return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
                          m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n, members);
-    return DDP_OK;
+    bad = ddp__message_kind(e, m, verb, err);
+    return bad ? bad : ddp__group_check(e, m, verb, err);
 }
 
 /* Room for count strips in the pool, contiguous; the first index, or -1. */
@@ -24366,7 +24343,7 @@ static void ddp__settle(ddp__engine *e)
     while (e->error.code != DDP_OK && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
 }
 
-ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
+static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
     ddp_status bad = ddp__message_check(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
@@ -24497,6 +24474,24 @@ static void ddp__drive(ddp__engine *e, long ticket)
         if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
         if (!moved) ddp__sleep(e, until);
     }
+}
+
+ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    if (m->verb == DDP_PULL) { /* two messages: its request, and what comes back */
+        ddp_message ask = *m;
+        ddp_piece p;
+        p.data = &e->nothing;
+        p.count = 1;
+        ask.verb = DDP__ASK;
+        ask.from = &p;
+        ask.from_count = 1;
+        ask.to = NULL;
+        ask.add = 0;
+        ask.received = NULL;
+        DDP__TRY(ddp__submit_one(e, &ask, NULL, err));
+    }
+    return ddp__submit_one(e, m, ticket, err);
 }
 
 ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
@@ -24968,7 +24963,7 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", NULL, 0, 0, 0, 0, ddp__handed_fits,
+    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, ddp__handed_fits,
                                        ddp__handed_begin, ddp__handed_next, NULL, NULL,
                                        ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
                                        ddp__handed_over, NULL};
@@ -39237,7 +39232,6 @@ struct ddp_ctx {
     long         posted_next;
     ddp__own_state   *kept;           /* [kepts] */
     int          kepts;
-    float        nothing;        /* 0: what a request consists of */
     ddp__engine *engine; /* NULL with one worker */
     ddp__engine *second; /* of link 1; NULL without */
     ddp__links   second_links;
@@ -39430,9 +39424,6 @@ DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
 
 /* ---- words.c: messages that are waited for ---- */
 
-/* With one worker: the scale is applied. Asks for what a pull is to bring. */
-DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
-DDP_LIB ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
 /* What is looked at before an engine has checked a message: verb, lists, link. who: begins the sentence. */
@@ -39507,6 +39498,8 @@ typedef struct ddp__walk {
 } ddp__walk;
 DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
 DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
+/* A message with one worker: its scale is applied. */
+DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
@@ -41064,6 +41057,34 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
     return n;
 }
 
+/* With one worker a sum is its own input. */
+ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
+    const ddp_piece *to = m->to ? m->to : m->from;
+    ddp__walk w;
+    float *x, *y;
+    size_t n;
+
+    if (m->verb > DDP_REDUCE_SCATTER)
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
+    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
+    memset(&w, 0, sizeof w);
+    w.from = m->from, w.from_count = m->from_count;
+    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
+    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
+        if (m->add) {
+            ddp__axpy(d, y, x, n, scale);
+            continue;
+        }
+        if (x != y && there) ddp__host_copy(&d->host, y, x, n * sizeof *y);
+        else if (x != y) memcpy(y, x, n * sizeof *y);
+        if (scale != 1 && there) ddp__scale_there(d, y, n, scale);
+        else if (scale != 1) ddp__scale(y, n, scale);
+    }
+    return DDP_OK;
+}
+
 void ddp__mean_gradients(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
@@ -41143,51 +41164,6 @@ void ddp__clip_gradients(ddp_ctx *d)
 /* ==== run/words.c ==== [run] */
 /* Messages that are waited for, and the library's own words among them. */
 
-/* A pull is two messages: its request, and what comes back. */
-ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
-{
-    ddp_message ask = *m;
-    ddp_piece p;
-
-    p.data = &d->nothing;
-    p.count = 1;
-    ask.verb = DDP__ASK;
-    ask.from = &p;
-    ask.from_count = 1;
-    ask.to = NULL;
-    ask.add = 0;
-    ask.received = NULL;
-    return ddp__engine_submit(ddp__engine_of(d, m->link), &ask, ticket, err);
-}
-
-/* With one worker a sum is its own input. */
-ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
-{
-    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
-    const ddp_piece *to = m->to ? m->to : m->from;
-    ddp__walk w;
-    float *x, *y;
-    size_t n;
-
-    if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
-    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
-    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
-        if (m->add) {
-            ddp__axpy(d, y, x, n, scale);
-            continue;
-        }
-        if (x != y && there) ddp__host_copy(&d->host, y, x, n * sizeof *y);
-        else if (x != y) memcpy(y, x, n * sizeof *y);
-        if (scale != 1 && there) ddp__scale_there(d, y, n, scale);
-        else if (scale != 1) ddp__scale(y, n, scale);
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 {
     return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
@@ -41203,7 +41179,6 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
         return ddp__stager_wait(d->stager, ticket, err);
     }
     DDP__TRY(ddp__post_flush(d, err));
-    if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, &ticket, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
 }
 
@@ -43045,12 +43020,12 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
     int i;
 
     if (n > c->room) {
-        if (c->data) DDP_FREE((void *)c->data);
-        if (c->count) DDP_FREE(c->count);
-        c->data = (float **)ddp__calloc((size_t)n, sizeof *c->data);
-        c->count = (size_t *)ddp__calloc((size_t)n, sizeof *c->count);
-        c->room = c->data && c->count ? n : 0;
-        if (!c->room) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
+        size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
+        if (data) c->data = data;
+        if (count) c->count = count;
+        if (data && count) c->room = n;
+        else return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
     }
     *total = 0;
     c->arrays = n;
@@ -43230,7 +43205,6 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
 {
     *ticket = -1;
     if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, ticket, err));
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
     if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
     if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);
@@ -47879,10 +47853,10 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>", x,
                       DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals, v * step);
     }
-    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid "
-                  "label\" x=\"%d\" y=\"%d\">$</text><text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT,
-                  DDP__CHART_TOP, DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2,
-                  DDP__CHART_H - 6, c->x_label, c->y_label);
+    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
+                     "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
+                  DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
+                  c->x_label, c->y_label);
 }
 
 /* One path; *end_y is where it stops. A long series is thinned to about a thousand points. */
@@ -47921,9 +47895,9 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/><text class=\"name "
-                      "s%d\" x=\"%d\" y=\"@1\">$</text>", s->style, DDP__CHART_RIGHT + 8, y, s->style,
-                      DDP__CHART_RIGHT + 31, y + 4, s->name);
+        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/>"
+                         "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
+                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4, s->name);
     }
 }
 
@@ -48096,10 +48070,8 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
 
     for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
         double x = ddp__swim_x(m, m->begin + v * step / 1e3);
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/>"
-                         "<text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>",
-                      x, DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step,
-                      v > 0 ? "" : " ms");
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
+                      DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step, v > 0 ? "" : " ms");
     }
 }
 
@@ -48335,19 +48307,20 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
         return NULL;
     }
-    j = ddp_jsonl_stream(NULL, err);
-    if (j && ddp__file_begin(&j->file, path, err)) {
+    if (!(j = ddp_jsonl_stream(NULL, err))) return NULL;
+    if (ddp__file_begin(&j->file, path, err)) {
         DDP_FREE(j);
         return NULL;
     }
-    if (!j) return NULL;
     j->stream = j->file.f;
     setvbuf(j->stream, NULL, _IONBF, 0); /* a reader of the growing file sees whole lines */
     return j;
 }
 
-static void ddp__jsonl_free(ddp_jsonl *j)
+void ddp_jsonl_abandon(ddp_jsonl *j)
 {
+    if (!j) return;
+    if (j->file.f) ddp__file_drop(&j->file);
     ddp__text_free(&j->line);
     DDP_FREE(j);
 }
@@ -48359,20 +48332,13 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
-    if (status == DDP_OK && j->file.f) status = ddp__file_end(&j->file, err);
-    else {
-        if (j->file.f) ddp__file_drop(&j->file);
-        if (status != DDP_OK && err) *err = j->error;
+    if (status != DDP_OK && err) *err = j->error;
+    if (status == DDP_OK && j->file.f) {
+        status = ddp__file_end(&j->file, err);
+        j->file.f = NULL;
     }
-    ddp__jsonl_free(j);
+    ddp_jsonl_abandon(j);
     return status;
-}
-
-void ddp_jsonl_abandon(ddp_jsonl *j)
-{
-    if (!j) return;
-    if (j->file.f) ddp__file_drop(&j->file);
-    ddp__jsonl_free(j);
 }
 
 /* What stands before a member: a comma, and its key where it is one of an object. 0 = drop it. */
@@ -48391,8 +48357,8 @@ static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 static void ddp__jsonl_nest(ddp_jsonl *j, char opener, char closer)
 {
     if (j->depth == DDP__JSONL_DEPTH) {
-        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep",
-                  ddp__jsonl_name(j), DDP__JSONL_DEPTH - 1);
+        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep", ddp__jsonl_name(j),
+                  DDP__JSONL_DEPTH - 1);
         return;
     }
     ddp__text_add(&j->line, &opener, 1);
@@ -48812,9 +48778,8 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
     else if (last)
-        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank,
-                last->sequence, last->what, last->step,
-                last->state == DDP__PM_DONE ? "finished" : "not finished");
+        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence, last->what,
+                last->step, last->state == DDP__PM_DONE ? "finished" : "not finished");
     else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
 }
 
@@ -48867,9 +48832,7 @@ static int ddp__pm_pairs(const ddp__pm *pm)
                       peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
             if (met || !peer->present) continue;
             found = 1;
-            fprintf(pm->out,
-                    "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never "
-                    "submitted\n",
+            fprintf(pm->out, "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n",
                     r, o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
         }
     return found;
@@ -49356,9 +49319,8 @@ static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const dd
 static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 {
     if (d->layer_count < 1) return;
-    ddp__text_addf(t,
-                   "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
-                   "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
+    ddp__text_addf(t, "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
+                      "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_of && d->runs[i].period > 0)
             ddp__add_page(t, "<th>$: step of %d</th>", d->runs[i].strategy, d->runs[i].period);

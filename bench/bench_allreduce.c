@@ -23,7 +23,7 @@ typedef struct bench {
     int  alone; /* this process is one rank: each prints; else rank 0 does for all */
 } bench;
 
-/* Value i of a rank: in -1..1, no two ranks alike. */
+/* Value i of a rank: in -1..1, no two ranks the same. */
 static float bench_value(int rank, size_t i)
 {
     uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)(rank + 1) * 2246822519u);

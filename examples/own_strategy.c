@@ -15,26 +15,19 @@ typedef struct pairs {      /* one for each worker: zero at first, freed by the 
     long      sent[MOST], received[MOST];
 } pairs;
 
-/* All workers draw the same lots, and so agree without a word. With an odd number one stays alone. */
+/* All workers draw the same lot, and so agree without a word: two meet whose ranks add up to it. */
 static int draw_peer(uint64_t seed, long step, int world, int rank)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)step);
-    int lot[MOST] = {0}, place = 0;
-
-    for (int i = 0; i < world; i++) { /* shuffled: the first two meet, the next two, ... */
-        int j = (int)ddp_rng_below(&r, (uint64_t)i + 1);
-        lot[i] = lot[j];
-        lot[j] = i;
-    }
-    while (lot[place] != rank) place++;
-    return (place ^ 1) < world ? lot[place ^ 1] : -1;
+    int peer = ((int)ddp_rng_below(&r, (uint64_t)world) - rank + world) % world;
+    if (peer != rank) return peer;
+    return world % 2 ? -1 : (rank + world / 2) % world; /* one is left; or two, who meet */
 }
 
 static int start(ddp_ctx *d, void *self) /* the layers are known */
 {
     pairs *p = (pairs *)self;
-
-    if (ddp_layers(d) > MOST || ddp_world(d) > MOST) return ddp_complain(d, DDP_ARG, "over %d layers or workers", MOST);
+    if (ddp_layers(d) > MOST) return ddp_complain(d, DDP_ARG, "more than %d layers", MOST);
     for (int l = 0, n; l < ddp_layers(d); l++) {
         const ddp_piece *mine = ddp_parameters_of(d, l, &n);
         while (n-- > 0) p->theirs[l].count += mine++->count;
@@ -49,13 +42,14 @@ static int backward_end(ddp_ctx *d, void *self, int layer)
 {
     pairs *p = (pairs *)self;
     const ddp_config *c = ddp_settings(d);
-    ddp_message send = {.verb = DDP_SEND, .layer = layer, .step = ddp_step(d)}, receive = send;
-
+    ddp_message send, receive;
     if (ddp_update_layer(d, layer, NULL)) return DDP_FAILED; /* ddp_last_error says why */
     p->peer = (ddp_step(d) + 1) % c->period ? -1 : draw_peer(c->seed, ddp_step(d), ddp_world(d), ddp_rank(d));
     if (p->peer < 0) return 0;
-    send.peer = receive.peer = p->peer;
-    send.from = ddp_parameters_of(d, layer, &send.from_count);
+    memset(&send, 0, sizeof send);
+    send.peer = p->peer, send.layer = layer, send.step = ddp_step(d);
+    receive = send;
+    send.verb = DDP_SEND, send.from = ddp_parameters_of(d, layer, &send.from_count);
     receive.verb = DDP_RECEIVE, receive.from = &p->theirs[layer], receive.from_count = 1;
     return ddp_post(d, &send, &p->sent[layer]) || ddp_post(d, &receive, &p->received[layer]);
 }
@@ -65,7 +59,6 @@ static int step_end(ddp_ctx *d, void *self, int forward)
 {
     pairs *p = (pairs *)self;
     int bad = 0;
-
     (void)forward;
     for (int l = ddp_layers(d) - 1, n; p->peer >= 0 && !bad && l >= 0; l--) {
         const float *theirs = p->theirs[l].data;
@@ -76,19 +69,22 @@ static int step_end(ddp_ctx *d, void *self, int forward)
     return bad;
 }
 
-static const ddp_strategy_ops pair_averaging = {
-    .name = "pairs", .averages = DDP_AVERAGES_PARAMETERS, .traits = DDP_WITH_DEVICE, .self_bytes = sizeof(pairs),
-    .start = start, .backward_end = backward_end, .step_end = step_end};
+static void pair_averaging(ddp_strategy_ops *s) /* which is all zero */
+{
+    s->name = "pairs", s->averages = DDP_AVERAGES_PARAMETERS, s->traits = DDP_WITH_DEVICE;
+    s->self_bytes = sizeof(pairs), s->start = start, s->backward_end = backward_end, s->step_end = step_end;
+}
 
 static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under every strategy */
 {
     ddp_graph *g = ddp_graph_new(d);
-    ddp_mlp_config shape = {.batch = BATCH, .inputs = 2, .hidden = {32, 32}, .classes = 2};
+    ddp_mlp_config shape;
+    memset(&shape, 0, sizeof shape);
+    shape.batch = BATCH, shape.inputs = 2, shape.hidden[0] = shape.hidden[1] = 32, shape.classes = 2;
     ddp_node *loss = ddp_mlp(g, &shape, NULL);
     ddp_rng r = ddp_rng_seed(1, (uint64_t)ddp_rank(d)); /* every worker its own data */
     int bad = ddp_graph_build(g) || ddp_set_optimizer(d, (const ddp_optimizer *)user);
     uint64_t hash[2] = {0, 0};
-
     for (int step = 0; !bad && step < STEPS; step++) {
         float *x = (float *)ddp_data(g, "inputs");
         int32_t *y = (int32_t *)ddp_data(g, "labels");
@@ -103,15 +99,17 @@ static int train(ddp_ctx *d, void *user) /* an ordinary loop, the same under eve
             hash[after] = ddp_hash_floats(hash[after], w, n);
         }
     if (!bad) printf("rank %d  parameters %016" PRIx64 "  synced %016" PRIx64 "\n", ddp_rank(d), hash[0], hash[1]);
-    return bad ? (int)ddp_last_error(d)->code : 0;
+    return bad;
 }
 
 int main(int argc, char **argv)
 {
+    static ddp_strategy_ops s;
+    static ddp_config cfg;
     ddp_optimizer sgd = ddp_sgd(0.05f, 0.9f);
-    ddp_config cfg = {.own_strategy = &pair_averaging, .world = WORKERS, .transport = argc > 1 ? DDP_THREADS : DDP_TCP};
     ddp_error err;
-
+    pair_averaging(&s);
+    cfg.own_strategy = &s, cfg.world = WORKERS, cfg.transport = argc > 1 ? DDP_THREADS : DDP_TCP;
     if (argc > 1 && strcmp(argv[1], "threads"))
         return printf("usage: own_strategy [threads]\n"), strcmp(argv[1], "--help") ? 2 : 0;
     if (ddp_launch(&cfg, train, &sgd, &err)) fprintf(stderr, "own_strategy: %s\n", err.msg);

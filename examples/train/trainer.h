@@ -44,8 +44,7 @@ static ddp_status prepare(program *p, ddp_error *err)
         t->result->eval = (training_eval *)training_share((size_t)evals * sizeof(training_eval));
     }
     if (t->result && t->result->sample && t->result->eval) return DDP_OK;
-    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and "
-           "--resume", p->steps);
+    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and --resume", p->steps);
     return err->code = DDP_MEMORY;
 }
 
@@ -91,8 +90,7 @@ static ddp_status run(program *p, ddp_error *err)
     }
     /* of ranks that were started one by one, rank 0 has the results */
     if (s == DDP_OK && p->t.result->complete) return finish(p, err);
-    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2)
-        write_failure(p, err);
+    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2) write_failure(p, err);
     return s;
 }
 

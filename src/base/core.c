@@ -219,7 +219,7 @@ uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1.0p-53; }
 
 /* libm's log and cos are not bit-equal on all platforms; twelve uniforms minus six need only
- * additions, which IEEE rounds alike everywhere. Mean 0, variance 1, tails end at 6. */
+ * additions, which IEEE rounds the same way everywhere. Mean 0, variance 1, tails end at 6. */
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;

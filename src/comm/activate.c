@@ -1,24 +1,5 @@
-/* From the queue into the window: which operation begins when, and which way it goes. */
+/* From the queue into the window: which operation begins when. */
 #include "comm/state.h"
-
-const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
-{
-    static const ddp__algorithm *(*const ways[])(void) = {ddp__ring_way, ddp__full_way, ddp__share_way,
-                                                          ddp__direct_way, ddp__plain_way};
-    int i = 0;
-
-    while (!ways[i]()->fits(e, op)) i++; /* the last two fit whatever there is */
-    return ways[i]();
-}
-
-const char *ddp__algorithm_name(char letter)
-{
-    const ddp__algorithm *const ways[] = {ddp__ring_way(), ddp__full_way(), ddp__direct_way(), ddp__plain_way()};
-
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
-        if (ways[i]->letter == letter) return ways[i]->name;
-    return "none";
-}
 
 /* All there is to do for the only worker that is left, or of a group of one. */
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
@@ -123,7 +104,7 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* Whoever came first becomes the peer of a receive that names none; the message says how much of a
+/* The rank that came first becomes the peer of a receive that names none; the message says how much of a
  * serve it is. 0: nobody has come, or it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {

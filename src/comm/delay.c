@@ -46,7 +46,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
     if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
     e->stalled = ddp__link_stalled(&e->link, now);
-    /* what this rank did not read for want of room is no silence, what the stall keeps away is */
+    /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
     next = ddp__link_turns(&e->link, now);
@@ -67,7 +67,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
 /* When the frame just read from a peer would have been read, had neither side been late. The quickest frame tells
  * what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without this the
- * emulated downlink would stand still whenever a thread oversleeps. */
+ * emulated downlink would stop whenever a thread oversleeps. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;

@@ -205,7 +205,7 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 const ddp__algorithm *ddp__direct_way(void)
 {
     static const ddp__algorithm way = {
-        'd', "direct", NULL, 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
+        'd', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
         ddp__direct_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
         ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
 
@@ -215,7 +215,7 @@ const ddp__algorithm *ddp__direct_way(void)
 const ddp__algorithm *ddp__full_way(void)
 {
     static const ddp__algorithm way = {
-        'f', "full", NULL, 1u << DDP__FRAME_PART, 1, 1, 0,
+        'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0,
         ddp__full_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
         ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
 

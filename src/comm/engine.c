@@ -1,6 +1,26 @@
 /* An engine's memory, its opening and its closing. */
 #include "comm/state.h"
 
+/* All ways in which the values of an operation travel, in the order in which they are asked. */
+static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
+{
+    ways[0] = ddp__ring_way();
+    ways[1] = ddp__full_way();
+    ways[2] = ddp__share_way();
+    ways[3] = ddp__direct_way();
+    ways[4] = ddp__plain_way();
+}
+
+const char *ddp__algorithm_name(char letter)
+{
+    const ddp__algorithm *ways[DDP__WAYS];
+
+    ddp__ways_fill(ways);
+    for (int i = 0; i < DDP__WAYS; i++)
+        if (ways[i]->letter == letter) return ways[i]->name;
+    return "none";
+}
+
 /* A place in the one block that holds everything. */
 static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t size)
 {
@@ -170,12 +190,13 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
+    ddp__ways_fill(plan.ways);
     plan.first_due = plan.last_due = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
     if (!block)
-        return ddp__fail(err, DDP_MEMORY, "the network engine needs %lu bytes and got none",
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the network engine needs %lu bytes",
                          (unsigned long)plan.block_bytes);
     (void)ddp__engine_layout(&plan, block);
     e = (ddp__engine *)(void *)block;

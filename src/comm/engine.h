@@ -1,4 +1,4 @@
-/* The comm worker: one thread per context that owns the wire and runs the send queue. Everything that
+/* The comm thread: one thread per context that owns the wire and runs the send queue. Everything that
  * travels is one kind of message here; strategies never see a socket. */
 #ifndef DDP_COMM_ENGINE_H
 #define DDP_COMM_ENGINE_H
@@ -106,7 +106,7 @@ DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_err
  * same order, those included that they are not in; the n-th collective of a group meets the n-th of its other
  * members, whatever the world and other groups do meanwhile. Not with a membership (DDP_UNSUPPORTED). At most 63. */
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
-/* Its ranks; 1 where it is none. */
+/* Its ranks; 1 where there is no such group. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);

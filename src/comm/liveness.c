@@ -182,7 +182,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
     if (e->look_by > 0 && late > beat + 1) {
         /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
          * read before anybody is judged. */
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process stood still for %.1f s", e->rank, late);
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
         return e->look_by = now + beat / 5;
     }
 

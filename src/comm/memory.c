@@ -181,7 +181,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
 
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
         status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
@@ -239,18 +239,12 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
     return h;
 }
 
-/* Chunks are numbered through the segments, each segment beginning a new one. */
+/* Chunks begin again with each segment of an all-reduce: no two of them have the same number. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    size_t from, to, per;
-    int of;
+    const int sums = op->m.verb == DDP_ALL_REDUCE;
 
-    if (op->m.verb != DDP_ALL_REDUCE || op->way->whole) return offset / e->chunk;
-    per = (op->n / (size_t)team.members + 1 + e->chunk - 1) / e->chunk;
-    of = ddp__segment_of(e, op, offset);
-    ddp__segment(e, op, of, &from, &to);
-    return (size_t)team.place[of] * per + (offset - from) / e->chunk;
+    return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
 /* Hashes are of what was sent or summed: a result elsewhere changes nothing of that. */
@@ -284,10 +278,9 @@ void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
     char layer[64];
 
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE,
-               "%s was written while it was being %s (step %ld): do not touch parameters "
-               "between ddp_backward_end and ddp_forward_begin / ddp_step_end",
-               layer, op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
+               "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
+               op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
 }
 
 int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)

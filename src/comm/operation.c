@@ -8,10 +8,8 @@ const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t r
 
     if (name && name[0]) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
-    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers"
-                             : layer == DDP__BARRIER ? "a barrier"
-                             : layer == DDP__OWN_WORD ? "the library's own data"
-                                                       : "a plain buffer");
+    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
+                             : layer == DDP__OWN_WORD ? "the library's own data" : "a plain buffer");
     return buf;
 }
 
@@ -111,6 +109,14 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 }
 
 /* ---- values ---- */
+
+const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
+{
+    int i = 0;
+
+    while (!e->ways[i]->fits(e, op)) i++; /* the last two fit whatever there is */
+    return e->ways[i];
+}
 
 int ddp__sums(const ddp__op *op)
 {
@@ -256,7 +262,7 @@ void ddp__op_release(ddp__engine *e, ddp__op *op)
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;
-    if (op->note_s > e->cfg.note_s) { /* a line said that it stands still */
+    if (op->note_s > e->cfg.note_s) { /* a line said that it does not move */
         char text[128];
         op->note_s = e->cfg.note_s;
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,

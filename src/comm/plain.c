@@ -86,7 +86,7 @@ static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
 const ddp__algorithm *ddp__plain_way(void)
 {
     static const ddp__algorithm way = {
-        'p', "plain", NULL, 1u << DDP__FRAME_DATA, 0, 0, 0,
+        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0,
         ddp__plain_fits, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL, NULL, ddp__plain_arrived,
         ddp__plain_unsent, ddp__plain_over, NULL};
 

@@ -259,7 +259,7 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 const ddp__algorithm *ddp__ring_way(void)
 {
     static const ddp__algorithm way = {
-        'r', "ring", "averages by ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1,
+        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1,
         ddp__ring_fits, ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived,
         ddp__ring_unsent, ddp__ring_over, NULL};
 

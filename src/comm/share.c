@@ -211,43 +211,24 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     return 1;
 }
 
-/* Nobody frees what is held; 0 if somebody has shut his offer: then nothing is held. */
-static int ddp__share_hold(ddp__engine *e, const ddp__op *op)
+/* 1: nobody frees what all offer, until by = -1. 0 if somebody has shut his offer. */
+static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
-    int held = 0, all = 1;
-
-    while (all && held < team.members)
-        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >= (long)DDP__OFFER_OPEN;
-    while (!all && held > 0)
-        ddp__atomic_add(&ddp__offered(e, op, team.member[--held])->users, -1L);
-    return all;
-}
-
-static void ddp__share_release(ddp__engine *e, const ddp__op *op)
-{
-    const ddp__members team = ddp__team_of(e, op);
+    int open = 1;
 
     for (int i = 0; i < team.members; i++)
-        ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, -1L);
+        open &= ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, by) >= (long)DDP__OFFER_OPEN;
+    return open;
 }
 
-/* Statistics count values given and got as if they had travelled: an owner of each segment gets
- * those of the others, and gives them its sum. */
+/* Statistics count values given and got as if they had travelled: an owner of each segment gets those of the others,
+ * and gives them its sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    size_t from, to, own, floats = 0;
-    int64_t bytes;
+    const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
+    const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
-    ddp__segment(e, op, e->rank, &from, &to);
-    own = to - from;
-    for (int i = 0; i < team.members; i++) {
-        if (team.member[i] == e->rank) continue;
-        ddp__segment(e, op, team.member[i], &from, &to);
-        floats += own + (to - from);
-    }
-    bytes = (int64_t)(floats * sizeof(float));
     op->bytes += bytes;
     ddp__atomic_add(&e->stats.payload_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
@@ -261,7 +242,7 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way->fits != ddp__share_fits || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
+        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
             continue;
         if (!best || op->m.priority < best->m.priority ||
             (op->m.priority == best->m.priority && op->ticket < best->ticket))
@@ -277,7 +258,8 @@ int ddp__share_run(ddp__engine *e, double now)
     int measures;
 
     if (!op) return 0;
-    if (!ddp__share_hold(e, op)) {
+    if (!ddp__share_hold(e, op, 1)) {
+        (void)ddp__share_hold(e, op, -1);
         op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
         return 0;
     }
@@ -286,7 +268,7 @@ int ddp__share_run(ddp__engine *e, double now)
         if (!ddp__share_take(e, op, measures, &at, &count)) op->u.share.state = DDP__SHARE_OVER;
         else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
     }
-    ddp__share_release(e, op);
+    (void)ddp__share_hold(e, op, -1);
     if (op->u.share.state == DDP__SHARE_OVER) ddp__share_account(e, op);
     ddp__op_moves(e, op, now);
     return 1;
@@ -296,7 +278,7 @@ const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
     static const ddp__algorithm way = {
-        'd', "direct", NULL, 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
+        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
         ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL,
         ddp__share_arrived, ddp__share_unsent, ddp__share_is_over, ddp__share_finished};
 

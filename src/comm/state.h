@@ -7,8 +7,8 @@
 #include "base/tools.h"
 #include "comm/engine.h"
 #include "comm/frame.h"
-#include "emulate/shape.h"
-#include "wire/offer.h"
+#include "emulate/links.h"
+#include "wire/wire.h"
 
 /* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing else. */
 enum {
@@ -181,7 +181,6 @@ typedef struct ddp__members {
 typedef struct ddp__algorithm {
     char        letter;
     const char *name;
-    const char *does;  /* "averages by ring", for the sentence about ranks that do not agree; or NULL */
     unsigned    types; /* of the frames that peers send: 1 << DDP__FRAME_PART, ... */
     int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
@@ -208,6 +207,8 @@ typedef struct ddp__algorithm {
     /* Complete, or given up: nobody touches its memory from here on. May be NULL. */
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
+
+enum { DDP__WAYS = 5 };
 
 /* What an engine asks of a membership, where a lost peer is no error. All but fits and queued is the comm thread's. */
 typedef struct ddp__membership {
@@ -250,6 +251,7 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
+    const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
     double             slowest;       /* emulated rate anywhere, on all ranks; 0 = all unlimited */
@@ -318,12 +320,13 @@ struct ddp__engine {
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked;        /* the comm thread leaves the engine to whoever drives it, */
+    int                parked;        /* the comm thread leaves the engine to the caller that drives it, */
     double             park_until;    /* until then */
     int                driven;        /* a caller moves the bytes */
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
+    float              nothing;       /* 0: what the request of a pull consists of */
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
@@ -350,6 +353,7 @@ DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
 DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
 /* 1 if a collective's number was given out before. */
 DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
+DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
 /* All-reduce or reduce-scatter. */
 DDP_LIB int  ddp__sums(const ddp__op *op);
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
@@ -364,7 +368,7 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Since when an operation stands still. */
+/* Since when an operation has not moved. */
 DDP_LIB double ddp__still_since(const ddp__op *op);
 /* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
  * comm thread's round. */
@@ -445,7 +449,7 @@ DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
 DDP_LIB int  ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
 DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
 
-/* ---- the algorithms, the sizes up to or from which they are taken, and the choice among them (activate.c) ---- */
+/* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(void);
 DDP_LIB const ddp__algorithm *ddp__full_way(void);
@@ -456,7 +460,6 @@ DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
 /* Adds up a few chunks; 1 if it did. */
 DDP_LIB int    ddp__share_run(ddp__engine *e, double now);
-DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
 
 /* ---- liveness.c ---- */
 /* Whether a peer has not begun an operation of this rank, as far as is known here. */

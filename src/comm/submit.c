@@ -3,7 +3,7 @@
 
 /* ---- groups ---- */
 
-static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int *place;
 
@@ -12,7 +12,7 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, d
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
     if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", ddp__verb_name((int)m->verb), m->group);
+        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", verb, m->group);
     if (place[e->rank] < 0)
         return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
     if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
@@ -26,8 +26,8 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks rise from 0 to %d at most", ranks[i],
-                             i, e->world - 1);
+            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
+                             ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
@@ -73,22 +73,21 @@ static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 }
 
 /* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
-static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
     const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
 
-    if (m->bytes && sums)
-        return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", ddp__verb_name((int)m->verb));
+    if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
-                         ddp__verb_name((int)m->verb));
+                         verb);
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
-        return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s",
-                         ddp__verb_name((int)m->verb), m->to ? " with a `to` of its own" : "");
+        return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
+                         m->to ? " with a `to` of its own" : "");
     if (serves && e->lanes < (int)DDP__LANES)
         return ddp__fail(err, DDP_USAGE, "%s in a context whose strategy does not serve: set "
-                         "DDP_NEEDS_SERVERS in its traits", ddp__verb_name((int)m->verb));
+                         "DDP_NEEDS_SERVERS in its traits", verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
         return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
                          m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");
@@ -113,6 +112,8 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
     const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER && m->verb != DDP_REDUCE_SCATTER;
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
     const int members = ddp__engine_group_size(e, m->group);
+    const char *verb = ddp__verb_name((int)m->verb);
+    ddp_status bad;
 
     if (n == SIZE_MAX)
         return ddp__fail(err, DDP_ARG, "a message of more than %lu values is too long; split it",
@@ -125,12 +126,11 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
     if (named && !any && (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
         return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d", m->peer,
                          e->rank, e->world);
-    DDP__TRY(ddp__message_kind(e, m, err));
-    DDP__TRY(ddp__group_check(e, m, err));
     if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members && !(m->ragged && m->group))
         return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
                          m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n, members);
-    return DDP_OK;
+    bad = ddp__message_kind(e, m, verb, err);
+    return bad ? bad : ddp__group_check(e, m, verb, err);
 }
 
 /* Room for count strips in the pool, contiguous; the first index, or -1. */
@@ -206,7 +206,7 @@ static void ddp__settle(ddp__engine *e)
     while (e->error.code != DDP_OK && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
 }
 
-ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
+static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
     ddp_status bad = ddp__message_check(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
@@ -337,6 +337,24 @@ static void ddp__drive(ddp__engine *e, long ticket)
         if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
         if (!moved) ddp__sleep(e, until);
     }
+}
+
+ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    if (m->verb == DDP_PULL) { /* two messages: its request, and what comes back */
+        ddp_message ask = *m;
+        ddp_piece p;
+        p.data = &e->nothing;
+        p.count = 1;
+        ask.verb = DDP__ASK;
+        ask.from = &p;
+        ask.from_count = 1;
+        ask.to = NULL;
+        ask.add = 0;
+        ask.received = NULL;
+        DDP__TRY(ddp__submit_one(e, &ask, NULL, err));
+    }
+    return ddp__submit_one(e, m, ticket, err);
 }
 
 ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)

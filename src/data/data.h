@@ -31,7 +31,7 @@ DDP_API void        ddp_tokens_close(ddp_tokens *t);
 /* ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
  * ddp_tokens_vocabulary - one more than the largest token.
  * ddp_tokens_byte - the byte behind a token, for writing samples; -1 if the file held token
- * numbers, or the token is none of the stream's. */
+ * numbers, or the token is not one of the stream's. */
 DDP_API long    ddp_tokens_count(const ddp_tokens *t);
 DDP_API long    ddp_tokens_vocabulary(const ddp_tokens *t);
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);

@@ -145,7 +145,7 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
     if (classes != 10 && classes != 100)
         return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
     if (n == 0 || n % record)
-        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are no whole number of CIFAR-%d records of %zu: record %zu "
+        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu "
                          "has only %zu; is it cut off?", name, n, classes, record, n / record, n % record);
     m->channels = 3;
     m->height = m->width = 32;

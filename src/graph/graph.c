@@ -283,7 +283,7 @@ static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char 
     else snprintf(text, size, "operator %.60s outside layers", op);
 }
 
-/* What the shape rule filled must be executable, whoever wrote the rule. */
+/* What the shape rule filled must be executable, also where the rule is a program's own. */
 static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
 {
     int i;

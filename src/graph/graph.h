@@ -167,7 +167,7 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
  *
  * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
- * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' likewise.
  *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
  *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
  *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
@@ -230,7 +230,7 @@ DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it lies on the host
  * all the same: each pass takes it to the device; ddp_value and ddp_output copy from there and wait for it.
- * ddp_value - the scalar of a node after forward, NAN where it is none.
+ * ddp_value - the scalar of a node after forward, NAN where it is not a scalar.
  * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
  * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
  * a segment of ddp_recompute_begin dropped; scalars it never drops. */
@@ -240,7 +240,7 @@ DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
 /* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
  * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a layer's parameters,
- * backward_end. Gradients are added to; whoever consumes them zeroes them (the context, or ddp_zero_gradients without
+ * backward_end. Gradients are added to; the consumer zeroes them (the context, or ddp_zero_gradients without
  * one). ddp_evaluate - forward without hooks, with dropout off and with the running statistics, which it leaves alone.
  * Each returns 0 or the first error. */
 DDP_API int  ddp_forward(ddp_graph *g);

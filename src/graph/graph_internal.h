@@ -34,7 +34,7 @@ struct ddp_node {
 
 /* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
  * its users. So in forward a layer is first needed at node first, and in backward it is complete
- * after node first, whoever else used its parameters. */
+ * after node first, whatever else used its parameters. */
 typedef struct ddp__graph_layer {
     char    *name;
     uint64_t name_hash; /* of the final name */

@@ -40,8 +40,8 @@ DDP_LIB const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 DDP_LIB ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                                   ddp__json_kind kind, const ddp__json **out, ddp_error *err);
 
-/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is none
- * (overlong forms, surrogates and values above U+10FFFF are none). */
+/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is not one
+ * (overlong forms, surrogates and values above U+10FFFF are not one). */
 DDP_LIB int ddp__utf8_length(const unsigned char *p, size_t left);
 
 /* Appends s in quotes, escaped; bytes that are no UTF-8 become U+FFFD. NULL gives null. */

@@ -145,7 +145,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
     DDP__TRY(ddp__st_shape(s, t, shape, err));
     if (offsets->count != 2 || !ddp__st_whole(offsets->first, &begin) ||
         !ddp__st_whole(offsets->first->next, &end) || begin > end)
-        return ddp__st_bad(s, t, err, "has data_offsets that are no pair of a begin and an end");
+        return ddp__st_bad(s, t, err, "has data_offsets that are not a pair of a begin and an end");
     if (end - begin != t->bytes)
         return ddp__st_bad(s, t, err, "takes %" PRIu64 " bytes by its shape, but data_offsets give "
                            "it %" PRIu64, t->bytes, end - begin);
@@ -200,7 +200,8 @@ static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n,
     const ddp__json *v;
 
     if (n == 0 || *text != '{')
-        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is no JSON object: this is no safetensors file", s->name);
+        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
+                         "safetensors file", s->name);
     s->header = ddp__json_parse(s->name, text, n, err);
     if (!s->header) return err ? err->code : DDP_FORMAT;
     s->tensor = (ddp_safetensor *)ddp__calloc((size_t)s->header->count, sizeof *s->tensor);
@@ -227,7 +228,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
     int k;
 
     if (size < 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are no safetensors file: is "
+        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
     for (k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)

@@ -324,7 +324,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
         }
         w = ddp__weight_named(s, name);
         if (!w)
-            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is none of the %d of this "
+            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this "
                              "model", path, t->name, s->count);
         DDP__TRY(ddp__weight_match(path, w, t, err));
     }

@@ -261,7 +261,7 @@ static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels,
 static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
 {
     if (!ddp__parts_of(ddp__resnet_blocks, c->depth))
-        ddp__fail(err, DDP_ARG, "resnet: there is none of depth %d: take 18, 34, 50, 101 or 152", c->depth);
+        ddp__fail(err, DDP_ARG, "resnet: there is no ResNet of depth %d: take 18, 34, 50, 101 or 152", c->depth);
     else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
         ddp__fail(err, DDP_ARG, "resnet: batch %ld and size %ld must be at least 1, channels %ld "
                   "at least 0, classes %ld at least 2", c->batch, c->size, c->channels, c->classes);
@@ -342,7 +342,7 @@ ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits
 static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
 {
     if (!ddp__parts_of(ddp__vgg_convs, c->depth))
-        ddp__fail(err, DDP_ARG, "vgg: there is none of depth %d: take 11, 13, 16 or 19", c->depth);
+        ddp__fail(err, DDP_ARG, "vgg: there is no VGG of depth %d: take 11, 13, 16 or 19", c->depth);
     else if (c->size < 32)
         ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "
                   "times, so the size must be at least 32", c->size, c->size);

@@ -45,7 +45,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round every element alike: they only
+/* count is a multiple of the vector's length. Wider vectors round every element the same way: they only
  * need fewer instructions, so that memory is what the rule waits for. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                                            \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                               \
@@ -226,14 +226,6 @@ float ddp__clip_factor(double sum_squares, double max_norm)
     double factor = max_norm / (sqrt(sum_squares) + 1e-6);
 
     return factor > 1 ? 1 : (float)factor;
-}
-
-void ddp__scale(float *x, size_t n, float s)
-{
-    size_t i;
-
-    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
-    for (; i < n; i++) x[i] *= s;
 }
 
 /* ---- learning rate ---- */

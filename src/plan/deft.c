@@ -58,7 +58,6 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
 {
     double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
     int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
-
     if (d->way.coarse) f = b = f + b;
     rule[2] = f > b ? f : b;
     rule[1] = f < b ? f : b;
@@ -117,9 +116,7 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
         d->forward += p->forward_s ? p->forward_s[i] : 0;
         sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
     }
-    if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
+    DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
     d->ready = ddp__doubles(&d->room, N);
@@ -222,7 +219,6 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     ddp__deft_way way;
     ddp_delayed_plan best;
     int may_join;
-
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&best, 0, sizeof best);
@@ -255,12 +251,7 @@ void ddp_delayed_plan_free(ddp_delayed_plan *plan)
 
 static const char *const ddp__selects[] = {"release", "release", "paper", NULL};
 
-const char *ddp_delayed_select_name(ddp_delayed_select select) { return ddp__name_of(ddp__selects, (int)select); }
-
-ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
-{
-    return ddp__named(ddp__selects, 1, "selection", name, out, err);
-}
+DDP__NAMES(ddp_delayed_select, ddp__selects, 1, "selection")
 
 /* ---- the Preserver ---- */
 

@@ -44,7 +44,7 @@ typedef struct ddp_delayed_step {
     int    first_send, sends;
 } ddp_delayed_step;
 
-/* A plan: `warmup` iterations from nothing pending, then `period` iterations for ever. Owned by whoever called
+/* A plan: `warmup` iterations from nothing pending, then `period` iterations forever. Owned by the caller of
  * ddp_plan_delayed; freed by ddp_delayed_plan_free. */
 typedef struct ddp_delayed_plan {
     int               buckets, parts;

@@ -90,7 +90,7 @@ static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *bus
 }
 
 /* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state decides what happens
- * next, so the iterations since its first appearance repeat for ever. */
+ * next, so the iterations since its first appearance repeat forever. */
 
 /* Iterations that may pass before a state must have come back. */
 #define DDP__DEFT_ITERATIONS 4096

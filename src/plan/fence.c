@@ -8,12 +8,7 @@ enum { DDP__FENCE_ROUNDS = 8 };
 
 static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
-const char *ddp_fence_solver_name(ddp_fence_solver solver) { return ddp__name_of(ddp__fence_solvers, (int)solver); }
-
-ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__fence_solvers, 1, "solver", name, out, err);
-}
+DDP__NAMES(ddp_fence_solver, ddp__fence_solvers, 1, "solver")
 
 void ddp_fence_plan_free(ddp_fence_plan *plan)
 {
@@ -25,8 +20,6 @@ void ddp_fence_plan_free(ddp_fence_plan *plan)
     ddp_workload_free(&plan->work);
     memset(plan, 0, sizeof *plan);
 }
-
-/* ---- a plan at work ---- */
 
 typedef struct ddp__fence_job {
     ddp__fence_tape           tape;
@@ -185,8 +178,6 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
                      "memory", name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
-/* ---- what the plan says ---- */
-
 static int ddp__fence_root_of(int *parent, int i)
 {
     while (parent[i] != i) i = parent[i] = parent[parent[i]];
@@ -197,7 +188,6 @@ static int ddp__fence_root_of(int *parent, int i)
 static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *found)
 {
     int i, k, c;
-
     for (i = 0; i < list->count; i++) {
         parent[i] = i;
         for (k = 0; k < list->op[i].arg_count; k++) {

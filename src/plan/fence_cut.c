@@ -96,8 +96,6 @@ static int ddp__fence_pop(ddp__fence_search *s)
     return top;
 }
 
-/* ---- labels ---- */
-
 /* Whether an older label of the same cut and position makes label x useless. */
 static int ddp__fence_dominated(ddp__fence_search *s, int x)
 {
@@ -260,8 +258,6 @@ static int ddp__fence_root(ddp__fence_search *s)
     s->count = 1;
     return s->label[0].rest < s->limit;
 }
-
-/* ---- one cap ---- */
 
 static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, double pipeline_s)
 {

@@ -97,7 +97,6 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     const int *member = m->member + m->from[m->tour[k]];
     int size = m->from[m->tour[k] + 1] - m->from[m->tour[k]], i, j, first = -1, last = -1;
     double length;
-
     if (size == 1) {
         order[0] = member[0];
         return DDP_OK;
@@ -199,8 +198,7 @@ static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, 
     f->work += n;
 }
 
-/* ---- every order: sets of devices ---- */
-
+/* Every order, by sets of devices. */
 static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
@@ -230,8 +228,6 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     }
     return 1;
 }
-
-/* ---- many devices: swaps ---- */
 
 /* How far an order gets: first by positions with an operator, then by operators. */
 static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)

@@ -246,10 +246,7 @@ static int ddp__louvain_move(ddp__louvain *g)
             for (j = 0; j < size; j++) {
                 if (j == own) continue;
                 gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
-                if (gain > top) {
-                    top = gain;
-                    best = j;
-                }
+                if (gain > top) top = gain, best = j;
             }
             g->inside[best] += g->degree[i];
             g->community[i] = best;

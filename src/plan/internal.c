@@ -13,16 +13,15 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
                       ddp_error *err)
 {
     ddp__text list;
-    int i;
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
             DDP_STATIC_ASSERT(sizeof(ddp_cost) == sizeof i, "an enum is an int");
             memcpy(out, &i, sizeof i);
             return DDP_OK;
         }
     memset(&list, 0, sizeof list);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         ddp__text_addf(&list, "%s%s", i == first ? "" : names[i + 1] ? ", " : " or ", names[i]);
     ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "", list.data ? list.data : "another");
     ddp__text_free(&list);
@@ -35,11 +34,16 @@ ddp_status ddp__check_finite(const char *name, double value, int above, ddp_erro
     return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and %s 0", name, value, above ? "above" : "at least");
 }
 
+ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
+{
+    return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+                                            "holds; times are in seconds");
+}
+
 ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s, double partition_params,
                                 int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
-
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
@@ -109,8 +113,6 @@ void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
     return array;
 }
 
-/* ---- orders ---- */
-
 int ddp__rising(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -157,8 +159,6 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
             }
     return fell;
 }
-
-/* ---- a link's clock ---- */
 
 double ddp__link_take(double *free_at, double ready, double takes)
 {

@@ -19,10 +19,20 @@ DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unkno
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
                               ddp_error *err);
 
+/* X_name and X_named of the enum X. */
+#define DDP__NAMES(X, names, first, what)                                        \
+    const char *X##_name(X value) { return ddp__name_of(names, (int)value); }    \
+    ddp_status X##_named(const char *name, X *out, ddp_error *err)               \
+    {                                                                            \
+        return ddp__named(names, first, what, name, out, err);                   \
+    }
+
 /* ---- options that several planners check ---- */
 
 /* "NAME is %g; it must be finite and at least 0", or above it. */
 DDP_LIB ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err);
+/* Whether what the times of a profile add up to can be worked with. */
+DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
 /* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many seconds or
  * parameters at most (0 = no such limit). */
 DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
@@ -66,8 +76,9 @@ DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), vo
 /* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds from the moment
  * returned on; then the link is free again, at *free_at, and the message arrives alpha later. */
 DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
-/* Which of several links would deliver it first; the first of equal ones. */
+/* Which of several would deliver it first; the first of equal ones. */
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
+
 /* ---- tours ---- */
 
 /* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost:
@@ -94,9 +105,8 @@ typedef struct ddp__costs {
     double  *k;     /* [L] w(i) - C(i); -inf where nothing is sent */
 } ddp__costs;
 
+/* c->room is to be freed where that succeeds. */
 DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-DDP_LIB void       ddp__costs_close(ddp__costs *c);
-
 /* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
 DDP_LIB double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax);
 /* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
@@ -105,8 +115,7 @@ DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
 
 /* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With `windows` by Algorithm
- * 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme that takes all; ddp__optimal
- * picks. */
+ * 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme for all; ddp__optimal picks. */
 DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
                                    ddp_error *err);
 DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err);
@@ -156,11 +165,9 @@ DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, si
 
 /* ---- deft: buckets cut into parts, and one stage's choice ---- */
 
-/* One way to plan. */
+/* One way to plan. coarse: parts as long as T_f + T_b allows. joined: rule 2, no smaller parts than rule 3 asks for. */
 typedef struct ddp__deft_way {
-    int no_barrier;
-    int coarse; /* parts as long as T_f + T_b allows */
-    int joined; /* rule 2: no smaller parts than rule 3 asks for */
+    int no_barrier, coarse, joined;
 } ddp__deft_way;
 
 /* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
@@ -224,38 +231,29 @@ typedef struct ddp__place {
     double *tour;           /* Held-Karp's table where S <= 16 */
     int    *order;          /* [S] */
     int    *line;           /* [N] the arrangement behind the last evaluation */
-    int     failed;         /* memory ran out */
-    ddp__scratch room;
+    ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
 } ddp__place;
 
-/* 0 = no memory. */
-DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
+DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room); /* 0 = no memory */
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
-/* Matches two stages; the value of the hop. */
-DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
+DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate); /* the hop's value */
 /* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
  * where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
-/* Keeps an arrangement if it is better than the best so far. */
-DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost);
+DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the best */
 /* The seconds since the start; reports progress and sets p->stop where the time is over. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
 /* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search well: a
  * matching takes less. */
 DDP_LIB int ddp__place_late(ddp__place *p);
-/* Counts one candidate: 0 where the search is over. */
-DDP_LIB int ddp__place_next(ddp__place *p);
+DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
-DDP_LIB void ddp__place_descend(ddp__place *p); /* from the best so far */
-DDP_LIB void ddp__place_genetic(ddp__place *p);
-DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
-/* One pass of cyclic moves on label[N] (exposed for the tests). */
-DDP_LIB int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl);
+DDP_LIB void ddp__place_genetic(ddp__place *p); /* the paper's, genetic-code or KL's */
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
@@ -289,7 +287,7 @@ DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_ne
 /* Seconds of one message, Tcomm of Eq. 1. */
 DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
 
-/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, listed in w->message or NULL. */
+/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, if w->message is not NULL. */
 DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
 
 /* ---- fence: the operators as a tape to be cut, and a device sequence ---- */
@@ -298,8 +296,7 @@ enum { DDP__FENCE_AGES = 8 };
 
 /* A result that lies before a cut and is used behind it. */
 typedef struct ddp__fence_live {
-    int op;
-    int next; /* its first user at or behind the cut */
+    int op, next; /* next: its first user at or behind the cut */
 } ddp__fence_live;
 
 /* Operators 0..n-1; cut a lies before operator a. */
@@ -359,12 +356,10 @@ DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *ord
 
 /* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C, R) < cap
  * costs less latency; infinity = there is none. The oldest live result lies in the segment that is `age` segments
- * before the last one (the highest age: or further back); age 0 = the last one holds them all. Adds its steps to
- * *work. */
+ * before the last one (the highest age: or further back); age 0 = the last one holds them all. *work grows. */
 DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 
-/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). DDP_FAILED if no cut fits into
- * memory. */
+/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                        ddp__fence_cut *cut, int *improved, ddp_error *err);
 

@@ -27,7 +27,6 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
 static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
 {
     double sum = 0;
-
     if (!p || p->items < 1 || !p->item_s || !assign)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
                          p && p->items > 0 ? " but a NULL array" : "");
@@ -83,7 +82,6 @@ static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key
 {
     ddp__knapsack_class *last;
     int i, n = 0;
-
     for (i = 0; i < k->items; i++) {
         if (!ddp__knapsack_fits_alone(k, &key[i].c)) continue;
         k->order[n] = key[i].item;
@@ -251,9 +249,5 @@ ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solve
 
 static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};
 
-const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver) { return ddp__name_of(ddp__knapsacks, (int)solver); }
+DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
 
-ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__knapsacks, 1, "solver", name, out, err);
-}

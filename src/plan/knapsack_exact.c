@@ -2,7 +2,7 @@
 #include "base/core.h"
 #include "plan/internal.h"
 
-/* * Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
+/* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
  * classes in that order gives. Cut the order in two. A choice from the front is summed up by when it leaves each link,
  * f, and its value; a choice from the back by how much time it takes on each link, s, and its value, and it is possible
  * by itself if everything of it from any class on fits between that class's release and the deadline. Together they are
@@ -150,7 +150,6 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
     const ddp__knapsack_list *from = &s->list[back];
     int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
-
     s->spare.n = 0;
     for (size_t i = 0; i < from->n; i++) {
         ddp__knapsack_entry e = from->at[i];

@@ -16,7 +16,6 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
 {
     double chunks[DDP__OSP_LANES], lane[DDP__OSP_LANES], x;
     size_t i, begin, end;
-
     if (!gradient || !parameter || !out || n == 0)
         return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
     memset(chunks, 0, sizeof chunks);
@@ -50,7 +49,6 @@ typedef struct ddp__osp {
 static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
 {
     double sum = 0, bytes;
-
     for (int l = 0; l < s->layers; l++) {
         s->rank[l].i = l;
         s->rank[l].key = s->importance[l];
@@ -93,7 +91,6 @@ static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *r
 {
     ddp__osp_subset *swap;
     size_t size = 1, i, j, k;
-
     memset(to, 0, sizeof *to);
     for (int l = 0; l < n; l++, size *= 2) {
         double bytes = s->bytes[rank[l].i];

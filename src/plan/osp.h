@@ -28,8 +28,8 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *   budget     S(G^u): the deferred layers together have at most so many bytes; 0 defers nothing
  *   gib        [(layers + 7) / 8]; deferred (may be NULL) receives the bytes of the 0 bits
  *
- * Equal importance: lower index first, for all workers alike. A layer without bytes is never deferred. knapsack defers
- * the set of least importance with bytes from those of the walk to the
+ * Equal importance: lower index first, the same for all workers. A layer without bytes is never deferred.
+ * knapsack defers the set of least importance with bytes from those of the walk to the
  * budget: exactly on up to 32 layers that have bytes; of more, all choices of the 32 around the break of the order by
  * density are tried, so that it is near the optimum, and never defers more importance than the walk, nor than density
  * where that defers the walk's bytes. At most 8 MB and some milliseconds.

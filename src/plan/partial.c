@@ -7,24 +7,9 @@ static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
 static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
 static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 
-const char *ddp_solver_name(ddp_solver solver) { return ddp__name_of(ddp__solvers, (int)solver); }
-const char *ddp_cost_name(ddp_cost cost) { return ddp__name_of(ddp__cost_names, (int)cost); }
-const char *ddp_fill_name(ddp_fill fill) { return ddp__name_of(ddp__fills, (int)fill); }
-
-ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__solvers, 1, "solver", name, out, err);
-}
-
-ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err)
-{
-    return ddp__named(ddp__cost_names, 1, "cost", name, out, err);
-}
-
-ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err)
-{
-    return ddp__named(ddp__fills, 0, "filling", name, out, err);
-}
+DDP__NAMES(ddp_solver, ddp__solvers, 1, "solver")
+DDP__NAMES(ddp_cost, ddp__cost_names, 1, "cost")
+DDP__NAMES(ddp_fill, ddp__fills, 0, "filling")
 
 ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
 {
@@ -52,8 +37,6 @@ void ddp_plan_free(ddp_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* ---- costs ---- */
-
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial.h).
  *
  * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's backward
@@ -67,6 +50,7 @@ void ddp_plan_free(ddp_plan *plan)
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
     double before = 0; /* forward time of the layers ahead of layer i in the forward pass */
+    ddp_status status;
     size_t L;
     int i, l;
 
@@ -87,7 +71,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->P = ddp__doubles(&c->room, L + 1);
     c->C = ddp__doubles(&c->room, L + 1);
     if (c->room.failed) {
-        ddp__costs_close(c);
+        ddp__scratch_free(&c->room);
         return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
     }
     for (i = 0; i < c->layers; i++) {
@@ -103,15 +87,10 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
         c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -INFINITY;
         if (cost == DDP_COST_WINDOW && p->forward_s) before += p->forward_s[l];
     }
-    if (!(c->T + c->C[c->layers] + before + c->alpha <= DBL_MAX)) {
-        ddp__costs_close(c);
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
-    }
-    return DDP_OK;
+    status = ddp__check_sum(c->T + c->C[c->layers] + before + c->alpha, DBL_MAX, err);
+    if (status != DDP_OK) ddp__scratch_free(&c->room);
+    return status;
 }
-
-void ddp__costs_close(ddp__costs *c) { ddp__scratch_free(&c->room); }
 
 double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
@@ -126,7 +105,6 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
 {
     double late = -INFINITY, sum = 0;
     int i = 0, x, first = -1;
-
     while (i < n || more >= 0) {
         if (i == n || (more >= 0 && more < list[i])) {
             x = more;
@@ -180,8 +158,6 @@ double ddp__excess_bound(const ddp__costs *c, int period)
     return best;
 }
 
-/* ---- filling ---- */
-
 /* Bubble filling: in each step average further layers from the output side, where it is free.
  * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than without; empty
  *        steps too.
@@ -229,8 +205,6 @@ static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
             if (c->step[i] != h && c->comm[i] > 0) plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
     }
 }
-
-/* ---- plans ---- */
 
 /* Costs of the assignment c->step into plan. */
 static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
@@ -293,7 +267,6 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     ddp__costs c;
     ddp_plan plan;
     ddp_status status;
-
     DDP__TRY(ddp__plan_options_check(o, err));
     DDP__TRY(ddp__costs_open(p, o->cost, &c, err));
     memset(&plan, 0, sizeof plan);
@@ -308,7 +281,7 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     } else {
         ddp_plan_free(&plan);
     }
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 
@@ -326,7 +299,7 @@ ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = plan->step_of[l];
     ddp__plan_costs(&c, plan);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
@@ -337,7 +310,7 @@ ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = step_of[l];
     *out_s = c.T + ddp__excess_step(&c, step, 0);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
@@ -349,7 +322,7 @@ ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, d
         return ddp__fail(err, DDP_ARG, "a curve up to period %d is empty; ask for at least 1", max_period);
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     status = ddp__optimal(&c, max_period, NULL, exposed_s, err);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 

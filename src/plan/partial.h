@@ -13,7 +13,7 @@ typedef struct ddp_plan_options {
     double     time_limit_s; /* brute and scatter stop here with the best found; 0 = 60 s */
 } ddp_plan_options;
 
-/* A plan. Owned by whoever called ddp_plan_partial or ddp_plan_new; ddp_plan_free. */
+/* A plan. Owned by the caller of ddp_plan_partial or ddp_plan_new; ddp_plan_free. */
 typedef struct ddp_plan {
     int            layers, period;
     int           *step_of;       /* [L] step 0..H-1 whose backward averages layer l */

@@ -178,7 +178,6 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 {
     ddp__dfs_state s;
-
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
@@ -196,8 +195,6 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
                          "solver optimal finds the best of them at once", DDP__DFS_LEAVES, c->layers, period);
     return DDP_OK;
 }
-
-/* ---- any assignment ---- */
 
 /* Non-contiguous assignment: longest transfer first from several starts, then single moves and swaps, then the same
  * from small disturbances of the best. Contiguous sets leave the link idle while the output side of every later step
@@ -257,7 +254,6 @@ static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sig
 {
     int n, i, h, L = s->c->layers, best;
     double add, least;
-
     for (i = 0; i < L; i++) s->step[i] = ddp__scatter_counts(s->c, i) ? -1 : 0;
     ddp__scatter_index(s);
     for (n = 0; n < L; n++) {
@@ -290,10 +286,7 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
     for (g = 0; g < s->period; g++) {
         if (g == h) continue;
         add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
-        if (add < least) {
-            least = add;
-            best = g;
-        }
+        if (add < least) least = add, best = g;
     }
     if (best == h) return 0;
     s->step[x] = best;

@@ -4,14 +4,7 @@
 
 static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code", "kl", "random", "exact", NULL};
 
-const char *ddp_place_solver_name(ddp_place_solver solver) { return ddp__name_of(ddp__places, (int)solver); }
-
-ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__places, 1, "solver", name, out, err);
-}
-
-/* ---- opening and closing a search ---- */
+DDP__NAMES(ddp_place_solver, ddp__places, 1, "solver")
 
 static void ddp__place_close(ddp__place *p)
 {
@@ -23,7 +16,6 @@ static void ddp__place_close(ddp__place *p)
 static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_error *err)
 {
     size_t N = (size_t)p->N, i, j;
-
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             double a, b, data, pipe;
@@ -60,7 +52,6 @@ static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *
 static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, int S, ddp_error *err)
 {
     size_t n = (size_t)net->devices, d = (size_t)D, s = (size_t)S;
-
     memset(p, 0, sizeof *p);
     p->N = net->devices;
     p->D = D;
@@ -95,9 +86,9 @@ static void ddp__place_solve(ddp__place *p)
     int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL || p->o->solver == DDP_PLACE_DEFAULT;
     if (ours && ddp__place_enumerate(p)) return;
     switch (p->o->solver) {
-    case DDP_PLACE_GENETIC: ddp__place_genetic(p); break;
-    case DDP_PLACE_GENETIC_CODE: ddp__place_cyclic(p, 0); break;
-    case DDP_PLACE_KL: ddp__place_cyclic(p, 1); break;
+    case DDP_PLACE_GENETIC:
+    case DDP_PLACE_GENETIC_CODE:
+    case DDP_PLACE_KL: ddp__place_genetic(p); break;
     case DDP_PLACE_RANDOM: ddp__place_random(p); break;
     case DDP_PLACE_EXACT: ddp__place_exact(p); break;
     case DDP_PLACE_ANNEAL:
@@ -142,7 +133,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
-        if (p.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
+        if (p.room.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
         for (int i = 0; i < p.D; i++)

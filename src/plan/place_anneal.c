@@ -77,42 +77,35 @@ static void ddp__descent_offer(ddp__descent *s)
 }
 
 /* A re-matching takes about as long as 4 D moves of annealing, and counts as many candidates. */
-void ddp__place_descend(ddp__place *p)
+static void ddp__place_descend(ddp__place *p)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
     const long weight = 4 * (long)p->D;
-    ddp__scratch room = {NULL, 0};
     ddp__descent s;
 
     memset(&s, 0, sizeof s);
     s.p = p;
-    s.at = ddp__ints(&room, N);
-    s.mate = ddp__ints(&room, N);
-    s.fresh = ddp__ints(&room, 4 * D);
-    s.hop = ddp__doubles(&room, S);
-    s.data = ddp__doubles(&room, S);
-    if (room.failed) {
-        p->failed = p->stop = 1;
-    } else {
-        memcpy(s.at, p->best, N * sizeof(int));
-        for (int j = 0; j < p->S; j++) {
-            s.data[j] = ddp__place_averaging(p, s.at, j);
-            if (s.data[j] > s.top) s.top = s.data[j];
-            if (j + 1 == p->S) continue;
-            s.hop[j] = ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
-            s.all += s.hop[j];
-        }
-        while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
-            p->candidates += weight - 1;
-            if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
-        }
-        ddp__descent_offer(&s);
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
+    s.at = ddp__ints(&p->room, N);
+    s.mate = ddp__ints(&p->room, N);
+    s.fresh = ddp__ints(&p->room, 4 * D);
+    s.hop = ddp__doubles(&p->room, S);
+    s.data = ddp__doubles(&p->room, S);
+    if (p->room.failed) return;
+    memcpy(s.at, p->best, N * sizeof(int));
+    for (int j = 0; j < p->S; j++) {
+        s.data[j] = ddp__place_averaging(p, s.at, j);
+        if (s.data[j] > s.top) s.top = s.data[j];
+        if (j + 1 == p->S) continue;
+        s.hop[j] = ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
+        s.all += s.hop[j];
     }
-    ddp__scratch_free(&room);
+    while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
+        p->candidates += weight - 1;
+        if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
+    }
+    ddp__descent_offer(&s);
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
 }
-
-/* ---- annealing ---- */
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
  * maxima, flat almost everywhere, so what is cooled is
@@ -148,7 +141,6 @@ typedef struct ddp__anneal {
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
     float edge_was[4];
-    ddp__scratch room;
 } ddp__anneal;
 
 static int ddp__anneal_below(ddp__anneal *s, int n)
@@ -438,8 +430,6 @@ static int ddp__anneal_move(ddp__anneal *s)
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
-/* ---- a run ---- */
-
 /* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from s->at;
  * the best of it ends in s->best and is offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
@@ -491,19 +481,19 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->N = p->N;
     s->D = p->D;
     s->S = p->S;
-    s->dp = (float *)ddp__scratch_take(&s->room, N * N, sizeof(float));
-    s->pp = (float *)ddp__scratch_take(&s->room, N * N, sizeof(float));
-    s->edge = (float *)ddp__scratch_take(&s->room, N, sizeof(float));
-    s->load = ddp__doubles(&s->room, N);
-    s->fresh = ddp__doubles(&s->room, 2 * D);
-    s->data = ddp__doubles(&s->room, S);
-    s->most = ddp__doubles(&s->room, S);
-    s->sum = ddp__doubles(&s->room, S);
-    s->at = ddp__ints(&s->room, N);
-    s->best = ddp__ints(&s->room, N);
-    s->stage = ddp__ints(&s->room, N);
-    s->spare = ddp__ints(&s->room, D);
-    if (s->room.failed) return 0;
+    s->dp = (float *)ddp__scratch_take(&p->room, N * N, sizeof(float));
+    s->pp = (float *)ddp__scratch_take(&p->room, N * N, sizeof(float));
+    s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
+    s->load = ddp__doubles(&p->room, N);
+    s->fresh = ddp__doubles(&p->room, 2 * D);
+    s->data = ddp__doubles(&p->room, S);
+    s->most = ddp__doubles(&p->room, S);
+    s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N);
+    s->best = ddp__ints(&p->room, N);
+    s->stage = ddp__ints(&p->room, N);
+    s->spare = ddp__ints(&p->room, D);
+    if (p->room.failed) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
@@ -518,8 +508,6 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     return 1;
 }
 
-/* ---- the whole search ---- */
-
 /* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat that suits
  * the smaller share of one device in the cost. */
 #define DDP__ANNEAL_STARTS 4
@@ -532,7 +520,7 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place *p = s->p;
     double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
-    if (p->stop || p->candidates >= p->limit) return;
+    if (p->stop || p->room.failed || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
     scale *= ldexp(p->cost, -s->unit);
@@ -553,24 +541,20 @@ void ddp__place_anneal(ddp__place *p)
     int *kept, k, n;
     ddp__anneal s;
 
-    kept = ddp__anneal_open(&s, p) ? ddp__ints(&s.room, DDP__ANNEAL_STARTS * N) : NULL;
-    if (kept) {
-        n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
-        for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
-            memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
-        }
-        if (p->N <= DDP__ANNEAL_LARGE) {
-            ddp__shuffle(s.at, p->N, &p->rng);
-            ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
-        }
-        for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
-            memcpy(s.at, p->best, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
-        }
-        if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
-    } else {
-        p->failed = 1;
+    kept = ddp__ints(&p->room, DDP__ANNEAL_STARTS * N);
+    if (!ddp__anneal_open(&s, p)) return;
+    n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
+    for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
+        memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
+        ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
     }
-    ddp__scratch_free(&s.room);
+    if (p->N <= DDP__ANNEAL_LARGE) {
+        ddp__shuffle(s.at, p->N, &p->rng);
+        ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
+    }
+    for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
+        memcpy(s.at, p->best, N * sizeof(int));
+        ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
+    }
+    if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
 }

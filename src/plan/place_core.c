@@ -2,8 +2,6 @@
 #include "base/core.h"
 #include "plan/internal.h"
 
-/* ---- evaluation ---- */
-
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 {
     const int *stage = at + (size_t)j * (size_t)p->D;
@@ -66,12 +64,11 @@ double ddp__place_evaluate(ddp__place *p, const int *at)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0;
-
     if (!ddp__place_match_all(p, at)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
-        p->failed = p->stop = 1;
+        p->room.failed = 1;
         return INFINITY;
     }
     for (i = 0; i < D; i++) {
@@ -106,7 +103,7 @@ int ddp__place_late(ddp__place *p)
 
 int ddp__place_next(ddp__place *p)
 {
-    if (p->stop || p->candidates >= p->limit) return 0;
+    if (p->stop || p->room.failed || p->candidates >= p->limit) return 0;
     if (p->limit_s < INFINITY || p->o->progress) ddp__place_clock(p);
     if (p->stop && p->cost < INFINITY) return 0;
     p->candidates++;
@@ -125,7 +122,7 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
         int most = p->points ? 2 * p->points : 64;
         double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)most * sizeof(double));
         if (!more) {
-            p->failed = p->stop = 1;
+            p->room.failed = 1;
             return;
         }
         p->curve = more;
@@ -138,8 +135,6 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     p->told = now;
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
-
-/* ---- where to start ---- */
 
 /* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's algorithm
  * reaches them over the lightest hops, so that well connected ones are neighbours; cutting its heavy steps gives
@@ -167,7 +162,6 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-
     for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = INFINITY;
     s->step[0] = INFINITY;
     for (k = 1; k < p->N; k++) {
@@ -270,28 +264,22 @@ static void ddp__starts_cuts(ddp__starts *s)
 int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 {
     size_t N = (size_t)p->N;
-    ddp__scratch room = {NULL, 0};
     ddp__starts s;
-
     memset(&s, 0, sizeof s);
     s.p = p;
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&room, N);
-    s.at = ddp__ints(&room, N);
-    s.chunk = ddp__ints(&room, 2 * N);
-    s.fill = ddp__ints(&room, (size_t)p->D);
-    s.step = ddp__doubles(&room, N);
-    s.sorted = ddp__doubles(&room, N);
-    if (room.failed) {
-        p->failed = p->stop = 1;
-    } else {
-        ddp__starts_line(&s);
-        ddp__starts_runs(&s, s.line);
-        ddp__starts_runs(&s, NULL);
-        ddp__starts_cuts(&s);
-    }
-    ddp__scratch_free(&room);
+    s.line = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N);
+    s.chunk = ddp__ints(&p->room, 2 * N);
+    s.fill = ddp__ints(&p->room, (size_t)p->D);
+    s.step = ddp__doubles(&p->room, N);
+    s.sorted = ddp__doubles(&p->room, N);
+    if (p->room.failed) return 0;
+    ddp__starts_line(&s);
+    ddp__starts_runs(&s, s.line);
+    ddp__starts_runs(&s, NULL);
+    ddp__starts_cuts(&s);
     return s.count;
 }

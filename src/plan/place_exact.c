@@ -1,14 +1,12 @@
-/* Proven placements: every partition where there are few, else branch and bound. */
+/* Proven placements: every partition where there are few, else branch and bound over the make-up of stages. */
 #include "base/core.h"
 #include "plan/internal.h"
 
-/* Proven placements: every partition where there are few, else branch and bound over the make-up of stages in path
- * order.
- *
- * Devices with equal rows (towards all others) form a class; only how many of each class a stage has matters. A node
- * fixes the first k stages. Its bound is the largest DP so far, or the least DP that any device left over can have,
- * plus the hops so far, plus the least hop that the last stage can have towards what is left, plus the least hop of any
- * device for the rest. Partial stages are bounded too: loads only grow while devices are added. */
+/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each
+ * class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least DP that
+ * any device left over can have, plus the hops so far, plus the least hop that the last stage can have towards what is
+ * left, plus the least hop of any device for the rest. Partial stages are bounded too: loads only grow while devices
+ * are added. */
 
 /* ---- every partition ---- */
 
@@ -40,18 +38,14 @@ int ddp__place_enumerate(ddp__place *p)
 {
     ddp__place_all a;
     double count = 1;
-
     /* N! / (D!^S S!) as a product over the devices after the first of each stage */
     for (int k = 0; k < p->N && count <= 20000; k++)
         if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);
     if (count > 20000 || p->S > DDP_TOUR_EXACT) return 0;
     a.p = p;
-    a.at = (int *)ddp__calloc((size_t)p->N + (size_t)p->S, sizeof(int));
-    if (!a.at) {
-        p->failed = p->stop = 1;
-        return 1;
-    }
-    a.count = a.at + p->N;
+    a.at = ddp__ints(&p->room, (size_t)p->N);
+    a.count = ddp__ints(&p->room, (size_t)p->S);
+    if (p->room.failed) return 1;
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
@@ -60,7 +54,6 @@ int ddp__place_enumerate(ddp__place *p)
     } else {
         p->proven = ddp__place_all_from(&a, 0) && !p->stop;
     }
-    DDP_FREE(a.at);
     return 1;
 }
 
@@ -82,7 +75,6 @@ typedef struct ddp__place_tree {
     double *load;    /* [S x classes] of one device, from the members so far */
     double low;      /* least hop of all */
     long looks;
-    ddp__scratch room;
 } ddp__place_tree;
 
 static int ddp__place_same(const ddp__place *p, int i, int k)
@@ -136,10 +128,9 @@ static void ddp__place_tables(ddp__place_tree *t)
         if (t->near[c] < t->low) t->low = t->near[c];
     }
     for (c = 0; c < C; c++) { /* the D - 1 nearest companions, found by repeated selection */
-        int need = t->p->D - 1;
         memset(t->left, 0, (size_t)C * sizeof(int));
-        while (need > 0) {
-            int best = -1, room;
+        for (int need = t->p->D - 1, best, room; need > 0; need -= room) {
+            best = -1;
             for (d = 0; d < C; d++)
                 if (!t->left[d] && t->first[d + 1] - t->first[d] > (c == d) &&
                     (best < 0 || t->dp[c * C + d] < t->dp[c * C + best]))
@@ -149,7 +140,6 @@ static void ddp__place_tables(ddp__place_tree *t)
             room = t->first[best + 1] - t->first[best] - (c == best);
             if (room > need) room = need;
             for (k = 0; k < room; k++) t->least[c] += t->dp[c * C + best];
-            need -= room;
         }
     }
     for (c = 0; c < C; c++) t->left[c] = t->first[c + 1] - t->first[c];
@@ -270,24 +260,24 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
 
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = ddp__ints(&t->room, N);
-    t->at = ddp__ints(&t->room, N);
-    t->left = ddp__ints(&t->room, N);
-    t->first = ddp__ints(&t->room, N + 1);
-    t->mate = ddp__ints(&t->room, D);
-    t->a = ddp__ints(&t->room, D);
-    t->b = ddp__ints(&t->room, D);
-    t->mix = ddp__ints(&t->room, N);
-    if (t->room.failed) return 0;
+    t->member = ddp__ints(&p->room, N);
+    t->at = ddp__ints(&p->room, N);
+    t->left = ddp__ints(&p->room, N);
+    t->first = ddp__ints(&p->room, N + 1);
+    t->mate = ddp__ints(&p->room, D);
+    t->a = ddp__ints(&p->room, D);
+    t->b = ddp__ints(&p->room, D);
+    t->mix = ddp__ints(&p->room, N);
+    if (p->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
-    t->mix = ddp__ints(&t->room, S * C);
-    t->dp = ddp__doubles(&t->room, C * C);
-    t->pp = ddp__doubles(&t->room, C * C);
-    t->near = ddp__doubles(&t->room, C);
-    t->least = ddp__doubles(&t->room, C);
-    t->load = ddp__doubles(&t->room, S * C);
-    if (t->room.failed) return 0;
+    t->mix = ddp__ints(&p->room, S * C);
+    t->dp = ddp__doubles(&p->room, C * C);
+    t->pp = ddp__doubles(&p->room, C * C);
+    t->near = ddp__doubles(&p->room, C);
+    t->least = ddp__doubles(&p->room, C);
+    t->load = ddp__doubles(&p->room, S * C);
+    if (p->room.failed) return 0;
     ddp__place_tables(t);
     return 1;
 }
@@ -303,9 +293,7 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_anneal(p);
     p->limit = limit;
     p->limit_s = limit_s;
-    if (p->failed || p->stop == 2) return;
+    if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
-    else p->failed = 1;
-    ddp__scratch_free(&t.room);
 }

@@ -19,7 +19,6 @@ typedef struct ddp__place_pool {
     int    *label;      /* [size x N] stage of each device */
     double *cost;       /* [size] */
     int    *child, *at; /* [N] */
-    ddp__scratch room;
 } ddp__place_pool;
 
 /* A label array as an arrangement. */
@@ -45,17 +44,16 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
     memset(pool, 0, sizeof *pool);
-    pool->label = ddp__ints(&pool->room, DDP__PLACE_POPULATION * N);
-    pool->cost = ddp__doubles(&pool->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&pool->room, N);
-    pool->at = ddp__ints(&pool->room, N);
-    while (!pool->room.failed && pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
+    pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
+    pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
+    pool->child = ddp__ints(&p->room, N);
+    pool->at = ddp__ints(&p->room, N);
+    while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
         pool->cost[pool->size] = ddp__place_judge(p, pool);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
-    p->failed |= pool->room.failed;
 }
 
 /* "Five-point crossover": the second parent, but five random devices follow the first one; then each device of an
@@ -64,7 +62,6 @@ static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int
 {
     size_t N = (size_t)p->N;
     int *child = pool->child, *count = pool->at, k, v, q;
-
     *one = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
     *two = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
     memcpy(child, pool->label + (size_t)*two * N, N * sizeof(int));
@@ -172,36 +169,6 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
     while (n-- > keep) ddp__swap(label, c->swap[n].u, c->swap[n].v);
 }
 
-void ddp__place_genetic(ddp__place *p)
-{
-    size_t N = (size_t)p->N, S = (size_t)p->S;
-    ddp__place_pool pool;
-    ddp__place_chain c;
-    int one, two, k, worst;
-    double cost;
-
-    ddp__place_pool_open(p, &pool);
-    c.locked = (char *)ddp__scratch_take(&pool.room, N, 1);
-    c.end = ddp__ints(&pool.room, 2 * S);
-    c.link = ddp__doubles(&pool.room, S);
-    c.mean = ddp__doubles(&pool.room, 2 * S * S);
-    c.swap = (ddp__place_swap *)ddp__scratch_take(&pool.room, N, sizeof *c.swap);
-    p->failed |= pool.room.failed;
-    while (!p->failed && ddp__place_next(p)) {
-        ddp__place_cross(p, &pool, &one, &two);
-        ddp__place_circulate(p, &c, pool.child);
-        cost = ddp__place_judge(p, &pool);
-        for (k = 1, worst = 0; k < pool.size; k++)
-            if (pool.cost[k] > pool.cost[worst]) worst = k;
-        if (!(cost < pool.cost[worst])) continue;
-        pool.cost[worst] = cost;
-        memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
-    }
-    ddp__scratch_free(&pool.room);
-}
-
-/* ---- the released search ---- */
-
 /* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the group that
  * the last one left for. Two gains of moving v to group q:
  *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group; only the unlocked v
@@ -254,11 +221,8 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
     *gain = -INFINITY;
     if (p->S < 2) return -1;
     for (v = 0; v < p->N && !c->kl; v++) {
-        const double *row = p->pp + (size_t)v * (size_t)p->N;
-        int u;
         if (c->label[v] != g || c->locked[v]) continue;
-        for (u = 0, own = INFINITY; u < p->N; u++)
-            if (u != v && c->label[u] == g && row[u] < own) own = row[u];
+        own = ddp__place_weigh(c, v);
         if (only < 0 || own < least) only = v, least = own;
     }
     for (v = 0; v < p->N; v++) {
@@ -318,7 +282,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
  * closing at the last prefix. */
-int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
@@ -345,22 +309,31 @@ int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     return ok;
 }
 
-void ddp__place_cyclic(ddp__place *p, int kl)
+void ddp__place_genetic(ddp__place *p)
 {
-    size_t N = (size_t)p->N;
+    const int released = p->o->solver != DDP_PLACE_GENETIC;
+    size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
-    int one, two;
+    ddp__place_chain c;
+    int one, two, out;
     double cost;
 
     ddp__place_pool_open(p, &pool);
-    while (!p->failed && ddp__place_next(p)) {
+    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    c.end = ddp__ints(&p->room, 2 * S);
+    c.link = ddp__doubles(&p->room, S);
+    c.mean = ddp__doubles(&p->room, 2 * S * S);
+    c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
+    while (ddp__place_next(p)) {
         ddp__place_cross(p, &pool, &one, &two);
-        p->failed |= !ddp__place_cyclic_pass(p, pool.child, kl);
+        if (!released) ddp__place_circulate(p, &c, pool.child);
+        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, p->o->solver == DDP_PLACE_KL);
         cost = ddp__place_judge(p, &pool);
-        if (!(cost < pool.cost[one])) continue;
-        if (pool.cost[two] > pool.cost[one]) one = two;
-        pool.cost[one] = cost;
-        memcpy(pool.label + (size_t)one * N, pool.child, N * sizeof(int));
+        for (int k = out = 0; k < pool.size; k++)
+            if (pool.cost[k] > pool.cost[out]) out = k;
+        if (!(cost < pool.cost[released ? one : out])) continue;
+        if (released) out = pool.cost[two] > pool.cost[one] ? two : one;
+        pool.cost[out] = cost;
+        memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));
     }
-    ddp__scratch_free(&pool.room);
 }

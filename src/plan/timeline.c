@@ -5,12 +5,7 @@
 static const char *const ddp__schemes[] = {
     "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
 
-const char *ddp_scheme_name(ddp_scheme scheme) { return ddp__name_of(ddp__schemes, (int)scheme); }
-
-ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err)
-{
-    return ddp__named(ddp__schemes, 0, "scheme", name, out, err);
-}
+DDP__NAMES(ddp_scheme, ddp__schemes, 0, "scheme")
 
 void ddp_timeline_free(ddp_timeline *t)
 {
@@ -20,8 +15,6 @@ void ddp_timeline_free(ddp_timeline *t)
     DDP_FREE(t->interval);
     memset(t, 0, sizeof *t);
 }
-
-/* ---- options and profile ---- */
 
 enum { DDP__BL_MOST_PARTS = 1000000 };
 
@@ -104,13 +97,8 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
         m->parts[m->groups++] = 1;
     }
     m->bound = p->backward_s[p->layers - 1] + comm;
-    if (!(m->forward + m->backward + comm <= DBL_MAX / 2))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
-    return DDP_OK;
+    return ddp__check_sum(m->forward + m->backward + comm, DBL_MAX / 2, err);
 }
-
-/* ---- one iteration ---- */
 
 /* Notes an operation on lane 0; NULL without a log. */
 static ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin,
@@ -330,7 +318,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_
             if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
             out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
         }
-        /* credit is what is left of the limit; a rounding error is none */
+        /* credit is what is left of the limit; a rounding error is not credit */
         while (depth && limit - out > 1e-9 * limit) {
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);
@@ -447,7 +435,6 @@ static void ddp__bl_us_search(ddp__bl_us *u)
     ddp__bl_model *m = u->m;
     double best = ddp__bl_us_run(u, NULL), tau, t;
     int g = 0, to;
-
     while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
         tau = u->first[g] + m->group[g].c;
         for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
@@ -481,8 +468,6 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *
     ddp__bl_us_run(&u, log);
     return DDP_OK;
 }
-
-/* ---- the plan ---- */
 
 /* Everything that is decided before anything is sent: who is merged, cut, or goes first. */
 static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)

@@ -44,7 +44,7 @@ typedef struct ddp_interval {
 } ddp_interval;
 
 /* One steady iteration: backward, then the forward that waits for its gradients.
- * Owned by whoever called ddp_plan_timeline; ddp_timeline_free. */
+ * Owned by the caller of ddp_plan_timeline; ddp_timeline_free. */
 typedef struct ddp_timeline {
     ddp_scheme    scheme;
     int           buckets;       /* rows of the profile */

@@ -260,7 +260,6 @@ static void ddp__ring_shift(int *order, int i, int j, int k)
 static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
 {
     const size_t bytes = (size_t)n * sizeof *order;
-
     for (int i = 1; i < n; i++)
         for (int j = i; j < n; j++)
             for (int k = -1; k < (j - i < 3 ? n : 0); k++) {

@@ -151,7 +151,6 @@ void ddp_workload_free(ddp_workload *w)
 static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_of, ddp_workload *w, ddp_error *err)
 {
     size_t N = (size_t)g->net->devices;
-
     for (int i = 0; i < g->list->count; i++)
         if (device_of[i] < 0 || device_of[i] >= g->net->devices)
             return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from 0 to %d", i,
@@ -193,7 +192,6 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
 ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak, double *lambda, ddp_error *err)
 {
     double xx = 0, xy = 0, x, value;
-
     if (n < 1 || !flops || !seconds || !lambda)
         return ddp__fail(err, DDP_ARG, "%d measured operators are too few to fit a speed; 1 or more", n);
     if (!(peak > 0 && peak <= 1e100))
@@ -212,8 +210,6 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     *lambda = value;
     return DDP_OK;
 }
-
-/* ---- with compression ---- */
 
 static double ddp__estimate_delay(const ddp_network *net, const ddp_workload_message *m)
 {

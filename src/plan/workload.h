@@ -26,7 +26,7 @@ typedef struct ddp_workload_message {
     double bytes, seconds;
 } ddp_workload_message;
 
-/* Seconds of one micro-batch, [N] each. Owned by whoever called ddp_workload_estimate. */
+/* Seconds of one micro-batch, [N] each. Owned by the caller of ddp_workload_estimate. */
 typedef struct ddp_workload {
     int     devices;
     double *compute_s;    /* C_p */

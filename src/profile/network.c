@@ -106,7 +106,6 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
     ddp_rng r = ddp_rng_seed(seed, 77);
     double rate, delay;
     size_t N, i, j;
-
     if (!n || !n->rate || !n->delay_s)
         return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
@@ -284,7 +283,6 @@ static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_netw
 {
     const ddp__json *list = ddp__network_get(f, key), *v;
     int per_group, k = 0, i;
-
     if (!list) return DDP_OK;
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &list));
     per_group = n->group && list->count == n->groups;
@@ -337,7 +335,7 @@ static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant
     ddp__text known;
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
-        return ddp__fail(f->err, DDP_FORMAT, "%s is no JSON object; a network is { \"N\": ... }", f->path);
+        return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;
     f->variant = ddp__json_get(f->root, variant);
     if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;
@@ -394,7 +392,6 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
 {
     ddp__text t;
     ddp_status s;
-
     DDP__TRY(ddp_network_check(n, err));
     memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);

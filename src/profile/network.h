@@ -47,7 +47,7 @@ DDP_API void       ddp_network_free(ddp_network *n);
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
 /* ddp_network_noise - multiplies each pair's rates by exp(rate_sigma x), its delays by exp(delay_sigma y), x and y
- * standard normal and the same in both directions: is a plan still good where no two links are alike? The same seed
+ * standard normal and the same in both directions: is a plan still good where no two links are the same? The same seed
  * gives the same network on every platform up to the last bit of its exp.
  * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,

@@ -72,7 +72,6 @@ static const char *const ddp__oplist_costs[3] = {"flops", "output_bytes", "param
 ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 {
     double sum[3] = {0, 0, 0};
-
     if (!list || list->count < 1 || !list->op)
         return ddp__fail(err, DDP_ARG, "the operator list is empty; it needs at least 1 operator");
     for (int i = 0; i < list->count; i++) {

@@ -100,7 +100,6 @@ static char *ddp__csv_line(char **at)
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
     char *field;
-
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
     for (int n = 0; line; n++) {
         field = ddp__csv_field(&line);

@@ -87,7 +87,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
 
-static const double ddp__changes_slow = 1.1; /* below it all ranks are alike */
+static const double ddp__changes_slow = 1.1; /* below it all ranks are equally fast */
 
 static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 {
@@ -344,9 +344,8 @@ static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const dd
 static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 {
     if (d->layer_count < 1) return;
-    ddp__text_addf(t,
-                   "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
-                   "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
+    ddp__text_addf(t, "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
+                      "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_of && d->runs[i].period > 0)
             ddp__add_page(t, "<th>$: step of %d</th>", d->runs[i].strategy, d->runs[i].period);

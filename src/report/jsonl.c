@@ -37,19 +37,20 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
         return NULL;
     }
-    j = ddp_jsonl_stream(NULL, err);
-    if (j && ddp__file_begin(&j->file, path, err)) {
+    if (!(j = ddp_jsonl_stream(NULL, err))) return NULL;
+    if (ddp__file_begin(&j->file, path, err)) {
         DDP_FREE(j);
         return NULL;
     }
-    if (!j) return NULL;
     j->stream = j->file.f;
     setvbuf(j->stream, NULL, _IONBF, 0); /* a reader of the growing file sees whole lines */
     return j;
 }
 
-static void ddp__jsonl_free(ddp_jsonl *j)
+void ddp_jsonl_abandon(ddp_jsonl *j)
 {
+    if (!j) return;
+    if (j->file.f) ddp__file_drop(&j->file);
     ddp__text_free(&j->line);
     DDP_FREE(j);
 }
@@ -61,20 +62,13 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
-    if (status == DDP_OK && j->file.f) status = ddp__file_end(&j->file, err);
-    else {
-        if (j->file.f) ddp__file_drop(&j->file);
-        if (status != DDP_OK && err) *err = j->error;
+    if (status != DDP_OK && err) *err = j->error;
+    if (status == DDP_OK && j->file.f) {
+        status = ddp__file_end(&j->file, err);
+        j->file.f = NULL;
     }
-    ddp__jsonl_free(j);
+    ddp_jsonl_abandon(j);
     return status;
-}
-
-void ddp_jsonl_abandon(ddp_jsonl *j)
-{
-    if (!j) return;
-    if (j->file.f) ddp__file_drop(&j->file);
-    ddp__jsonl_free(j);
 }
 
 /* What stands before a member: a comma, and its key where it is one of an object. 0 = drop it. */
@@ -93,8 +87,8 @@ static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 static void ddp__jsonl_nest(ddp_jsonl *j, char opener, char closer)
 {
     if (j->depth == DDP__JSONL_DEPTH) {
-        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep",
-                  ddp__jsonl_name(j), DDP__JSONL_DEPTH - 1);
+        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep", ddp__jsonl_name(j),
+                  DDP__JSONL_DEPTH - 1);
         return;
     }
     ddp__text_add(&j->line, &opener, 1);

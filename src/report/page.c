@@ -217,10 +217,10 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>", x,
                       DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals, v * step);
     }
-    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid "
-                  "label\" x=\"%d\" y=\"%d\">$</text><text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT,
-                  DDP__CHART_TOP, DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2,
-                  DDP__CHART_H - 6, c->x_label, c->y_label);
+    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
+                     "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
+                  DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
+                  c->x_label, c->y_label);
 }
 
 /* One path; *end_y is where it stops. A long series is thinned to about a thousand points. */
@@ -259,9 +259,9 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/><text class=\"name "
-                      "s%d\" x=\"%d\" y=\"@1\">$</text>", s->style, DDP__CHART_RIGHT + 8, y, s->style,
-                      DDP__CHART_RIGHT + 31, y + 4, s->name);
+        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/>"
+                         "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
+                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4, s->name);
     }
 }
 
@@ -434,10 +434,8 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
 
     for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
         double x = ddp__swim_x(m, m->begin + v * step / 1e3);
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/>"
-                         "<text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>",
-                      x, DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step,
-                      v > 0 ? "" : " ms");
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
+                      DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step, v > 0 ? "" : " ms");
     }
 }
 

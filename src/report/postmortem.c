@@ -56,7 +56,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
     const ddp__json *peers = ddp__json_get(v, "peers"), *p;
 
     if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
-        return ddp__fail(pm->err, DDP_FORMAT, "%s is no dump: rank %g of %g ranks", path, number, world);
+        return ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump: rank %g of %g ranks", path, number, world);
     if (!pm->rank) {
         pm->world = (int)world;
         snprintf(pm->run, sizeof pm->run, "%s", run);
@@ -127,7 +127,8 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     if (!v) return pm->err->code;
     event = ddp__pm_string(v, "event", "");
     if (!*rank && strcmp(event, "dump"))
-        s = ddp__fail(pm->err, DDP_FORMAT, "%s is no dump of a rank: its first line has no \"event\":\"dump\"", path);
+        s = ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump of a rank: its first line has no "
+                      "\"event\":\"dump\"", path);
     else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
     else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
     ddp__json_free(v);
@@ -230,9 +231,8 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
     else if (last)
-        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank,
-                last->sequence, last->what, last->step,
-                last->state == DDP__PM_DONE ? "finished" : "not finished");
+        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence, last->what,
+                last->step, last->state == DDP__PM_DONE ? "finished" : "not finished");
     else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
 }
 
@@ -259,7 +259,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
         return 1;
     }
     fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
-            "rank or the network between them stands still\n", others, o->what, o->step, o->sequence);
+            "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)
@@ -285,9 +285,7 @@ static int ddp__pm_pairs(const ddp__pm *pm)
                       peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
             if (met || !peer->present) continue;
             found = 1;
-            fprintf(pm->out,
-                    "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never "
-                    "submitted\n",
+            fprintf(pm->out, "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n",
                     r, o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
         }
     return found;

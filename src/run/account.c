@@ -76,7 +76,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     ops = ddp__link_spans(d, begin, end);
     for (i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
-        /* an operation that stands still for a slower peer is not communicating */
+        /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;

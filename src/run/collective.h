@@ -30,7 +30,7 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm worker and measurements;
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and measurements;
  * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
  *                       devices' network is the first

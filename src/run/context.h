@@ -10,7 +10,7 @@
 #include "member/join.h"
 #include "member/state.h"
 #include "wire/stream.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 #include "profile/profile.h"
 #include "profile/timer.h"
 #include "profile/trace.h"
@@ -93,7 +93,6 @@ struct ddp_ctx {
     long         posted_next;
     ddp__own_state   *kept;           /* [kepts] */
     int          kepts;
-    float        nothing;        /* 0: what a request consists of */
     ddp__engine *engine; /* NULL with one worker */
     ddp__engine *second; /* of link 1; NULL without */
     ddp__links   second_links;
@@ -286,9 +285,6 @@ DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
 
 /* ---- words.c: messages that are waited for ---- */
 
-/* With one worker: the scale is applied. Asks for what a pull is to bring. */
-DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
-DDP_LIB ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
 /* What is looked at before an engine has checked a message: verb, lists, link. who: begins the sentence. */
@@ -363,6 +359,8 @@ typedef struct ddp__walk {
 } ddp__walk;
 DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
 DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
+/* A message with one worker: its scale is applied. */
+DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);

@@ -101,7 +101,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
         return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without", d->ops.name, d->step);
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
-    /* whoever has no forward_begin finds parameters whole when ddp_step_end returns */
+    /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
     for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));

@@ -74,7 +74,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     }
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_run(&L, &cfg, -1, err);
-    s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail alike: once is enough */
+    s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail in the same way: once is enough */
     if (s != DDP_OK) return (int)s;
     if (cfg.transport == DDP_MPI) {
         s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "

@@ -33,7 +33,7 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 }
 
 /* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for it in vain. */
+ * not done soon after that waits for something that will not come. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
@@ -128,12 +128,12 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
     int i;
 
     if (n > c->room) {
-        if (c->data) DDP_FREE((void *)c->data);
-        if (c->count) DDP_FREE(c->count);
-        c->data = (float **)ddp__calloc((size_t)n, sizeof *c->data);
-        c->count = (size_t *)ddp__calloc((size_t)n, sizeof *c->count);
-        c->room = c->data && c->count ? n : 0;
-        if (!c->room) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
+        size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
+        if (data) c->data = data;
+        if (count) c->count = count;
+        if (data && count) c->room = n;
+        else return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
     }
     *total = 0;
     c->arrays = n;

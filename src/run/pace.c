@@ -1,5 +1,5 @@
 /* How long each rank computes, waits left out: a rank that is slow makes all the others wait, and
- * in wall-clock times all look alike. The times travel unhurried, every few periods. */
+ * in wall-clock times all look the same. The times travel unhurried, every few periods. */
 #include "base/platform.h"
 #include "run/context.h"
 #include "run/device.h"

@@ -28,7 +28,6 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
 {
     *ticket = -1;
     if (!d->engine) return ddp__post_alone(d, m, there, err);
-    if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, ticket, err));
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
     if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
     if (ddp__levels_takes(d, m)) return ddp__levels_submit(d, m, ticket, err);

@@ -61,8 +61,8 @@ DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
  * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
- * ddp_abort - fails everything in flight on all ranks with this sentence: whoever waits there, or
- * comes to wait, returns within a second. Any thread. */
+ * ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
+ * begins to wait, returns within a second. Any thread. */
 DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);

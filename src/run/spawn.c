@@ -25,7 +25,7 @@ typedef struct ddp__verdict {
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
+    int min_world, lost;       /* elastic: ranks whose end does not concern the others */
     int good;                  /* ended with DDP_OK */
     int    *failures;          /* shared: how many have failed */
     ddp__verdict *verdict;     /* shared: [world] */

@@ -49,7 +49,7 @@ struct ddp__stager {
 
 static unsigned ddp__stager_turn(const ddp__stager *s, long ticket) { return (unsigned)(ticket / s->room) + 1; }
 
-/* Under the lock. Who waits on the device or here must not wait for ever. */
+/* Under the lock. Who waits on the device or here must not wait forever. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 {
     if (s->error.code == DDP_OK) s->error = *why;
@@ -94,7 +94,7 @@ static void ddp__stager_reap(ddp__stager *s)
     while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
         ddp__stager_entry *x = &s->entry[s->first % s->room];
         if (x->end > x->at) {
-            if (x->at < s->tail) { /* the ring began anew behind tail */
+            if (x->at < s->tail) { /* the ring began again behind tail */
                 s->used -= s->ring_bytes - s->tail;
                 s->tail = 0;
             }

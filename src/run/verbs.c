@@ -202,7 +202,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* A mistake in a message is the strategy's, whoever found it. */
+/* A mistake in a message is the strategy's, wherever it is found. */
 static ddp_status ddp__posted_refused(ddp_ctx *d)
 {
     ddp_error *e = &d->host.error;

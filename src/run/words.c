@@ -1,52 +1,6 @@
 /* Messages that are waited for, and the library's own words among them. */
 #include "base/platform.h"
-#include "nn/exact.h"
 #include "run/device.h"
-
-/* A pull is two messages: its request, and what comes back. */
-ddp_status ddp__post_request(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err)
-{
-    ddp_message ask = *m;
-    ddp_piece p;
-
-    p.data = &d->nothing;
-    p.count = 1;
-    ask.verb = DDP__ASK;
-    ask.from = &p;
-    ask.from_count = 1;
-    ask.to = NULL;
-    ask.add = 0;
-    ask.received = NULL;
-    return ddp__engine_submit(ddp__engine_of(d, m->link), &ask, ticket, err);
-}
-
-/* With one worker a sum is its own input. */
-ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
-{
-    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
-    const ddp_piece *to = m->to ? m->to : m->from;
-    ddp__walk w;
-    float *x, *y;
-    size_t n;
-
-    if (m->verb > DDP_REDUCE_SCATTER)
-        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
-    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
-    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
-        if (m->add) {
-            ddp__axpy(d, y, x, n, scale);
-            continue;
-        }
-        if (x != y && there) ddp__host_copy(&d->host, y, x, n * sizeof *y);
-        else if (x != y) memcpy(y, x, n * sizeof *y);
-        if (scale != 1 && there) ddp__scale_there(d, y, n, scale);
-        else if (scale != 1) ddp__scale(y, n, scale);
-    }
-    return DDP_OK;
-}
 
 ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 {
@@ -63,7 +17,6 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
         return ddp__stager_wait(d->stager, ticket, err);
     }
     DDP__TRY(ddp__post_flush(d, err));
-    if (m->verb == DDP_PULL) DDP__TRY(ddp__post_request(d, m, &ticket, err));
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
 }
 

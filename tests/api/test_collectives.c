@@ -135,14 +135,15 @@ static int by_message(ddp_ctx *d, void *user)
     const int rank = ddp_rank(d);
     float x[300], y[300], is[300];
     unsigned char text[WORLD * 7];
-    ddp_piece from[2] = {0}, to[2] = {0}, one = {0};
-    ddp_message m = {0};
+    ddp_piece from[2], to[2], one;
+    ddp_message m;
     ddp_received got;
     unsigned seen = 1;
     size_t i;
     int k;
 
     (void)user;
+    memset(&m, 0, sizeof m);
     fill(x, 300, rank);
     from[0].data = x, from[0].count = 299, from[1].data = x + 299, from[1].count = 1;
     to[0].data = y + 100, to[0].count = 200, to[1].data = y, to[1].count = 100;
@@ -333,9 +334,10 @@ static int wrong(ddp_ctx *d, void *user)
     const int which = *(const int *)user, twice[] = {1, 1}, beyond[] = {0, 9};
     float x[8] = {0};
     int group, code;
-    ddp_message m = {0};
+    ddp_message m;
     ddp_sites sites;
 
+    memset(&m, 0, sizeof m);
     switch (which) {
     case 0: code = ddp_all_reduce(d, NULL, 8, 1); break;
     case 1: code = ddp_broadcast(d, x, 8, WORLD); break;

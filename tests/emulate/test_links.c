@@ -254,7 +254,7 @@ static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
          "1e+297 s of jitter"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"host_gbps\": [1, 1e280]}",
          "worker 1's host_gbps is 1e+280"},
-        {"[1, 2]", "is no JSON object"},
+        {"[1, 2]", "is not a JSON object"},
     };
     char net[160];
     ddp__links l;

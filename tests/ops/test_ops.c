@@ -270,7 +270,7 @@ static void dropout_keeps_its_share_and_repeats_its_mask(void **state)
     }
     /* deviation sqrt(n p q) = 109: five of them */
     assert_true(labs(kept - 47475) < 545);
-    /* neighbours are independent: alike with p^2 + q^2 = 0.625 */
+    /* neighbours are independent: the same with p^2 + q^2 = 0.625 */
     for (i = 0; i < n; i += 2) pairs += (y[i] != 0) == (y[i + 1] != 0);
     assert_true(labs(pairs - 19781) < 430);
     /* another seed gives another mask, independent of this one */

@@ -460,7 +460,7 @@ static void labels_lie_with_the_loss(void **state)
 
 /* GPT2-XL in the paper's setting: micro-batches of 3 x 1024 tokens, 48 blocks of width 1600, as
  * per block: two norms, qkv, attention, projection, sum, two matrices of the MLP, gelu, sum. */
-/* The operator after *i, which takes its result and, if it is none, that of `skip`. */
+/* The operator after *i, which takes its result and, if that is not one, that of `skip`. */
 static void then(ddp_oplist *list, int *i, const char *name, int skip, double flops, double output,
                  double params)
 {

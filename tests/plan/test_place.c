@@ -1,6 +1,7 @@
 /* [pure] The placement solvers against exhaustive search, hand-worked costs and the published networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "plan/place_genetic.c"
 #include "plan/place_anneal.c"
 #include "plan/place_exact.c"
 #include "plan/place.c"
@@ -270,7 +271,6 @@ static void tree_only(ddp__place *p)
 
     assert_true(ddp__place_tree_open(&t, p));
     p->proven = ddp__place_tree_node(&t, 0, 0, 0);
-    ddp__scratch_free(&t.room);
 }
 
 static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **state)
@@ -450,7 +450,6 @@ static void annealing_keeps_its_books(void **state)
         close_to(top, s.top);
         close_to(hops, s.hops);
         close_to(all, s.all);
-        ddp__scratch_free(&s.room);
         ddp__place_close(&p);
         ddp_network_free(&n);
     }

@@ -10,7 +10,13 @@
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 #include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
 
 #include "run/fake_device.h"
 #include "run/launch.h"

@@ -6,7 +6,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 #include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
 
 enum { LAYERS = 2, N = 50, STEPS = 4 };
 
@@ -67,8 +73,9 @@ typedef struct own {
 
 static int post(ddp_ctx *d, const ddp_piece *p, int layer, long *ticket)
 {
-    ddp_message m = {0};
+    ddp_message m;
 
+    memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
     m.from = p;
     m.from_count = 1;
@@ -96,9 +103,10 @@ static int start(ddp_ctx *d, void *self)
 static int strange_message(ddp_ctx *d, own *o)
 {
     ddp_piece p = {{o->kept}, N};
-    ddp_message m = {0};
+    ddp_message m;
     long ticket;
 
+    memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
     m.from = &p;
     m.from_count = 1;
@@ -207,8 +215,9 @@ static int sync_all(ddp_ctx *d, void *self)
 
 static ddp_strategy_ops crooked(fault f)
 {
-    ddp_strategy_ops ops = {0};
+    ddp_strategy_ops ops;
 
+    memset(&ops, 0, sizeof ops);
     ops.name = "crooked";
     ops.averages = DDP_AVERAGES_PARAMETERS;
     ops.traits = f == NEEDS_FORWARD ? DDP_NEEDS_FORWARD : 0;
@@ -232,7 +241,8 @@ static int train(ddp_ctx *d, void *user)
 
     (void)user;
     for (l = 0; l < LAYERS; l++) {
-        ddp_layer layer = {0};
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
         for (i = 0; i < N; i++) w[l][i] = (float)i, g[l][i] = 0;
         layer.params = w[l], layer.grads = g[l], layer.count = N;
         ddp_add_layer(d, &layer);

@@ -7,30 +7,43 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 #include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
 #include "strategy/strategy_lab.h"
 
 static void pairs_new(lab *x, int world, int model)
 {
+    static ddp_strategy_ops ops;
+
+    memset(&ops, 0, sizeof ops);
+    pair_averaging(&ops);
     lab_new(x, world, DDP_STRATEGY_DEFAULT, world == 3 ? 1 : 3);
-    x->cfg.own_strategy = &pair_averaging;
+    x->cfg.own_strategy = &ops;
     x->cfg.seed = (uint64_t)world;
     x->model = (lab_model)model;
     x->rule = (lab_rule)((world + model) % LAB_RULES);
     x->no_sync_all = 1;
 }
 
-/* Places are drawn one after the other, each rank in that of an earlier one, which moves to the end. */
+/* Who meets, two by two, by looking at all pairs: those whose ranks add up to the lot, or to it and the world;
+ * then those who are left. */
 static void draw(uint64_t seed, long step, int world, int *order)
 {
     ddp_rng r = ddp_rng_seed(seed, (uint64_t)step);
-    int i;
+    const int lot = (int)ddp_rng_below(&r, (uint64_t)world);
+    int met[LAB_RANKS] = {0}, n = 0, a, b;
 
-    for (i = 0; i < world; i++) {
-        const int taken = (int)ddp_rng_below(&r, (uint64_t)(i + 1));
-        if (taken < i) order[i] = order[taken];
-        order[taken] = i;
-    }
+    for (a = 0; a < world; a++)
+        for (b = a + 1; b < world; b++)
+            if (a + b == lot || a + b == lot + world) met[a] = met[b] = 1, order[n++] = a, order[n++] = b;
+    for (a = 0; a < world; a++)
+        if (!met[a]) order[n++] = a;
+    assert_int_equal(n, world);
 }
 
 static void meet(float *a, float *b, size_t n)

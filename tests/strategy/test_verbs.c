@@ -7,7 +7,13 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
 #include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
 #include "run/fake_device.h"
 
 enum { N = 90, STEPS = 3, WORLD = 3, LARGE = 5000 };
@@ -52,8 +58,9 @@ static float sum_of(int world, size_t i)
 
 static ddp_message message(ddp_verb verb, const ddp_piece *from, int count)
 {
-    ddp_message m = {0};
+    ddp_message m;
 
+    memset(&m, 0, sizeof m);
     m.verb = verb;
     m.from = from;
     m.from_count = count;
@@ -362,10 +369,11 @@ static int train(ddp_ctx *d, void *user)
 {
     float *w = (float *)calloc(2 * N, sizeof *w);
     ddp_optimizer sgd = ddp_sgd(1, 0);
-    ddp_layer layer = {0};
+    ddp_layer layer;
     int bad, step;
 
     (void)user;
+    memset(&layer, 0, sizeof layer);
     layer.params = on_device ? (float *)fake_away(w) : w;
     layer.grads = on_device ? (float *)fake_away(w + N) : w + N;
     layer.count = N;
