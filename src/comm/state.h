@@ -7,8 +7,8 @@
 #include "base/tools.h"
 #include "comm/engine.h"
 #include "comm/frame.h"
-#include "emulate/shape.h"
-#include "wire/offer.h"
+#include "emulate/links.h"
+#include "wire/wire.h"
 
 /* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing else. */
 enum {

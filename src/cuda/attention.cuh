@@ -18,10 +18,8 @@ template <typename T, int R>
 __device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
-    int r, c;
-
-    for (r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
-        for (c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
+    for (int r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
+        for (int c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
             tile[r * ddp__attend_row(d) + c] =
                 first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
 }
@@ -32,18 +30,17 @@ template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], con
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
     const int ld = ddp__attend_row(d);
     ddp__vec<float> va[R], vb[R];
-    int i, j, p, k;
 
-    for (i = 0; i < R; i++)
-        for (j = 0; j < R; j++) s[i][j] = 0;
-    for (p = 0; p < d; p += 4) {
-        for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < R; j++) s[i][j] = 0;
+    for (int p = 0; p < d; p += 4) {
+        for (int i = 0; i < R; i++) {
             va[i] = ddp__vec_load(a + (y + DDP__ATTEND_SIDE * i) * ld + p);
             vb[i] = ddp__vec_load(b + (x + DDP__ATTEND_SIDE * i) * ld + p);
         }
-        for (i = 0; i < R; i++)
-            for (j = 0; j < R; j++)
-                for (k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
+        for (int i = 0; i < R; i++)
+            for (int j = 0; j < R; j++)
+                for (int k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
     }
 }
 
@@ -68,26 +65,24 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
     DDP__SHARED(float, shared);
     float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
     float max[R], sum[R], acc[R][C], s[R][R];
-    long first;
-    int i, j, c, k;
 
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         max[i] = -INFINITY;
         sum[i] = 0;
-        for (c = 0; c < C; c++) acc[i][c] = 0;
+        for (int c = 0; c < C; c++) acc[i][c] = 0;
     }
     ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-    for (first = 0; first <= from; first += tile) {
+    for (long first = 0; first <= from; first += tile) {
         __syncthreads();
         ddp__attend_load<T, R>(kv, keys, z.row, first, z.t, z.d);
         __syncthreads();
         ddp__attend_scores<R>(s, q, kv, z.d);
         __syncthreads();
         ddp__attend_load<T, R>(kv, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
-        for (i = 0; i < R; i++) {
+        for (int i = 0; i < R; i++) {
             const long t = from + y + side * i;
             float top = max[i], shrink;
-            for (j = 0; j < R; j++) {
+            for (int j = 0; j < R; j++) {
                 s[i][j] = first + x + side * j <= t ? s[i][j] * z.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
@@ -95,24 +90,24 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
             shrink = expf(max[i] - top);
             max[i] = top;
             sum[i] *= shrink;
-            for (c = 0; c < C; c++) acc[i][c] *= shrink;
-            for (j = 0; j < R; j++) {
+            for (int c = 0; c < C; c++) acc[i][c] *= shrink;
+            for (int j = 0; j < R; j++) {
                 const float e = expf(s[i][j] - top);
                 sum[i] += e;
                 p[(y + side * i) * (tile + 1) + x + side * j] = e;
             }
         }
         __syncthreads();
-        for (k = 0; k < tile; k++)
-            for (c = 0; c < C; c++)
-                for (i = 0; i < R && x + side * c < z.d; i++)
+        for (int k = 0; k < tile; k++)
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < R && x + side * c < z.d; i++)
                     acc[i][c] += p[(y + side * i) * (tile + 1) + k] * kv[k * ld + x + side * c];
     }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
         const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
-        for (c = 0; c < C && x + side * c < z.d; c++)
+        for (int c = 0; c < C && x + side * c < z.d; c++)
             out[ddp__heads_out(&z, head) + t * z.width + x + side * c] = ddp__from_float<T>(acc[i][c] * inverse);
         if (x) continue;
         stat[2 * (head * z.t + t)] = max[i];
@@ -130,13 +125,12 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     const int side = DDP__ATTEND_SIDE, tile = side * R;
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
-    int i, j;
 
     ddp__attend_scores<R>(s, q, k, z->d);
     ddp__attend_scores<R>(dp, dout, v, z->d);
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        for (j = 0; j < R; j++) {
+        for (int j = 0; j < R; j++) {
             const int at = (y + side * i) * (tile + 1) + x + side * j;
             const int seen = t < z->t && first + x + side * j <= t;
             const float e = seen ? expf(s[i][j] * z->scale - stat[2 * t]) * stat[2 * t + 1] : 0;
@@ -161,28 +155,26 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
     float acc[R][C];
-    long first;
-    int i, c, n;
 
-    for (i = 0; i < R; i++)
-        for (c = 0; c < C; c++) acc[i][c] = 0;
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < C; c++) acc[i][c] = 0;
     ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
     ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
-    for (first = 0; first <= from; first += tile) {
+    for (long first = 0; first <= from; first += tile) {
         __syncthreads();
         ddp__attend_load<T, R>(k, keys, z.row, first, z.t, z.d);
         ddp__attend_load<T, R>(v, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
         __syncthreads();
         ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
         __syncthreads();
-        for (n = 0; n < tile; n++)
-            for (c = 0; c < C; c++)
-                for (i = 0; i < R && x + side * c < z.d; i++)
+        for (int n = 0; n < tile; n++)
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < R && x + side * c < z.d; i++)
                     acc[i][c] += d[(y + side * i) * (tile + 1) + n] * k[n * ld + x + side * c];
     }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
             T *g = to + t * z.row + x + side * c;
             *g = ddp__from_float<T>(acc[i][c] + (add ? ddp__to_float(*g) : 0));
         }
@@ -203,32 +195,30 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
     float dk[R][C], dv[R][C];
-    long head, from;
-    int i, c, n;
 
-    for (i = 0; i < R; i++)
-        for (c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
     ddp__attend_load<T, R>(k, in + at, z.row, first, z.t, z.d);
     ddp__attend_load<T, R>(v, in + at + values, z.row, first, z.t, z.d);
-    for (head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
-        for (from = first; from < z.t; from += tile) {
+    for (long head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
+        for (long from = first; from < z.t; from += tile) {
             __syncthreads();
             ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
             ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
             __syncthreads();
             ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
-            for (n = 0; n < tile; n++)
-                for (c = 0; c < C; c++)
-                    for (i = 0; i < R && x + side * c < z.d; i++) {
+            for (int n = 0; n < tile; n++)
+                for (int c = 0; c < C; c++)
+                    for (int i = 0; i < R && x + side * c < z.d; i++) {
                         const int key = n * (tile + 1) + y + side * i;
                         dk[i][c] += d[key] * q[n * ld + x + side * c];
                         dv[i][c] += p[key] * o[n * ld + x + side * c];
                     }
         }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = first + y + side * i;
-        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
             T *g = grad + at + t * z.row + x + side * c;
             *g = ddp__from_float<T>(dk[i][c] + (add ? ddp__to_float(*g) : 0));
             g += values;
@@ -248,12 +238,11 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
     const long row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
-    int j, k;
 
-    for (j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
+    for (int j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
         ddp__piece_load(a, out + at, j, z.d, wide);
         ddp__piece_load(b, dout + at, j, z.d, wide);
-        for (k = 0; k < width; k++) sum += a[k] * b[k];
+        for (int k = 0; k < width; k++) sum += a[k] * b[k];
     }
     sum = ddp__warp_sum(sum, lanes);
     if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
@@ -270,7 +259,6 @@ template <typename T, int R, int C>
 static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long tile = DDP__ATTEND_SIDE * R;
-
     DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
                 (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream, (T *)c->out,
                 (float *)c->saved, (const T *)c->in[0], *z);

@@ -122,7 +122,6 @@ static void ddp__cuda_unpin(void *, void *at, size_t) { (void)cudaFreeHost(at); 
 static void ddp__cuda_memory(void *self, double *total, double *unused)
 {
     size_t all = 0, left = 0;
-
     (void)DDP__CUDA(((ddp__cuda_self *)self)->dev, cudaMemGetInfo(&left, &all));
     *total = (double)all;
     *unused = (double)left;
@@ -155,9 +154,8 @@ static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 static void ddp__cuda_forget(void *self, float *params)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
 
-    for (i = 0; i < c->mirrors; i++) {
+    for (int i = 0; i < c->mirrors; i++) {
         if (c->mirror[i].master != params) continue;
         ddp__cuda_release(self, c->mirror[i].copy, 0);
         c->mirror[i] = c->mirror[--c->mirrors];
@@ -170,7 +168,6 @@ static void ddp__cuda_forget(void *self, float *params)
 static uint16_t ddp__bf16_bits(float x)
 {
     uint32_t u;
-
     memcpy(&u, &x, sizeof u);
     if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays one */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
@@ -187,7 +184,6 @@ static char *ddp__cuda_ring(ddp__cuda_self *c)
 static void ddp__cuda_ring_go(ddp__cuda_self *c, void *to, const char *from, size_t bytes)
 {
     ddp__cuda *dev = c->dev;
-
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, dev->stream));
     (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[c->ring_next], dev->stream));
     c->ring_next = (c->ring_next + 1) % DDP__UPLOAD_PARTS;
@@ -211,12 +207,12 @@ static void ddp__cuda_upload_elements(void *self, void *to, const float *from, s
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     const size_t most = DDP__UPLOAD_BYTES / sizeof(uint16_t);
-    size_t at = 0, n, i;
+    size_t at = 0, n;
 
     for (; at < count; at += n) {
         uint16_t *part = (uint16_t *)(void *)ddp__cuda_ring(c);
         n = count - at < most ? count - at : most;
-        for (i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
+        for (size_t i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
         ddp__cuda_ring_go(c, (uint16_t *)to + at, (const char *)part, n * sizeof *part);
     }
 }
@@ -224,7 +220,6 @@ static void ddp__cuda_upload_elements(void *self, void *to, const float *from, s
 static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
     DDP__TRY(ddp__cuda_wait(self, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
@@ -234,7 +229,6 @@ static ddp_status ddp__cuda_download(void *self, void *to, const void *from, siz
 static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *out, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     *out = 0;
     if (n == 0) return DDP_OK;
     ddp__cuda_clip_add(self, x, n, 1);
@@ -245,11 +239,10 @@ static ddp_status ddp__cuda_download_elements(void *self, float *to, const void 
 {
     uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
     ddp_status s;
-    size_t i;
 
     if (!bits) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
     s = ddp__cuda_download(self, bits, from, count * sizeof *bits, err);
-    for (i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const uint32_t u = (uint32_t)bits[i] << 16;
         memcpy(&to[i], &u, sizeof u);
     }
@@ -261,7 +254,6 @@ static void ddp__cuda_early(void *self, const float *from)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     c->early_from = from;
     if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost, dev->stream)))
         (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
@@ -270,7 +262,6 @@ static void ddp__cuda_early(void *self, const float *from)
 static int ddp__cuda_early_value(void *self, const float *from, float *value)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     if (c->early_from != from) return 0;
     *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
     return 1;
@@ -326,10 +317,8 @@ static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_err
 static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
                                   const size_t *counts, int arrays_count, ddp_error *err)
 {
-    int i;
-
     if (!c->mirrors) return DDP_OK;
-    for (i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    for (int i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
@@ -353,7 +342,6 @@ static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);

@@ -317,7 +317,6 @@ static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-
     if (ddp__wide<T>(c.n, call->in[0], call->out))
         ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
     else
@@ -327,7 +326,6 @@ template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, c
 template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-
     if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
         ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
     else

@@ -44,7 +44,6 @@ static int ddp__cuda_alignment(const void *p)
 {
     const uintptr_t at = (uintptr_t)p;
     int n = 256;
-
     while (at % (uintptr_t)n) n /= 2;
     return n;
 }
@@ -201,7 +200,6 @@ static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
 static void ddp__cuda_products_free(ddp__cuda *dev)
 {
     ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
-
     for (; p; p = next) {
         next = p->next;
         ddp__cuda_product_drop(p);

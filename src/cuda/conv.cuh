@@ -195,7 +195,6 @@ static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
     const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
     const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
-
     return (int)(wish < most ? wish : most);
 }
 
@@ -297,7 +296,6 @@ static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, floa
 static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight, int turned)
 {
     ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y, dev->half);
-
     p.shape.count = v.pixels / v.cols;
     p.shape.b_step = v.image;
     p.shape.c_step = v.y_image;
@@ -310,13 +308,12 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
 {
     ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
     const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
-    long first;
 
     p.shape.a_step = v.y_image;
     p.shape.b_step = v.image;
     p.shape.c_step = n;
     p.shape.half_out = 0;
-    for (first = 0; first < images; first += DDP__POINT_IMAGES) {
+    for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
         const long left = images - first;
         p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
         p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
@@ -365,7 +362,6 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
 static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin, int *taps, int *tap)
 {
     const int rest = (first + padding) % stride;
-
     *taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
     *tap = rest + stride * (*taps - 1);
     *begin = (first + padding - *tap) / stride;
@@ -414,12 +410,10 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
 static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
 {
     const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
-    int r, c;
-
     if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
         (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4), dev->stream));
-    for (r = 0; r < v.step && r < v.h; r++)
-        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
+    for (int r = 0; r < v.step && r < v.h; r++)
+        for (int c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
 }
 
 template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)

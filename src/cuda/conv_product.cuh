@@ -476,7 +476,6 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     float sum = 0;
-
     if (i >= n) return;
     for (int s = 0; s < parts; s++) sum += out[s * n + i];
     grad[i] += sum;

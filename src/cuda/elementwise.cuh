@@ -44,21 +44,20 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 {
     const int width = ddp__vec<T>::width;
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    int k;
 
     if (wide && i + width <= n) {
         const ddp__vec<T> va = ddp__vec_load(a + i);
         const ddp__vec<T> vb = b ? ddp__vec_load(b + i) : va;
         ddp__vec<T> vo = va;
         if (add) vo = ddp__vec_load(out + i);
-        for (k = 0; k < width; k++) {
+        for (int k = 0; k < width; k++) {
             const float y = f(ddp__to_float(va.v[k]), b ? ddp__to_float(vb.v[k]) : 0);
             vo.v[k] = ddp__from_float<T>(add ? ddp__to_float(vo.v[k]) + y : y);
         }
         ddp__vec_store(out + i, vo);
         return;
     }
-    for (k = 0; k < width && i + k < n; k++) {
+    for (int k = 0; k < width && i + k < n; k++) {
         const float y = f(ddp__to_float(a[i + k]), b ? ddp__to_float(b[i + k]) : 0);
         out[i + k] = ddp__from_float<T>(add ? ddp__to_float(out[i + k]) + y : y);
     }
@@ -77,7 +76,6 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     const long n = ddp_shape_count(&c->spec->out);
-
     if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
     else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
@@ -130,12 +128,11 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width];
-    int k;
 
     if (r >= rows) return;
     ddp__piece_load(x, a + r * row, at, n, wide);
     ddp__piece_load(y, b + r * row, at, n, wide);
-    for (k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    for (int k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
     ddp__piece_store(out + r * n, x, at, n, wide, 0);
 }
 
@@ -149,13 +146,12 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width], d[width];
-    int k;
 
     if (r >= rows) return;
     ddp__piece_load(x, a + r * row, at, n, wide);
     ddp__piece_load(y, b + r * row, at, n, wide);
     ddp__piece_load(d, dy + r * n, at, n, wide);
-    for (k = 0; k < width; k++) {
+    for (int k = 0; k < width; k++) {
         const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
         x[k] = d[k] * y[k] * (s + silu * (1 - s));
         d[k] *= silu;
@@ -179,7 +175,6 @@ template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const
     const ddp_shape *s = &c->spec->out;
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const T *a, *b;
-
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
     DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
               rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
@@ -231,12 +226,11 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
     float v[width];
-    int k;
 
     if (at >= n) return;
     wide = wide && at + width <= n;
     ddp__piece_load(v, in, at, n, wide);
-    for (k = 0; k < width; k += 2) { /* a piece lies in one block */
+    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
         const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
         v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
         v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
@@ -249,7 +243,6 @@ static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *ou
 {
     const long n = ddp_shape_count(&c->spec->out);
     const double p = c->training ? c->spec->arg[0] : 0;
-
     if (p == 0 && !add && out == in) return;
     DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
               ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),

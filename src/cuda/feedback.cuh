@@ -223,7 +223,6 @@ static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t
 {
     const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
     double sum = 0;
-
     if (v->what) return;
     for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
     sum = ddp__warp_sum(sum);

@@ -306,7 +306,6 @@ template <int D, int MR, int N, int HOLD>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS;
-
     DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
                 DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
                 (float *)c->saved, (const ddp__bf16 *)c->in[0], *z);

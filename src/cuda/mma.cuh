@@ -89,9 +89,8 @@ __device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16
 {
     const int row = (int)threadIdx.x / (D / 8), piece = (int)threadIdx.x % (D / 8);
     const ddp__bf16 *at = from + (first + row) * ld + piece * 8;
-    int i;
 
-    DDP__UNROLL for (i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
+    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
         const int present = first + row + i < count && piece * 8 < d;
 
         ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
@@ -142,16 +141,15 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
                                                         const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
-    int step, n, r;
 
     ddp__tile_zero(c);
-    DDP__UNROLL for (step = 0; step < D / 16; step++) {
+    DDP__UNROLL for (int step = 0; step < D / 16; step++) {
         uint32_t left[MR][4];
         a.get(left, step);
-        DDP__UNROLL for (n = 0; n < N / 16; n++) {
+        DDP__UNROLL for (int n = 0; n < N / 16; n++) {
             uint32_t f[4];
             ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-            DDP__UNROLL for (r = 0; r < MR; r++) {
+            DDP__UNROLL for (int r = 0; r < MR; r++) {
                 ddp__mma(c[r][2 * n], left[r], f[0], f[1]);
                 ddp__mma(c[r][2 * n + 1], left[r], f[2], f[3]);
             }
@@ -166,20 +164,19 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
                                                      const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
-    int step, n, r;
 
-    DDP__UNROLL for (step = 0; step < N / 16; step++) {
+    DDP__UNROLL for (int step = 0; step < N / 16; step++) {
         uint32_t a[MR][4];
-        DDP__UNROLL for (r = 0; r < MR; r++) {
+        DDP__UNROLL for (int r = 0; r < MR; r++) {
             a[r][0] = ddp__pack_pair(p[r][2 * step][0], p[r][2 * step][1]);
             a[r][1] = ddp__pack_pair(p[r][2 * step][2], p[r][2 * step][3]);
             a[r][2] = ddp__pack_pair(p[r][2 * step + 1][0], p[r][2 * step + 1][1]);
             a[r][3] = ddp__pack_pair(p[r][2 * step + 1][2], p[r][2 * step + 1][3]);
         }
-        DDP__UNROLL for (n = 0; n < D / 16; n++) {
+        DDP__UNROLL for (int n = 0; n < D / 16; n++) {
             uint32_t f[4];
             ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
-            DDP__UNROLL for (r = 0; r < MR; r++) {
+            DDP__UNROLL for (int r = 0; r < MR; r++) {
                 ddp__mma(c[r][2 * n], a[r], f[0], f[1]);
                 ddp__mma(c[r][2 * n + 1], a[r], f[2], f[3]);
             }
@@ -194,18 +191,17 @@ __device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, i
                                                        const float (&c)[MR][D / 8][4], float by, ddp__bf16 *tile)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int r, n, i;
 
     __syncwarp();
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (n = 0; n < D / 8; n++) {
+    DDP__UNROLL for (int r = 0; r < MR; r++)
+        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
             ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g, n) + 2 * t,
                           ddp__pack_pair(c[r][n][0] * by, c[r][n][1] * by));
             ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8, n) + 2 * t,
                           ddp__pack_pair(c[r][n][2] * by, c[r][n][3] * by));
         }
     __syncwarp();
-    for (i = lane; i < 16 * MR * D / 8; i += 32) {
+    for (int i = lane; i < 16 * MR * D / 8; i += 32) {
         const int row = i / (D / 8), piece = i % (D / 8);
         float v[8];
 

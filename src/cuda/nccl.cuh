@@ -1,9 +1,8 @@
 /* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
  *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in
- * ddp__nccl_poll, which the hooks call: NCCL's own error, or an average that takes longer than the
- * time-out. Then ddp__nccl_leave(n, 1) gives up what is in flight, or ddp__nccl_shrink goes on
- * without the lost ranks. What was in flight holds anything after that. */
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll, which the
+ * hooks call: NCCL's own error, or an average that takes longer than the time-out. Then ddp__nccl_leave(n, 1) gives up
+ * what is in flight, which holds anything after that. */
 #ifndef DDP_CUDA_NCCL_CUH
 #define DDP_CUDA_NCCL_CUH
 
@@ -95,10 +94,9 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
     double oldest = 0;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
-    for (i = 0; i < n->slots; i++)
+    for (int i = 0; i < n->slots; i++)
         if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
     if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
     if (!n->comm) return DDP_OK;
@@ -206,7 +204,6 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
 {
     ddp__cuda *dev = n->dev;
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
@@ -214,7 +211,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
         return ddp__cuda_status(dev, err);
     if (n->comm) {
         (void)ncclGroupStart();
-        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
+        for (int i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
             if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
         end = ncclGroupEnd();
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
@@ -231,46 +228,5 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-/* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
- * in the old order. What was in flight is given up: its arrays hold anything. */
-static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__cuda_nccl *n, const int *lost, int count, ddp_error *err)
-{
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t heir = NULL;
-    ddp_error own;
-    ddp_status s;
-    int i, below = 0, *out;
-
-    if (!err) err = &own;
-    if (!n->comm || count < 1 || count >= n->world)
-        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count, n->world);
-    out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
-    if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
-    for (i = 0; i < count; i++) {
-        out[i] = lost[i];
-        below += lost[i] < n->rank;
-    }
-    config.blocking = 0;
-    s = ddp__nccl_failed(n, ncclCommShrink(n->comm, out, count, &heir, &config, NCCL_SHRINK_ABORT),
-                         "ncclCommShrink", err);
-    DDP_FREE(out);
-    n->world -= count;
-    if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
-    (void)ncclCommAbort(n->comm);
-    n->comm = NULL;
-    if (s) {
-        n->why = *err;
-        if (heir) (void)ncclCommAbort(heir);
-        return s;
-    }
-    n->rank -= below;
-    if (n->world > 1) n->comm = heir;
-    else (void)ncclCommAbort(heir);
-    for (i = 0; i < n->slots; i++) n->since[i] = 0;
-    return DDP_OK;
-}
-#endif
 
 #endif /* DDP_CUDA_NCCL_CUH */

@@ -21,38 +21,36 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
-    long j;
-    int i;
 
     if (row >= rows) return;
     if (plus) {
-        for (j = lane * width; j < n; j += 32 * width) {
+        for (long j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
             ddp__piece_load(a, plus + row * n, j, n, wide);
-            for (i = 0; i < width; i++) v[i] += a[i];
+            for (int i = 0; i < width; i++) v[i] += a[i];
             ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
         }
         x = sum_out + row * n;
     }
     if (!RMS) {
-        for (j = lane * width; j < n; j += 32 * width) {
+        for (long j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
-            for (i = 0; i < width; i++) sum += v[i];
+            for (int i = 0; i < width; i++) sum += v[i];
         }
         mean = ddp__warp_sum(sum) / (float)n;
         sum = 0;
     }
-    for (j = lane * width; j < n; j += 32 * width) {
+    for (long j = lane * width; j < n; j += 32 * width) {
         ddp__piece_load(v, x, j, n, wide);
-        for (i = 0; i < width; i++)
+        for (int i = 0; i < width; i++)
             if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
     }
     rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
-    for (j = lane * width; j < n; j += 32 * width) {
+    for (long j = lane * width; j < n; j += 32 * width) {
         ddp__piece_load(v, x, j, n, wide);
         ddp__piece_load(a, scale, j, n, wide);
         if (!RMS) ddp__piece_load(b, shift, j, n, wide);
-        for (i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
+        for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
         ddp__piece_store(out + row * n, v, j, n, wide, 0);
     }
     if (lane) return;
@@ -85,12 +83,12 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
     __shared__ float shared[32 * width];
     float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];
-    long row, j;
-    int p, i;
+    long j;
+    int p;
 
     for (p = 0; p < PIECES; p++)
-        for (i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    for (row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
+        for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
+    for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
@@ -99,7 +97,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
-            for (i = 0; i < width; i++) {
+            for (int i = 0; i < width; i++) {
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
@@ -115,11 +113,11 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
-            for (i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__piece_load(a, to.old + row * n, j, n, wide);
-            for (i = 0; i < width; i++) /* as an array of T would hold it */
+            for (int i = 0; i < width; i++) /* as an array of T would hold it */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
-            DDP__UNROLL for (i = 0; i < 2; i++)
+            DDP__UNROLL for (int i = 0; i < 2; i++)
                 if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
@@ -155,12 +153,12 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
     const int params = c->grad_param[0] || c->grad_param[1];
     float *part = (float *)dev->scratch;
     ddp__norm_to<T> to;
-    int k, wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
+    int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
 
     memset(&to, 0, sizeof to);
     to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
     to.at[0] = (T *)c->grad_in[0];
-    for (k = 0; sum && k < 2; k++) {
+    for (int k = 0; sum && k < 2; k++) {
         to.at[k] = (T *)sum->grad_in[k];
         to.add[k] = sum->add_in[k];
         wide = wide && ddp__aligned(to.at[k]);

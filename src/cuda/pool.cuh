@@ -100,7 +100,6 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
     const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
     float sum = 0;
-
     for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
     sum = ddp__warp_sum(sum);
     if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
@@ -109,7 +108,6 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
 template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i >= count) return;
     float d = ddp__to_float(dy[i / n]) / (float)n;
     if (add) d += ddp__to_float(dx[i]);
@@ -141,7 +139,6 @@ template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, 
 template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-
     if (c->grad_in[0])
         DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
                   (const T *)c->grad_out, c->add_in[0], count, count / planes);

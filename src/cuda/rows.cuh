@@ -67,13 +67,12 @@ template <typename T>
 __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    int i;
 
     if (wide) {
         const ddp__vec<T> r = ddp__vec_load(p + at);
-        DDP__UNROLL for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
     } else {
-        DDP__UNROLL for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
+        DDP__UNROLL for (int i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
     }
 }
 
@@ -83,16 +82,15 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
 {
     const int width = ddp__vec<T>::width;
     float old[width];
-    int i;
 
-    DDP__UNROLL for (i = 0; i < width; i++) old[i] = 0;
+    DDP__UNROLL for (int i = 0; i < width; i++) old[i] = 0;
     if (add) ddp__piece_load(old, p, at, n, wide);
     if (wide) {
         ddp__vec<T> r;
-        DDP__UNROLL for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
-        DDP__UNROLL for (i = 0; i < width; i++)
+        DDP__UNROLL for (int i = 0; i < width; i++)
             if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
@@ -121,11 +119,9 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
 /* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
 template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
 {
-    int k;
-
     shared[threadIdx.x] = mine;
     __syncthreads();
-    for (k = THREADS / 2; k > 0; k /= 2) {
+    for (int k = THREADS / 2; k > 0; k /= 2) {
         if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + (unsigned)k];
         __syncthreads();
     }
@@ -164,14 +160,13 @@ template <int N>
 __device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to, long at, long n)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int w, j;
 
-    for (w = 0; w < (int)blockDim.x / 32; w++) {
+    for (int w = 0; w < (int)blockDim.x / 32; w++) {
         if (w == warp)
-            for (j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
+            for (int j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
         __syncthreads();
     }
-    for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
+    for (int j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
         if (at + j < n) to[at + j] = shared[j];
     __syncthreads();
 }
@@ -189,15 +184,13 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     const long last = first + height < rows ? first + height : rows;
     __shared__ float shared[32 * width];
     float sum[width], scaled[width], d[width], v[width];
-    long r;
-    int i;
 
-    for (i = 0; i < width; i++) sum[i] = scaled[i] = 0;
+    for (int i = 0; i < width; i++) sum[i] = scaled[i] = 0;
     if (at + lane * width < n)
-        for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
+        for (long r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
             ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
             if (KIND != DDP__COLUMN_PLAIN) ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
-            for (i = 0; i < width; i++) {
+            for (int i = 0; i < width; i++) {
                 if (KIND == DDP__COLUMN_NORM) scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
                 if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
                 sum[i] += d[i];
@@ -216,15 +209,13 @@ static __global__ void ddp__k_columns_add(float *grad, const float *part, long n
     const long j = (long)blockIdx.x * 32 + lane;
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
-    long p;
-    int w;
 
     if (j < n)
-        for (p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
+        for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
     __syncthreads();
     if (warp || j >= n) return;
-    for (w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
+    for (int w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
     grad[j] += sum;
 }
 

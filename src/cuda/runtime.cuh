@@ -135,7 +135,6 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
-
     for (int i = 0; list && i < n; i++)
         if (DDP__CUDA(dev, cudaEventCreateWithFlags(&list[i], flags))) break;
     return list;
@@ -291,7 +290,6 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
-
     if (e != cudaSuccess)
         ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
                        dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
@@ -341,9 +339,7 @@ static void ddp__cuda_typed(const ddp_op_call *c)
 /* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
 static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
 {
-    int i;
-
-    for (i = 0; i < dev->ops; i++)
+    for (int i = 0; i < dev->ops; i++)
         if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
     return NULL;
 }

@@ -98,7 +98,6 @@ static double ddp__cuda_marked(void *self, int mark)
 static void ddp__cuda_range(void *self, const char *name)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     if (c->ranged) (void)nvtxRangePop();
     c->ranged = name != NULL;
     if (name) (void)nvtxRangePushA(name);
@@ -115,9 +114,7 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
 /* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
 static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
 {
-    int i;
-
-    for (i = 0; i < c->mirrors; i++) {
+    for (int i = 0; i < c->mirrors; i++) {
         const ddp__cuda_mirror *m = &c->mirror[i];
         if (p < m->master || p >= m->master + m->count) continue;
         *left = m->count - (size_t)(p - m->master);
@@ -188,9 +185,7 @@ static int ddp__cuda_slots(void *self, int slots)
 static void ddp__cuda_raise_all(void *self)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
-
-    for (i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+    for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
 /* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
@@ -256,7 +251,6 @@ static void ddp__cuda_hold(void *self, int slot, unsigned turn)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
 }
 

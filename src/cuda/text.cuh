@@ -18,7 +18,6 @@ static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
     const ddp_shape *x = &c->spec->in[0], *y = &c->spec->out;
     ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1], c->in[0], 0,
                                                c->param[0], 1, c->out, ((ddp__cuda *)c->pool)->half);
-
     p.bias = c->param[1];
     return p;
 }

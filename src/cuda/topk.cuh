@@ -330,7 +330,7 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     const int threads = DDP__TOPK_THREADS;
     const float *const list = NULL;
     ddp__topk_room r;
-    int digit, step = 0;
+    int step = 0;
 
     DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
                                ddp_cuda_topk_scratch(n, k), index, err));
@@ -339,13 +339,13 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     (void)ddp__topk_cut_room(n, k, scratch, &r);
     (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_begin, 1, 1, r);
-    for (digit = 0; digit < 3; digit++, step++) {
+    for (int digit = 0; digit < 3; digit++, step++) {
         DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, x, step, digit, verdict);
         if (digit == 0) DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
         DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, x, step, digit, verdict);
     }
     DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, x, step, index, value, verdict);
-    for (digit = 1; digit < 3; digit++, step++) {
+    for (int digit = 1; digit < 3; digit++, step++) {
         DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, list, step, digit, verdict);
         DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, list, step, digit, verdict);
     }

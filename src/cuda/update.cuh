@@ -47,13 +47,12 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
                                      long n, int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    int k;
 
     if (wide && i + 4 <= n) {
         ddp__vec<float> vw = ddp__vec_load(w + i), vg = ddp__vec_load(g + i), v0 = vw, v1 = vw;
         if (R::states > 0) v0 = ddp__vec_load(s0 + i);
         if (R::states > 1) v1 = ddp__vec_load(s1 + i);
-        for (k = 0; k < 4; k++) {
+        for (int k = 0; k < 4; k++) {
             vw.v[k] = rule(vw.v[k], vg.v[k], &v0.v[k], &v1.v[k]);
             vg.v[k] = 0;
         }
@@ -61,10 +60,10 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
         if (zero) ddp__vec_store(g + i, vg);
         if (R::states > 0) ddp__vec_store(s0 + i, v0);
         if (R::states > 1) ddp__vec_store(s1 + i, v1);
-        for (k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
+        for (int k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
         return;
     }
-    for (k = 0; k < 4 && i + k < n; k++) {
+    for (int k = 0; k < 4 && i + k < n; k++) {
         float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
         const float x = rule(w[i + k], g[i + k], a, b);
         w[i + k] = x;
@@ -109,9 +108,7 @@ static __global__ void ddp__k_squares_sum(double *total, const double *part, int
 {
     __shared__ double shared[DDP__UPDATE_THREADS];
     double sum = 0;
-    int i;
-
-    for (i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
+    for (int i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
     sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) *total = first ? sum : *total + sum;
 }
@@ -120,7 +117,6 @@ static __global__ void ddp__k_clip(float *x, long n, const double *total, float 
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const double norm = sqrt(*total) + 1e-6;
-
     if (i >= n || norm <= (double)limit) return;
     x[i] = __fmul_rn(x[i], (float)((double)limit / norm));
 }
@@ -193,7 +189,6 @@ static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
-
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
     DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
@@ -203,7 +198,6 @@ static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }
 

@@ -12,8 +12,8 @@
 
 #include "base/core.h"
 #include "member/state.h"
-#include "wire/reconnect.h"
-#include "wire/tls.h"
+#include "wire/tcp.h"
+#include "wire/stream.h"
 
 enum {
     DDP__JOIN_WORLD = 64,

@@ -415,9 +415,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
     ddp__hello h;
     int r;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    if (getsockname(j->fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+    if (ddp__addr_own(j->fd, &own) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, listen_fd, &own, err));
@@ -442,7 +440,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
 
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
-    ddp__resume_config c;
+    ddp__tcp_config c;
     int fds[DDP__JOIN_WORLD], listen_fd = -1, r;
     ddp_status s;
 

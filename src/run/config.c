@@ -1,7 +1,7 @@
 /* Configuration: defaults, environment, and a sentence for each value that makes no sense. */
 #include "base/platform.h"
 #include "run/launch.h"
-#include "wire/mpi.h"
+#include "wire/wire.h"
 #include "base/core.h"
 #include "run/context.h"
 

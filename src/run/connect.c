@@ -3,10 +3,10 @@
 #include "base/tools.h"
 #include "member/elastic.h"
 #include "run/device.h"
-#include "wire/mpi.h"
+#include "wire/wire.h"
 #include "wire/rendezvous.h"
 #include "wire/socket.h"
-#include "wire/tls.h"
+#include "wire/stream.h"
 
 static const char *ddp__name_of_layer(void *user, int layer)
 {

@@ -10,7 +10,7 @@
 #include "member/join.h"
 #include "member/state.h"
 #include "wire/stream.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 #include "profile/profile.h"
 #include "profile/timer.h"
 #include "profile/trace.h"

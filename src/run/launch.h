@@ -6,7 +6,7 @@
 #include "base/core.h"
 #include "run/config.h"
 #include "run/strategy.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 
 typedef struct ddp__strategies {
     int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* 0: there is no such strategy */

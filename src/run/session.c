@@ -3,7 +3,7 @@
 #include "base/tools.h"
 #include "base/core.h"
 #include "run/device.h"
-#include "wire/tls.h"
+#include "wire/stream.h"
 
 static const ddp__hooks *ddp__session_hooks(void)
 {

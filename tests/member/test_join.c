@@ -382,16 +382,16 @@ static void newcomers_that_die_are_forgotten(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
-/* Takes the place of a lost worker, and says nothing more. */
-static int sit_down(const plan_of_run *p)
+/* Asks at the door where newcomers are served; request is what an ENTER says there. */
+static ddp__addr service_of(const plan_of_run *p, unsigned char *request)
 {
-    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
+    unsigned char b[DDP__HELLO_BYTES];
     ddp__hello self, h;
     ddp__addr at;
     int count, fd;
 
     memset(&self, 0, sizeof self);
-    memset(request, 0, sizeof request);
+    memset(request, 0, DDP__JOIN_REQUEST);
     self.version = DDP__PROTOCOL;
     self.run_id = ddp__run_id(p->run);
     ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, request);
@@ -399,15 +399,58 @@ static int sit_down(const plan_of_run *p)
     assert_int_equal(ddp__addr_parse(p->addr, &at, 1, &count, NULL), DDP_OK);
     fd = ddp__tcp_dial(&at, ddp_now() + 5);
     assert_true(fd >= 0);
-    assert_int_equal(ddp__tcp_send_all(fd, request, DDP__HELLO_BYTES, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(fd, b, DDP__HELLO_BYTES, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, request, DDP__HELLO_BYTES, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 5), 0);
     close(fd);
     assert_true(ddp__hello_parse(b, &h));
     ddp__addr_set_port(&at, (int)h.port);
+    return at;
+}
+
+/* Callers that say nothing, at the door and where newcomers are served: one who speaks comes in. */
+static void silent_callers_keep_nobody_out(void **state)
+{
+    enum { SILENT = 40 };
+    unsigned char request[DDP__JOIN_REQUEST];
+    plan_of_run p;
+    pid_t pid[4];
+    int all[3] = {0, 1, 3}, fd[SILENT], k, count;
+    ddp__addr at[2];
+    double begin;
+    (void)state;
+
+    run_begin(&p, DDP_LOCALSGD, 3, 3000);
+    for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 0, 10);
+    kill(pid[2], SIGKILL);
+    wait_for(pid[2]);
+    at[0] = service_of(&p, request);
+    assert_int_equal(ddp__addr_parse(p.addr, &at[1], 1, &count, NULL), DDP_OK);
+    for (k = 0; k < SILENT; k++) fd[k] = ddp__tcp_dial(&at[k % 2], ddp_now() + 5);
+    begin = ddp_now();
+    pid[3] = start(&p, 3, 1);
+    until_step(&p, 3, 1);
+    begin = ddp_now() - begin;
+    for (k = 0; k < SILENT; k++) close(fd[k]);
+    for (k = 0; k < 4; k++)
+        if (k != 2) wait_for(pid[k]);
+    all_well(&p, all, 3);
+    print_message("came in after %.2f s\n", begin);
+    assert_true(begin < 8);
+    munmap(p.b, sizeof *p.b);
+}
+
+/* Takes the place of a lost worker, and says nothing more. */
+static int sit_down(const plan_of_run *p)
+{
+    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
+    ddp__addr at = service_of(p, request);
+    int fd;
+
     fd = ddp__tcp_dial(&at, ddp_now() + 5);
     assert_true(fd >= 0);
-    assert_int_equal(ddp__tcp_send_all(fd, request, sizeof request, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, request, sizeof request, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 5), 0);
     assert_int_equal(ddp__hello_get(b, 4), DDP__JOIN_OK);
     return fd;
 }
@@ -666,6 +709,7 @@ int main(void)
         cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
         cmocka_unit_test(the_coordinator_comes_back_by_another_door),
         cmocka_unit_test(newcomers_that_die_are_forgotten),
+        cmocka_unit_test(silent_callers_keep_nobody_out),
         cmocka_unit_test(a_newcomer_that_stands_still_is_forgotten),
         cmocka_unit_test(a_newcomer_survives_its_donor),
         cmocka_unit_test(new_workers_come),

@@ -1,6 +1,7 @@
 /* [pure] The placement solvers against exhaustive search, hand-worked costs and the published networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "plan/place_genetic.c"
 #include "plan/place_anneal.c"
 #include "plan/place_exact.c"
 #include "plan/place.c"

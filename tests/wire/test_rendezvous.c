@@ -68,12 +68,12 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
         assert_true(fd[i] >= 0);
         if (i == 0)
             assert_int_equal(
-                ddp__tcp_send_all(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1),
+                ddp__stream_send_all(NULL, fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1),
                 0);
         if (i == 1)
-            assert_int_equal(ddp__tcp_send_all(fd[i], "dream", 5, ddp_now() + 1),
+            assert_int_equal(ddp__stream_send_all(NULL, fd[i], "dream", 5, ddp_now() + 1),
                              0); /* and no more */
-        if (i == 2) assert_int_equal(ddp__tcp_send_all(fd[i], "x", 1, ddp_now() + 1), 0);
+        if (i == 2) assert_int_equal(ddp__stream_send_all(NULL, fd[i], "x", 1, ddp_now() + 1), 0);
         if (i >= 8) { /* gone at once */
             close(fd[i]);
             fd[i] = -1;
@@ -82,9 +82,9 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
     meet_start(m, 3);
     /* garbage is dropped well before the silent are */
     end = ddp_now() + 3;
-    assert_int_equal(ddp__tcp_recv_all(fd[0], sink, sizeof sink, end), -1);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd[0], sink, sizeof sink, NULL, end), -1);
     assert_int_not_equal(errno, ETIMEDOUT);
-    assert_int_equal(ddp__tcp_recv_all(fd[2], sink, sizeof sink, end), -1);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd[2], sink, sizeof sink, NULL, end), -1);
     assert_int_not_equal(errno, ETIMEDOUT);
     meet_join(m, 3);
     for (i = 0; i < 20; i++)
@@ -139,8 +139,8 @@ static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32
     fd = ddp__tcp_dial(&at, ddp_now() + 5);
     assert_true(fd >= 0);
     ddp__hello_pack(&self, DDP__HELLO, DDP__WELCOME, 0, b);
-    assert_int_equal(ddp__tcp_send_all(fd, b, sizeof b, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 8), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 8), 0);
     assert_true(ddp__hello_parse(b, &reply));
     close(fd);
     return reply;
@@ -311,7 +311,7 @@ static void a_worker_tells_another_program_from_rank_0(void **state)
     meet_start(m + 1, 1);
     while ((fd = ddp__tcp_accept(listener, NULL)) < 0) ddp__sleep_until(ddp_now() + 0.01);
     assert_int_equal(
-        ddp__tcp_send_all(fd,
+        ddp__stream_send_all(NULL, fd,
                           "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: nobody\r\n\r\n",
                           64, ddp_now() + 1),
         0);

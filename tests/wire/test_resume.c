@@ -103,7 +103,7 @@ static void relayed_world(relay *r, ddp__wire **w, int world, double peer_timeou
             if (tls) greet_both(tls[a], fds[a][b], tls[b], fds[b][a]);
         }
     for (a = 0; a < world; a++) {
-        ddp__resume_config c;
+        ddp__tcp_config c;
         memset(&c, 0, sizeof c);
         c.rank = a;
         c.world = world;
@@ -364,7 +364,7 @@ static int knock(const ddp__addr *at, const unsigned char *bytes, size_t n)
 {
     int fd = ddp__tcp_dial(at, ddp_now() + 5);
     assert_true(fd >= 0);
-    if (n) assert_int_equal(ddp__tcp_send_all(fd, bytes, n, ddp_now() + 5), 0);
+    if (n) assert_int_equal(ddp__stream_send_all(NULL, fd, bytes, n, ddp_now() + 5), 0);
     return fd;
 }
 
@@ -378,7 +378,7 @@ static int answer(ddp__wire *w, int fd, uint32_t *reason)
 
     while (!ddp__fd_wait(fd, POLLIN, ddp_now()) && ddp_now() < end)
         w->table->wait(w, NULL, all, ddp_now() + 0.01);
-    if (!ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 0.1) && ddp__hello_parse(b, &h)) {
+    if (!ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 0.1) && ddp__hello_parse(b, &h)) {
         kind = (int)h.kind;
         *reason = h.reason;
     }
