@@ -2171,11 +2171,10 @@ typedef struct ddp_link_compression {
  * the paper's, the slowest link's message is 1/r of dense (the factor pays for an index of 8 bytes beside a value of
  * 4), and every compressed link takes max R / r: link times become equal. The packing changes bytes and link_s, never
  * which elements are kept: with delta, the default, they are the paper's at half its bytes. To send 1/r of dense with
- * it, give the factor 1.5, with i32 2.
- * Decisions where the paper is silent or wrong: between r_i = 1 and factor the printed formula
- * sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links
- * that are not compressed and divides computing time by r: link_s does neither, for use in Eq. 3.
- * The uniform rule with r = 100 and i64 is 33.3 times smaller, as the caption of Figure 10 says.
+ * it, give the factor 1.5, with i32 2. Decisions where the paper is silent or wrong: between r_i = 1 and factor the
+ * printed formula sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links that are
+ * not compressed and divides computing time by r: link_s does neither, for use in Eq. 3. The uniform rule with r = 100
+ * and i64 is 33.3 times smaller, as the caption of Figure 10 says.
  *
  * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links), no allocation, safe from any thread. Errors:
  * DDP_ARG (also if factor times ratio overflows), DDP_NUMERIC. */
@@ -2433,8 +2432,7 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
  * gradients, lie in one contiguous block; initialisation depends only on the seed and the parameter's position) and
  * registers the layers with the context. A layer's buffers are one block too, registered as DDP_BUFFERS: averaged with
  * the layer. A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is allocated,
- * unless a ddp_allocator says where memory comes from.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
+ * unless a ddp_allocator says where memory comes from. Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
@@ -2591,10 +2589,9 @@ DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **lo
  * on error (a size that is not positive, heads that do not fit); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
-/* ddp_mlp - adds a perceptron to g and returns its loss.
- * Inputs: "inputs", float (batch, inputs), and "labels", int32 (batch, 1). One layer per linear
- * operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node (batch,
- * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
+/* ddp_mlp - adds a perceptron to g and returns its loss. Inputs: "inputs", float (batch, inputs), and "labels", int32
+ * (batch, 1). One layer per linear operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node
+ * (batch, classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
 /* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss.
@@ -2629,9 +2626,8 @@ typedef struct ddp_token_range {
 /* ddp_tokens_open - reads a whole file: llm.c's .bin (its header says 16 or 32 bits), nanoGPT's
  * .bin (a name ending in .bin: 16-bit tokens), else any file as bytes, whose distinct values are
  * numbered in ascending order. A name ending in .gz is unpacked first.
- * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending
- * chooses the format as above. bytes is copied.
- * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
+ * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending chooses the format as above.
+ * bytes is copied. Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
  * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
@@ -3291,15 +3287,12 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_long(const char *s, long *out);
 
-/* ---- arrays ---- */
-
-/* Growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed).
- * Never in the public API, never on the comm thread, never in a training step.
+/* ---- growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed). Never in the public
+ * API, never on the comm thread, never in a training step.
  *     int *list = NULL;  stbds_arrput(list, 7);  stbds_arrlen(list);  stbds_arrfree(list);
- * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.)
- *
- * It is the installed package, not a copy. A program that uses stb_ds too may include it before
- * or after this header, in the same file or in others; base/core.c says who instantiates it. */
+ * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.) It is the installed
+ * package, not a copy. A program that uses stb_ds too may include it before or after this header, in the same file or
+ * in others; base/core.c says who instantiates it. ---- */
 
 /* Somebody who includes stb_ds.h himself wants its short names (arrput); nobody else does. */
 #if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
@@ -4387,9 +4380,7 @@ typedef struct ddp__graph_layer {
 } ddp__graph_layer;
 
 /* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
-typedef struct ddp__recompute_segment {
-    int first, last;
-} ddp__recompute_segment;
+typedef struct ddp__recompute_segment { int first, last; } ddp__recompute_segment;
 
 /* What becomes of a node's output after its last use in forward. */
 typedef enum ddp__fate {
@@ -5032,9 +5023,7 @@ float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__EVENTS };
 
 /* Free space inside the arena, sorted by offset, neighbours merged. */
-typedef struct ddp__hole {
-    size_t offset, bytes;
-} ddp__hole;
+typedef struct ddp__hole { size_t offset, bytes; } ddp__hole;
 
 /* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
  * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */
@@ -7149,9 +7138,7 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 }
 
 /* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
-typedef struct ddp__conv_line {
-    long first, lo, hi;
-} ddp__conv_line;
+typedef struct ddp__conv_line { long first, lo, hi; } ddp__conv_line;
 
 static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
 {
@@ -10077,9 +10064,7 @@ static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) 
 
 /* ---- SGD: hyper = momentum, weight decay ---- */
 
-typedef struct ddp__sgd_step {
-    ddp__f4 momentum, decay, lr;
-} ddp__sgd_step;
+typedef struct ddp__sgd_step { ddp__f4 momentum, decay, lr; } ddp__sgd_step;
 
 /* v may be NULL: no momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
@@ -10864,8 +10849,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (in_memory) ddp__text_add(&t->file, (const char *)bytes, n);
     else s = ddp__file_read(name, &t->file, err);
-    if (s == DDP_OK && t->file.failed)
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
+    if (s == DDP_OK && t->file.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
@@ -13507,7 +13491,7 @@ typedef struct ddp__rendezvous {
     int insecure;            /* 1: addresses beyond this machine are allowed without tls, although nothing is encrypted
                                 or authenticated */
     ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
-    const char *ifname;      /* interfaces to listen on, NCCL's syntax (iface.h); NULL: that from which rank 0 is
+    const char *ifname;      /* interfaces to listen on, NCCL's syntax (socket.h); NULL: that from which rank 0 is
                                 reached */
     const char *congestion;  /* TCP_CONGESTION, or NULL */
     int resume;              /* 1: links may break and come back (wire/reconnect.h), on all ranks */
@@ -13518,20 +13502,18 @@ typedef struct ddp__rendezvous {
 
 /* Connects every pair of ranks and returns when all pairs of all ranks stand.
  *
- * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair
- * that cannot connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as
- * long as rank 0's wire is open; ddp__wire_tcp_relayed tells.
- * With tls a handshake precedes everything; a relayed pair has its own, so that rank 0 passes on
- * what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without
- * the key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is
- * of fixed size, nothing that arrives decides about an allocation, but for
- * a relay's buffers, at most one per pair.
- * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have
- * met; the others wait for it, passing over one that another run has left.
- * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor
- * insecure), DDP_NET (cannot listen, resolve), DDP_TIMEOUT (ranks did not come, rank 0 not there),
- * DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both values; TLS is
- * refused), DDP_PEER_LOST (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+ * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
+ * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
+ * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
+ * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
+ * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
+ * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
+ * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
+ * for it, passing over one that another run has left.
+ * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
+ * (cannot listen, resolve, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
+ * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
+ * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 /* ==== wire/meeting.h ==== [wire] */
@@ -13555,15 +13537,14 @@ typedef enum ddp__leg_state {
     DDP__LEG_NONE,
     DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
     DDP__LEG_CONNECT,
-    DDP__LEG_GREET,           /* TLS handshake with whom we dialled */
-    DDP__LEG_ANSWER,          /* our frame is out */
-    DDP__LEG_PAIR             /* TLS handshake with the other rank, rank 0 passes it on */
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled, or with the other rank whose bytes rank 0 passes on */
+    DDP__LEG_ANSWER           /* our frame is out */
 } ddp__leg_state;
 
 /* A worker's connection to another while it is made. */
 typedef struct ddp__leg {
     ddp__leg_state state;
-    int relay;                /* by way of rank 0 */
+    int relay, joined;        /* by way of rank 0; which has joined the two */
     int fd;
     double begin, until;
     size_t got;
@@ -13732,24 +13713,12 @@ ddp__hub *ddp__hub_new(int world)
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
     hub->offers = (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
     hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
-    if (!hub->bells || !hub->rings || !hub->offers || !hub->data) {
-        ddp__hub_free(hub);
-        return NULL;
-    }
-    for (i = 0; i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
-    for (; hub->bells_ready < world; hub->bells_ready++) {
-        ddp__bell *b = &hub->bells[hub->bells_ready];
-        if (pthread_mutex_init(&b->lock, NULL)) break;
-        if (ddp__cond_init(&b->cond)) {
-            pthread_mutex_destroy(&b->lock);
-            break;
-        }
-    }
-    if (hub->bells_ready < world) {
-        ddp__hub_free(hub);
-        return NULL;
-    }
-    return hub;
+    for (i = 0; hub->rings && i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
+    while (hub->bells && hub->bells_ready < world && ddp__cond_init(&hub->bells[hub->bells_ready].cond) == 0)
+        pthread_mutex_init(&hub->bells[hub->bells_ready++].lock, NULL); /* which does not fail */
+    if (hub->rings && hub->offers && hub->data && hub->bells_ready == world) return hub;
+    ddp__hub_free(hub);
+    return NULL;
 }
 
 ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
@@ -17480,6 +17449,7 @@ static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
     ddp__stream_close(m->r->tls, l->fd);
     l->fd = -1;
     l->got = 0;
+    l->joined = 0;
     l->state = DDP__LEG_NONE;
 }
 
@@ -17560,7 +17530,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && l->state == DDP__LEG_GREET ? 0 : peer;
+    int with = l->relay && !l->joined ? 0 : peer;
     int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
@@ -17572,7 +17542,7 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
         if (!l->relay) return ddp__leg_turn(m, peer, text, err);
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
-    if (l->state == DDP__LEG_PAIR) return ddp__leg_done(m, peer);
+    if (l->joined) return ddp__leg_done(m, peer);
     if (ddp__hello_send(m->r->tls, l->fd, &m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
                         l->relay ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
@@ -17591,7 +17561,8 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
     if (ok && l->relay && m->r->tls) {
         if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
-        l->state = DDP__LEG_PAIR;
+        l->state = DDP__LEG_GREET;
+        l->joined = 1;
         return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
     }
     if (ok) return ddp__leg_done(m, peer);
@@ -17895,18 +17866,23 @@ static void ddp__mpi_wake(ddp__wire *w)
 
 static const char *ddp__mpi_peer_name(ddp__wire *w, int peer) { return ((ddp__mpi_wire *)(void *)w)->peers[peer].name; }
 
-static void ddp__mpi_close(ddp__wire *w)
+static void ddp__mpi_free(ddp__mpi_wire *t)
 {
-    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
-
-    pthread_mutex_destroy(&t->lock);
-    pthread_cond_destroy(&t->bell);
     DDP_FREE(t->peers);
     DDP_FREE(t->data);
     DDP_FREE(t->request);
     DDP_FREE(t->status);
     DDP_FREE(t->index);
     DDP_FREE(t);
+}
+
+static void ddp__mpi_close(ddp__wire *w)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->bell);
+    ddp__mpi_free(t);
 }
 
 static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,      ddp__mpi_recv,  ddp__mpi_wait, ddp__mpi_wake,
@@ -18040,22 +18016,13 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
         t->request = (MPI_Request *)ddp__calloc(requests, sizeof *t->request);
         t->status = (MPI_Status *)ddp__calloc(requests, sizeof *t->status);
         t->index = (int *)ddp__calloc(requests, sizeof *t->index);
-        if (t->peers && t->data && t->request && t->status && t->index && pthread_mutex_init(&t->lock, NULL) == 0) {
-            ready = ddp__cond_init(&t->bell) == 0;
-            if (!ready) pthread_mutex_destroy(&t->lock);
-        }
+        ready = t->peers && t->data && t->request && t->status && t->index && ddp__cond_init(&t->bell) == 0;
     }
     if (!ready) {
-        if (t) {
-            DDP_FREE(t->peers);
-            DDP_FREE(t->data);
-            DDP_FREE(t->request);
-            DDP_FREE(t->status);
-            DDP_FREE(t->index);
-        }
-        DDP_FREE(t);
+        if (t) ddp__mpi_free(t);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
+    pthread_mutex_init(&t->lock, NULL);
     for (size_t i = 0; i < requests; i++) t->request[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < world; i++) {
         ddp__mpi_peer *p = &t->peers[i];
@@ -27950,7 +27917,6 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     ddp__link_sample *s;
     ddp_linkfit f;
     double w;
-
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
         if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))
@@ -28496,7 +28462,6 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 {
     ddp_network whole;
     int meant;
-
     DDP__TRY(ddp__network_groups(f, n));
     DDP__TRY(ddp__network_size(f, n));
     DDP__TRY(ddp__network_count(f, "D_dp", &n->pipelines));
@@ -29166,7 +29131,6 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
     double top = -INFINITY, kmax, late;
-
     for (l = L - 1; l >= 0; l--) {
         if (c->k[l] > top) top = c->k[l];
         x->last[l] = ddp__excess_interval(c, l, L, top);
@@ -29291,7 +29255,6 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
     const ddp__costs *c = s->c;
     int L = c->layers, b = l;
     double kmax = -INFINITY, own = 0, more;
-
     if (s->leaves > DDP__DFS_LEAVES) return;
     s->cut[h] = l;
     if (l == L) { /* line 9: nothing left */
@@ -29588,7 +29551,6 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
 {
     double now = 0, room, end, forward = 0;
     int l, k, depth = 0;
-
     for (l = p->layers; l >= 0; l--) {
         room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
         if (l < p->layers && member[l] && p->comm_s[l] > 0) {
@@ -30060,9 +30022,9 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
             if (!(set >> e & 1)) continue;
             rest = set & ~((size_t)1 << e);
             if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
-            for (b = 0; rest && b < N; b++) {
+            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
                 via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
-                if ((rest >> b & 1) && via < *to) *to = via;
+                if (via < *to) *to = via;
             }
         }
     set = sets - 1;
@@ -30774,7 +30736,6 @@ static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
     ddp__bl_model *m = u->m;
     double t = 0, next;
     int i, g, w, k, waits = 0, arrived = 0, before = -1;
-
     u->visits += m->groups;
     for (i = 0; i < m->groups; i++) u->left[i] = m->parts[i];
     while (t < m->backward) {
@@ -31156,7 +31117,6 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
     const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
     size_t i, entered = 0;
     int r, low, high;
-
     for (i = front->n; i-- > 0;) { /* falling t[0]: more and more backs fit behind */
         const ddp__knapsack_entry *f = &front->at[i];
         while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
@@ -31549,7 +31509,6 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
                                  double *sum, int *sent, ddp_error *err)
 {
     ddp_knapsack_problem p;
-
     memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
     *sum = 0;
     *sent = 0;
@@ -31650,7 +31609,6 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
 {
     ddp__deft *d = r->d;
     double begin;
-
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
@@ -32026,7 +31984,6 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
     ddp_delayed_plan next;
     ddp_status status, first = DDP_FAILED;
     ddp__deft d;
-
     status = ddp__deft_open(p, o, way, &d, err);
     if (status != DDP_OK) {
         ddp__scratch_free(&d.room);
@@ -32146,7 +32103,6 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     double tolerance, plan, ratio;
     ddp_preserved r;
     long n, sum = 0;
-
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
@@ -32750,7 +32706,6 @@ static int ddp__louvain_move(ddp__louvain *g)
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
 {
     int i, k, size, turn, moved = 1;
-
     for (i = 0; i < g->n; i++) g->community[i] = i;
     for (size = g->n, turn = 0; moved && turn < DDP__LOUVAIN_TURNS; turn++) {
         for (i = 0; i < g->n; i++) g->flat[i] = i;
@@ -32932,7 +32887,6 @@ int ddp__place_next(ddp__place *p)
 void ddp__place_offer(ddp__place *p, const int *at, double cost)
 {
     double now;
-
     if (!(cost < p->cost)) return;
     now = ddp_now() - p->start;
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
@@ -33248,7 +33202,6 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h;
-
     memset(c->locked, 0, (size_t)p->N);
     for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
@@ -33321,7 +33274,6 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
     const ddp__place *p = c->p;
     double least = INFINITY, own, now;
     int v, q, best = -1, only = -1;
-
     *gain = -INFINITY;
     if (p->S < 2) return -1;
     for (v = 0; v < p->N && !c->kl; v++) {
@@ -33525,7 +33477,6 @@ static void ddp__place_descend(ddp__place *p)
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
     const long weight = 4 * (long)p->D;
     ddp__descent s;
-
     memset(&s, 0, sizeof s);
     s.p = p;
     s.at = ddp__ints(&p->room, N);
@@ -33642,7 +33593,6 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
 {
     int j = s->stage[at], k;
     float old = s->edge[at];
-
     for (k = 0; k < s->edge_count; k++)
         if (s->edge_at[k] == at) return;
     s->edge_at[s->edge_count] = at;
@@ -33729,7 +33679,6 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change;
-
     dj = ddp__anneal_load(s, a, x, y, s->fresh);
     dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
@@ -34208,7 +34157,6 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
 {
     int C = t->classes, *x = t->mix + (size_t)k * (size_t)C, d, m, most;
     double *load = t->load + (size_t)k * (size_t)C, rest;
-
     if (need == 0) return ddp__place_tree_stage(t, k, top, hops);
     if (++t->looks % 1024 == 0 && (ddp__place_clock(t->p), t->p->stop)) return 0;
     for (d = c, m = 0; d < C; d++) m += t->left[d];
@@ -34260,7 +34208,6 @@ static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double ho
 static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
-
     memset(t, 0, sizeof *t);
     t->p = p;
     t->member = ddp__ints(&p->room, N);
@@ -34462,7 +34409,6 @@ ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, con
     double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
-
     if (!assign || !cost_s) return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
     DDP__TRY(ddp__place_shape(net, &pipelines, &stages, err));
     status = ddp__place_open(&p, net, pipelines, stages, err);
@@ -34535,7 +34481,6 @@ ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *
                           double output_bytes, double param_bytes, ddp_error *err)
 {
     ddp_oplist_entry e;
-
     if (!list || i < 0 || i >= list->count)
         return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i, list ? list->count : 0);
     DDP__TRY(ddp__oplist_args_check(i, name ? name : "unnamed", args, arg_count, err));
@@ -34713,7 +34658,6 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
 static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o, ddp_error *err)
 {
     size_t at;
-
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
         return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are", o->microbatches);
@@ -34762,7 +34706,6 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
 {
     size_t edges = 0;
     int i, n;
-
     memset(g, 0, sizeof *g);
     DDP__TRY(ddp_oplist_check(list, err));
     DDP__TRY(ddp__workload_options_check(net, o, err));
@@ -34820,7 +34763,6 @@ static void ddp__workload_total(ddp_workload *w, double turns)
 void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w)
 {
     int d, there;
-
     w->devices = g->net->devices;
     w->messages = 0;
     for (d = 0; d < w->devices; d++) {
@@ -35351,7 +35293,6 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
                                       ddp_error *err)
 {
     size_t N = (size_t)net->devices, i, j;
-
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
     m->hop = ddp__doubles(&m->room, N * N);
@@ -35534,7 +35475,6 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
     int n = f->tape->n, d, a, b, at, k;
-
     f->reach[0] = 1;
     for (s = 0; s < sets; s++)
         for (d = 0; d < f->N; d++)
@@ -36096,7 +36036,6 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
     int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
     double pipeline;
-
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     ddp__reverse(job->trial, 0, N - 1);
