@@ -29,9 +29,9 @@ tests-cuda: $(addprefix build/cuda/,$(CUDA_TESTS)) $(CUDA_TRAINERS)
 
 # With nvcc: `make cuda` compiles and links everything and prints what each kernel takes; it runs nothing. The whole
 # companion is compiled once, for both architectures, and programs are linked with it; a GPU program by one command, as
-# their first comments say, takes the same text. `make cuda-programs` leaves the
-# tests out; it is a part of `make test` where nvcc is, for one architecture and with NVCC_HOST=-O0, which is no slower on
-# the GPU and takes a third less time: the CPU's half is optimised elsewhere. -Wshadow is for g++ alone: a header of CUDA declares the name half.
+# their first comments say, takes the same text. `make cuda-programs` leaves the tests out; it is a part of `make test`
+# where nvcc is, for one architecture and with NVCC_HOST=-O0, which is the same on the GPU and takes a third less time.
+# -Wshadow is for g++ alone: a header of CUDA declares the name half.
 NVCC         ?= nvcc
 NVCC_DIR     ?= build/nvcc
 NVCC_ARCHS   ?= -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90,code=sm_90
@@ -39,7 +39,7 @@ NVCC_TEST    ?= -gencode arch=compute_90,code=sm_90
 NVCC_HOST    ?= -O2
 NVCC_WARN    ?= -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror
 NVCC_COMPILE  = $(NVCC) -std=c++17 --threads 2 $(STB) $(NVCC_WARN) -MMD -MP -MF $@.d -MT $@
-NVCC_PROGRAM  = $(NVCC_COMPILE) $(NVCC_TEST) -DDDP__IMPLEMENTED -DDDP__CUDA_IMPLEMENTED -include src/base/platform.h -I. -Isrc
+NVCC_PROGRAM  = $(NVCC_COMPILE) $(NVCC_TEST) -DDDP__IMPLEMENTED -DDDP__CUDA_IMPLEMENTED -include src/base/platform.h -Isrc -I.
 NVCC_LIBS     = -lcublas -lcublasLt -lnccl -lpthread
 CUDA_PROGRAMS = $(addprefix $(NVCC_DIR)/,$(notdir $(basename $(shell grep -ls dreamddp_cuda.cuh examples/*.cu examples/*/*.c bench/*.cu))))
 $(NVCC_DIR):
