@@ -29,11 +29,9 @@
 #include "dreamddp.h"
 
 /* ==== cuda/public.cuh ==== [cuda] */
-/* What a program calls: ddp_cuda, the backend of a context on a GPU, and compression of arrays that
- * lie on one. */
+/* What a program calls: ddp_cuda, the backend of a context on a GPU, and compression of arrays that lie on one. */
 
-/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are
- * float32 in every mode. */
+/* How the GPU computes. Master weights, gradients of parameters, optimizer state and sums are float32 in every mode. */
 typedef enum ddp_cuda_numbers {
     DDP_CUDA_F32,  /* float32 throughout */
     DDP_CUDA_TF32, /* float32, matrix products with TF32 inputs */
@@ -45,30 +43,26 @@ typedef enum ddp_cuda_numbers {
  * into ddp_config.cuda_stream. Errors come from ddp_open. Pure. */
 DDP_API ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device);
 
-/* ---- compression: what compress/topk.h, quantise.h and feedback.h do, with the same bits ---- */
+/* ---- compression: what compress/compress.h does, with the same bits ---- */
 
 /* What the data itself showed to be wrong: the first thing found by the calls that were given this
  * verdict. It lies in device memory and starts as zeros; the fields are the library's. */
 typedef struct ddp_cuda_verdict {
     unsigned long long pending, at, number;
     float value[2];
-    int what;
-    int unused;
+    int what, unused;
 } ddp_cuda_verdict;
 
-/* All calls below queue work on stream (a cudaStream_t, NULL = the default stream of the current
- * device) and return at once. Arrays are device memory, of floats in multiples of 4 bytes, of
- * float32 in every number mode, and stay the caller's; nothing overlaps. What is wrong with the
- * arguments is returned; a NaN or a damaged message is found later, on the device: then the verdict
- * (may not be NULL) says so, that call and all later ones with the same verdict write nothing, and
- * the host is never waited for. Several calls of one step can share a verdict.
- * From any thread, one verdict and scratch on one stream at a time. Errors: DDP_ARG; DDP_FAILED
- * where a kernel cannot be launched. */
+/* All calls below queue work on stream (a cudaStream_t, NULL = the default stream of the current device) and return at
+ * once. Arrays are device memory, of floats in multiples of 4 bytes, of float32 in every number mode, and stay the
+ * caller's; nothing overlaps. What is wrong with the arguments is returned; a NaN or a damaged message is found later,
+ * on the device: then the verdict (may not be NULL) says so, that call and all later ones with the same verdict write
+ * nothing, and the host is never waited for. Several calls of one step can share a verdict. From any thread, one
+ * verdict and scratch on one stream at a time. Errors: DDP_ARG; DDP_FAILED where a kernel cannot be launched. */
 
 /* ddp_cuda_verdict_read - waits for stream, then says what the verdict holds: DDP_OK, or the code
  * and the sentence that the call of the same name without cuda_ gives on the CPU. */
-DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream,
-                                         ddp_error *err);
+DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
 /* ddp_cuda_topk - as ddp_topk: the same set of indexes whatever the ties, ascending, and their
  * values (value may be NULL). With k of ddp_keep_count or ddp_adatopk it is FusionLLM's AdaTopK.
@@ -86,39 +80,31 @@ DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scrat
 /* ddp_cuda_topk_scratch - bytes: about 24 k + 5 MB. 0 if k is not in 1..n. Pure. */
 DDP_API size_t ddp_cuda_topk_scratch(size_t n, size_t k);
 
-/* ddp_cuda_feedback_add, _keep - as ddp_feedback_add and ddp_feedback_keep; index is an array of
- * ddp_cuda_topk. */
+/* ddp_cuda_feedback_add, _keep - as ddp_feedback_add and ddp_feedback_keep; index is an array of ddp_cuda_topk. */
 DDP_API ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
                                          ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
-DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index,
-                                          size_t k, ddp_cuda_verdict *verdict, void *stream,
-                                          ddp_error *err);
+DDP_API ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
+                                          ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
 /* ddp_cuda_pack_quantised - as ddp_pack_quantised: the same bytes, in device memory. *bytes is set
  * at once. out is aligned to 4. */
-DDP_API ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
-                                           size_t capacity, size_t *bytes,
-                                           ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out, size_t capacity,
+                                           size_t *bytes, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
 /* ddp_cuda_unpack_store, _add, ddp_cuda_feedback_subtract - as the calls without cuda_, of a
  * message of packing int8 or int4 for n elements that lies in device memory, aligned to 4. */
-DDP_API ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes,
-                                         float *x, size_t n, ddp_cuda_verdict *verdict,
-                                         void *stream, ddp_error *err);
-DDP_API ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes,
-                                       float *x, size_t n, ddp_cuda_verdict *verdict, void *stream,
-                                       ddp_error *err);
-DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message,
-                                              size_t bytes, float *residual, size_t n,
-                                              ddp_cuda_verdict *verdict, void *stream,
-                                              ddp_error *err);
+DDP_API ddp_status ddp_cuda_unpack_store(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
+                                         ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t bytes, float *x, size_t n,
+                                       ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
+DDP_API ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual,
+                                              size_t n, ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
 
 /* ddp_cuda_osp_importance - as ddp_osp_importance, the same bits; out is one double of device
  * memory, scratch ddp_cuda_osp_scratch(n) bytes, aligned to 8. */
-DDP_API ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
-                                           int mean, void *scratch, size_t scratch_bytes,
-                                           double *out, ddp_cuda_verdict *verdict, void *stream,
-                                           ddp_error *err);
+DDP_API ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n, int mean,
+                                           void *scratch, size_t scratch_bytes, double *out, ddp_cuda_verdict *verdict,
+                                           void *stream, ddp_error *err);
 DDP_API size_t ddp_cuda_osp_scratch(size_t n); /* 8 bytes for every 4096 elements. Pure. */
 
 #endif /* DREAMDDP_CUDA_CUH */
@@ -228,9 +214,8 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char *call)
 {
     if (e == cudaSuccess) return 0;
-    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED,
-                   "GPU %d: %.*s: %s%s", dev->device, (int)strcspn(call, "("), call,
-                   cudaGetErrorString(e), ddp__cuda_remedy(e));
+    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s%s", dev->device,
+                   (int)strcspn(call, "("), call, cudaGetErrorString(e), ddp__cuda_remedy(e));
     return 1;
 }
 
@@ -248,20 +233,34 @@ static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const char *call)
 {
     if (s == CUBLAS_STATUS_SUCCESS) return 0;
-    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED,
-                   "GPU %d: %.*s: %s", dev->device, (int)strcspn(call, "("), call,
-                   cublasGetStatusString(s));
+    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s", dev->device,
+                   (int)strcspn(call, "("), call, cublasGetStatusString(s));
     return 1;
 }
 
 /* The same of cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
-static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
+/* n events. NULL: out of memory; a failure of the device is noted. */
+static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
-    return dev->half && s->dims > 0;
+    cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
+
+    for (int i = 0; list && i < n; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&list[i], flags))) break;
+    return list;
 }
+
+/* NULL is fine. */
+static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
+{
+    for (int i = 0; list && i < n; i++)
+        if (list[i]) (void)cudaEventDestroy(list[i]);
+    if (list) DDP_FREE(list);
+}
+
+/* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
+static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s) { return dev->half && s->dims > 0; }
 
 /* Frees everything that ddp__cuda_open made; waits for what runs. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
@@ -291,22 +290,19 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "the CUDA driver here supports CUDA %d.%d and this program "
                              "was compiled for %d.%d; install a newer driver or train on the CPU",
-                             driver / 1000, driver % 1000 / 10, runtime / 1000,
-                             runtime % 1000 / 10);
+                             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
                          e == cudaSuccess ? "the count is 0" : cudaGetErrorString(e));
     if (device < 0 || device >= n)
-        return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d",
-                         device, n - 1);
+        return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d", device, n - 1);
     return DDP_OK;
 }
 
 /* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
  * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
-static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
-                                             ddp_error *err)
+static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream, ddp_error *err)
 {
     ddp__cuda *dev;
 
@@ -322,17 +318,14 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers number
     dev->tf32 = numbers == DDP_CUDA_TF32;
     dev->stream = (cudaStream_t)stream;
     dev->own_stream = !stream;
-    if (DDP__CUDA(dev, cudaSetDevice(device)) ||
-        DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
+    if (DDP__CUDA(dev, cudaSetDevice(device)) || DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
         goto failed;
     if (dev->props.major < 8) {
-        ddp__cuda_fail(dev, DDP_UNSUPPORTED,
-                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
                        dev->props.name, dev->props.major, dev->props.minor);
         goto failed;
     }
-    if (dev->own_stream &&
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) {
+    if (dev->own_stream && DDP__CUDA(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) {
         dev->own_stream = 0;
         goto failed;
     }
@@ -362,8 +355,7 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
         (void)cudaMemGetInfo(&unused, &total);
         return ddp__fail(err, DDP_MEMORY,
                          "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu "
-                         "are free; use a smaller batch",
-                         dev->device, bytes, unused, total);
+                         "are free; use a smaller batch", dev->device, bytes, unused, total);
     }
     dev->scratch_bytes = bytes;
     return ddp__cuda_status(dev, err);
@@ -371,42 +363,35 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 
 /* ---- launches, for nvcc and for the stand-in of tests/cuda/cuda_on_cpu ---- */
 
-/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
- * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
- * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
+/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...) DDP__RUN(kernel, blocks, threads, args...): on
+ * dev->stream and without shared_bytes DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks
+ * of threads
  *
- * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name
- * of its kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks
- * and threads are numbers or dim3.
+ * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its kernel. A
+ * kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers or dim3.
  *
  * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
 #if defined(DDP_CUDA_ON_CPU)
-#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
-    do {                                                                                           \
-        cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), (size_t)(shared_bytes),          \
-                            (stream), kernel, __VA_ARGS__);                                        \
-        ddp__cuda_launched(dev, #kernel);                                                          \
-    } while (0)
+#define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
+    cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), bytes, stream, kernel, __VA_ARGS__)
 #define DDP__SHARED(type, name) type *name = (type *)cuda_on_cpu::dynamic_shared()
 #else
-#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
-    do {                                                                                           \
-        ddp__cuda_allow_shared(kernel, (size_t)(shared_bytes));                                    \
-        kernel<<<(blocks), (threads), (size_t)(shared_bytes), (stream)>>>(__VA_ARGS__);            \
-        ddp__cuda_launched(dev, #kernel);                                                          \
-    } while (0)
-#define DDP__SHARED(type, name)                                             \
-    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[];     \
-    type *name = reinterpret_cast<type *>(ddp__shared_bytes)
-
 /* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
 template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
 {
-    if (bytes > 48 * 1024)
-        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (bytes > 48 * 1024) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
+#define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
+    (ddp__cuda_allow_shared(kernel, bytes), kernel<<<(blocks), (threads), bytes, stream>>>(__VA_ARGS__))
+#define DDP__SHARED(type, name)                                         \
+    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[]; \
+    type *name = reinterpret_cast<type *>(ddp__shared_bytes)
 #endif
-
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                           \
+    do {                                                                                          \
+        DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__);       \
+        ddp__cuda_launched(dev, #kernel);                                                         \
+    } while (0)
 #define DDP__RUN(kernel, blocks, threads, ...) \
     DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
 #define DDP__EACH(kernel, n, threads, ...) \
@@ -423,10 +408,7 @@ static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 }
 
 /* Blocks that cover n items with per_block each; at least one. */
-static inline long ddp__blocks(long n, long per_block)
-{
-    return n < 1 ? 1 : (n + per_block - 1) / per_block;
-}
+static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }
 
 /* ---- the table of operators ---- */
 
@@ -447,12 +429,10 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
 }
 
 /* Both directions of an operator that are templates of its arrays' type: forward<T>(dev, call). */
-template <void (*Single)(ddp__cuda *, const ddp_op_call *),
-          void (*Half)(ddp__cuda *, const ddp_op_call *)>
+template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cuda *, const ddp_op_call *)>
 static void ddp__cuda_typed(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-
     if (dev->half) Half(dev, c);
     else Single(dev, c);
 }
@@ -479,11 +459,9 @@ static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *
 }
 
 /* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
-static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op,
-                                            const ddp_op_spec *spec)
+static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const ddp_op_spec *spec)
 {
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
-
     return e->scratch ? e->scratch(spec, dev->half) : 0;
 }
 
@@ -502,10 +480,7 @@ __device__ static __forceinline__ float ddp__to_float(ddp__bf16 x) { return __bf
 
 template <typename T> __device__ static __forceinline__ T ddp__from_float(float x);
 template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x)
-{
-    return __float2bfloat16_rn(x);
-}
+template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x) { return __float2bfloat16_rn(x); }
 
 /* p must be a multiple of 16 bytes. */
 template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_load(const T *p)
@@ -521,8 +496,7 @@ template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_loa
 #endif
 }
 
-template <typename T>
-__device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
+template <typename T> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
 {
 #if defined(DDP_CUDA_ON_CPU)
     cuda_on_cpu::check_aligned(p, 16);
@@ -554,42 +528,35 @@ ddp__aligned(const void *a, const void *b = NULL, const void *c = NULL, const vo
 /* The elements at of p from at on as floats, at most 16 bytes of them; beyond n: 0. wide: the row
  * is a multiple of 16 bytes and begins at one, and at is a multiple of the piece. */
 template <typename T>
-__device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n,
-                                                       int wide)
+__device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
     int i;
 
     if (wide) {
         const ddp__vec<T> r = ddp__vec_load(p + at);
-        DDP__UNROLL
-        for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
+        DDP__UNROLL for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
     } else {
-        DDP__UNROLL
-        for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
+        DDP__UNROLL for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
     }
 }
 
 /* The way back; add: to what is there. */
 template <typename T>
-__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n,
-                                                        int wide, int add)
+__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide, int add)
 {
     const int width = ddp__vec<T>::width;
     float old[width];
     int i;
 
-    DDP__UNROLL
-    for (i = 0; i < width; i++) old[i] = 0;
+    DDP__UNROLL for (i = 0; i < width; i++) old[i] = 0;
     if (add) ddp__piece_load(old, p, at, n, wide);
     if (wide) {
         ddp__vec<T> r;
-        DDP__UNROLL
-        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+        DDP__UNROLL for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
-        DDP__UNROLL
-        for (i = 0; i < width; i++)
+        DDP__UNROLL for (i = 0; i < width; i++)
             if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
@@ -602,8 +569,7 @@ template <typename T> __host__ __device__ static __forceinline__ long ddp__piece
 
 /* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
 template <typename T>
-static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
-                            const void *d = NULL)
+static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
 {
     return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
 }
@@ -612,15 +578,12 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
 template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
     int step;
-
-    DDP__UNROLL
-    for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    DDP__UNROLL for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
 /* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
-template <int THREADS>
-__device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
+template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
 {
     int k;
 
@@ -649,16 +612,10 @@ enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
 static inline long ddp__column_part(long rows)
 {
     const long part = ddp__blocks(rows, DDP__COLUMN_PARTS);
-
-    return part < DDP__COLUMN_ROWS
-               ? (long)DDP__COLUMN_ROWS
-               : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
+    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
 }
 
-static inline long ddp__column_parts(long rows)
-{
-    return ddp__blocks(rows, ddp__column_part(rows));
-}
+static inline long ddp__column_parts(long rows) { return ddp__blocks(rows, ddp__column_part(rows)); }
 
 /* Bytes of scratch for sums sums of n columns. */
 static inline size_t ddp__column_scratch(long rows, long n, int sums)
@@ -668,16 +625,14 @@ static inline size_t ddp__column_scratch(long rows, long n, int sums)
 
 /* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
 template <int N>
-__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to,
-                                                        long at, long n)
+__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to, long at, long n)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     int w, j;
 
     for (w = 0; w < (int)blockDim.x / 32; w++) {
         if (w == warp)
-            for (j = 0; j < N; j++)
-                shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
+            for (j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
         __syncthreads();
     }
     for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
@@ -689,8 +644,7 @@ __device__ static __forceinline__ void ddp__column_join(float *shared, const flo
  * take turns at the rows. part: (sums, parts, n). */
 template <typename T, int KIND>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
-ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n,
-               long height, int wide)
+ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -706,18 +660,15 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     if (at + lane * width < n)
         for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
             ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
-            if (KIND != DDP__COLUMN_PLAIN)
-                ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
+            if (KIND != DDP__COLUMN_PLAIN) ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
             for (i = 0; i < width; i++) {
-                if (KIND == DDP__COLUMN_NORM)
-                    scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
+                if (KIND == DDP__COLUMN_NORM) scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
                 if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
                 sum[i] += d[i];
             }
         }
     part += blockIdx.y * n;
-    if (KIND != DDP__COLUMN_PLAIN)
-        ddp__column_join<width>(shared, scaled, part, at, n);
+    if (KIND != DDP__COLUMN_PLAIN) ddp__column_join<width>(shared, scaled, part, at, n);
     if (KIND == DDP__COLUMN_NORM) part += gridDim.y * n;
     if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
 }
@@ -742,8 +693,7 @@ static __global__ void ddp__k_columns_add(float *grad, const float *part, long n
 }
 
 /* The second pass; grad NULL: not wanted. */
-static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n,
-                                         long parts)
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n, long parts)
 {
     if (grad)
         DDP__RUN(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS,
@@ -829,8 +779,7 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 }
 
 template <typename T, typename F>
-static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n,
-                                    int add, F f)
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
 {
     DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
               (const T *)b, n, add, ddp__aligned(out, a, b), f);
@@ -838,8 +787,7 @@ static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, co
 
 /* The map over n elements of the type that arrays of shape have on the device. */
 template <typename F>
-static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b,
-                                 int add, F f)
+static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     const long n = ddp_shape_count(&c->spec->out);
@@ -889,8 +837,7 @@ DDP__FAMILY(ddp__cuda_elementwise_ops,
 
 /* Rows of a and of b are row elements apart. */
 template <typename T>
-static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row,
-                                     int wide)
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
@@ -908,9 +855,8 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
 
 /* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
 template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy,
-                                          long rows, long n, long row, int add_a, int add_b,
-                                          int wide)
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
+                                          long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
@@ -962,10 +908,9 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
     ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
     if (!da && !db) return;
-    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da,
-              (T *)db, a, b, (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n,
-              c->add_in[0], c->add_in[c->spec->inputs > 1],
-              ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da, (T *)db, a, b,
+              (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
+              c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
 /* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's
@@ -981,15 +926,13 @@ __host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
 /* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
 __device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
 {
-    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) +
-                                        UINT64_C(0x2545f4914f6cdd1d));
+    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
 }
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
 {
     const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-
     return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
 }
 
@@ -1016,8 +959,7 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
 }
 
 template <typename T>
-static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in,
-                                  int add)
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in, int add)
 {
     const long n = ddp_shape_count(&c->spec->out);
     const double p = c->training ? c->spec->arg[0] : 0;
@@ -1039,8 +981,8 @@ template <typename T> static void ddp__cuda_dropout_backward(ddp__cuda *dev, con
 }
 
 /* ==== cuda/blas.cuh ==== [cuda] */
-/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the
- * algorithm of a product are kept per shape: the library is asked once, at the first step. */
+/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
+ * kept per shape: the library is asked once, at the first step. */
 
 /* c (m x n) = or += op(a) op(b), row-major: op(a) is m x k, op(b) is k x n. turned: the array holds
  * the other orientation (a: k x m, b: n x k). count matrices lie *_step elements apart. */
@@ -1093,13 +1035,11 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS
-                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
-    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align)
-        k.d_align = ddp__cuda_alignment(p->bias);
+    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align) k.d_align = ddp__cuda_alignment(p->bias);
     return k;
 }
 
@@ -1173,8 +1113,7 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 }
 
 /* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
-static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p,
-                                   const ddp__cuda_product *q)
+static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
            (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &q->bias,
@@ -1187,7 +1126,6 @@ static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
                             cublasLtMatmulPreferenceAttributes_t what, int number)
 {
     const uint32_t value = (uint32_t)number;
-
     return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
 }
 
@@ -1218,8 +1156,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
                                                 pref, 1, &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
     p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
-    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS &&
-        k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS && k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
                        "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
@@ -1264,8 +1201,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         return NULL;
     }
     memcpy(&p->key, &key, sizeof key);
-    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
-        ddp__cuda_product_choose(dev, p)) {
+    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) || ddp__cuda_product_choose(dev, p)) {
         ddp__cuda_product_drop(p);
         return NULL;
     }
@@ -1286,84 +1222,9 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))
-        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b,
-                                            &add, q->c, p->c, q->c, p->c, &p->algo, dev->workspace,
-                                            p->workspace, dev->stream));
+        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c,
+                                            q->c, p->c, &p->algo, dev->workspace, p->workspace, dev->stream));
     return 1;
-}
-
-/* ==== cuda/linear.cuh ==== [cuda] */
-/* linear, linear_no_bias, linear_tied, and linear with the gelu behind it: products of cuBLASLt. */
-
-/* x (m, k), weight (n, k), y (m, n). */
-static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
-{
-    const ddp_shape *x = &c->spec->in[0], *y = &c->spec->out;
-    ddp__cuda_product p = ddp__cuda_product_of(
-        ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1], c->in[0], 0, c->param[0], 1,
-        c->out, ((ddp__cuda *)c->pool)->half);
-
-    p.bias = c->param[1];
-    return p;
-}
-
-static void ddp__cuda_linear_forward(const ddp_op_call *c)
-{
-    const ddp__cuda_product p = ddp__cuda_linear_product(c);
-
-    (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
-}
-
-/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken
- * of must be multiples of 16 bytes. */
-static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
-{
-    ddp__cuda_product p = ddp__cuda_linear_product(first);
-
-    p.gelu = 1;
-    p.before = first->out;
-    p.c = second->out;
-    if (p.shape.n % 8 == 0 && ddp__cuda_multiply((ddp__cuda *)first->pool, &p)) return;
-    ddp__cuda_linear_forward(first);
-    ddp__cuda_map_forward<ddp__map_gelu>(second);
-}
-
-/* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
-static void ddp__cuda_linear_backward(const ddp_op_call *c)
-{
-    ddp__cuda *dev = (ddp__cuda *)c->pool;
-    ddp__cuda_product p = ddp__cuda_linear_product(c);
-    const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
-
-    if (c->grad_param[1] && dev->half)
-        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out,
-                                                        NULL, NULL, m, n);
-    else if (c->grad_param[1])
-        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL,
-                                                    NULL, m, n);
-    if (c->grad_param[0]) {
-        p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
-        p.shape.half_out = 0;
-        p.add = 1;
-        (void)ddp__cuda_multiply(dev, &p);
-    }
-    if (c->grad_in[0]) {
-        p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
-        p.add = c->add_in[0];
-        (void)ddp__cuda_multiply(dev, &p);
-    }
-}
-
-static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
-{
-    ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
-    ddp__cuda_linear_backward(first);
-}
-
-static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int narrow)
-{
-    (void)narrow;
-    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->out.dim[s->out.dims - 1], 1);
 }
 
 /* ==== cuda/embedding.cuh ==== [cuda] */
@@ -1375,8 +1236,7 @@ enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_T
 
 /* A token outside 0..v-1 gives a row of NAN. */
 template <typename T>
-static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v,
-                                        long n, int wide)
+static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
@@ -1393,9 +1253,8 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of
- * earlier ones with the same. Every row is compared with every other: for the rows of a batch that
- * takes less time than a sort's launches. */
+/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones with the
+ * same. Every row is compared with every other: for the rows of a batch that takes less time than a sort's launches. */
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 ddp__k_embedding_order(int *order, const int *token, long rows)
 {
@@ -1446,8 +1305,7 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
     if (mine < 0 || mine >= v || at >= n) return;
     if (place > 0 && token[order[place - 1]] == mine) return;
     for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4
-    for (p = place; p < rows && token[order[p]] == mine; p++) {
+    DDP__UNROLL_4 for (p = place; p < rows && token[order[p]] == mine; p++) {
         ddp__piece_load(x, dy + order[p] * n, at, n, wide);
         for (k = 0; k < width; k++) sum[k] += x[k];
     }
@@ -1462,37 +1320,31 @@ template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, co
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
 
     DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
-              (const int *)c->in[0], (const T *)c->param[0], rows, v, n,
-              ddp__wide<T>(n, c->out, c->param[0]));
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    const dim3 blocks((unsigned)rows,
-                      (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
+    const dim3 blocks((unsigned)rows, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
     int *order = (int *)dev->scratch;
 
     if (!c->grad_param[0]) return;
-    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0],
-              rows);
+    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
     DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0],
-             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n,
-             ddp__wide<T>(n, c->grad_out));
+             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
 }
 
-static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return (size_t)ddp_shape_rows(&s->out) * sizeof(int);
 }
 
 /* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
 
 template <typename T>
-static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n,
-                                       int wide)
+static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
@@ -1509,8 +1361,7 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
 
 /* table and dx may be NULL; dx may be dy. */
 template <typename T>
-static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n,
-                                            int add, int wide)
+static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
@@ -1520,8 +1371,7 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
 
     if (at >= n) return;
     for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4
-    for (b = 0; b < batch; b++) {
+    DDP__UNROLL_4 for (b = 0; b < batch; b++) {
         ddp__piece_load(d, dy + b * n, at, n, wide);
         for (k = 0; k < width; k++) sum[k] += d[k];
         if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
@@ -1534,12 +1384,10 @@ template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, con
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS),
-                      (unsigned)s->dim[0]);
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS), (unsigned)s->dim[0]);
 
     DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
-             (const T *)c->param[0], s->dim[0], n,
-             ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
+             (const T *)c->param[0], s->dim[0], n, ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -1595,8 +1443,7 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
             ddp__piece_store(y, u, at, at + step, wide, add);
             ddp__piece_store(y, v, at + half, at + half + step, wide, add);
         }
-        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
-             p += DDP__ROPE_THREADS * step) {
+        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
             ddp__piece_load(u, x, p, p + step, wide);
             ddp__piece_store(y, u, p, p + step, wide, add);
         }
@@ -1623,8 +1470,7 @@ template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const d
 
 template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    if (c->grad_in[0])
-        ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+    if (c->grad_in[0]) ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
 }
 
 /* ==== cuda/norm.cuh ==== [cuda] */
@@ -1646,8 +1492,7 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     const int lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
-    float v[width], a[width], b[width];
-    float sum = 0, mean = 0, rstd;
+    float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
     long j;
     int i;
 
@@ -1711,8 +1556,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
     __shared__ float shared[32 * width];
-    float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width];
-    float x[width], d[width], a[width];
+    float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];
     long row, j;
     int p, i;
 
@@ -1722,8 +1566,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
-        DDP__UNROLL
-        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
+        DDP__UNROLL for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
             if (j >= n) continue;
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
@@ -1744,24 +1587,19 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
-            for (i = 0; i < width; i++)
-                x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            for (i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__piece_load(a, to.old + row * n, j, n, wide);
             for (i = 0; i < width; i++) /* as an array of T would hold it */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
-            DDP__UNROLL
-            for (i = 0; i < 2; i++)
+            DDP__UNROLL for (i = 0; i < 2; i++)
                 if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
     if (PIECES) {
         part += blockIdx.x * n;
-        DDP__UNROLL
-        for (p = 0; p < PIECES; p++)
-            ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
+        DDP__UNROLL for (p = 0; p < PIECES; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
         part += gridDim.x * n;
-        DDP__UNROLL
-        for (p = 0; p < PIECES && !RMS; p++)
+        DDP__UNROLL for (p = 0; p < PIECES && !RMS; p++)
             ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
     }
 }
@@ -1775,11 +1613,9 @@ static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, co
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
 
-    DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in,
-              (const T *)plus, (T *)(void *)c->in[0], (const T *)c->param[0],
-              (const T *)c->param[1], (float *)c->saved, rows, n, (float)eps,
-              ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
-                  ddp__aligned(c->param[0], c->param[1]));
+    DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in, (const T *)plus,
+              (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
+              (float)eps, ddp__wide<T>(n, c->out, in, plus, c->in[0]) && ddp__aligned(c->param[0], c->param[1]));
 }
 
 template <typename T, int RMS>
@@ -1813,25 +1649,20 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
         ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
-        DDP__RUN((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, to,
-                 (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
-                 (const float *)c->saved, part, rows, n, height, wide);
+        DDP__RUN((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
+                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
 }
 
-template <int RMS>
-static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-
     if (dev->half) ddp__cuda_norm_forward_as<ddp__bf16, RMS>(dev, sum, c);
     else ddp__cuda_norm_forward_as<float, RMS>(dev, sum, c);
 }
 
-template <int RMS>
-static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-
     if (dev->half) ddp__cuda_norm_backward_as<ddp__bf16, RMS>(dev, sum, c);
     else ddp__cuda_norm_backward_as<float, RMS>(dev, sum, c);
 }
@@ -1846,9 +1677,8 @@ template <int RMS> static void ddp__cuda_norm_backward(const ddp_op_call *c)
     ddp__cuda_sum_norm_backward<RMS>(NULL, c);
 }
 
-static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
 }
 
@@ -1864,8 +1694,7 @@ static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
 /* c (16 x 8 floats) += a (16 x 16) b (16 x 8), bfloat16. With g = lane / 4 and t = lane % 4, a lane
  * holds c[g][2t], c[g][2t + 1], c[g + 8][2t], c[g + 8][2t + 1]; two elements to a register,
  * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. */
-__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
-                                                uint32_t b1)
+__device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
                  "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
@@ -1879,8 +1708,7 @@ __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const ddp
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
 /* The same of the turned matrices: elements (2 (l % 4), l / 4) and the one below. */
@@ -1888,36 +1716,25 @@ __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], co
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row))
-                 : "memory");
+                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
 /* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
-__device__ static __forceinline__ void ddp__copy16(ddp__bf16 *shared, const ddp__bf16 *from,
-                                                   int present)
+__device__ static __forceinline__ void ddp__copy16(ddp__bf16 *shared, const ddp__bf16 *from, int present)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from),
-                 "r"(present ? 16 : 0)
-                 : "memory");
+                 :: "r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from), "r"(present ? 16 : 0) : "memory");
 }
 
 /* This thread's copies since the last call are one group; until it is there. */
-__device__ static __forceinline__ void ddp__copy_commit(void)
-{
-    asm volatile("cp.async.commit_group;\n" ::: "memory");
-}
+__device__ static __forceinline__ void ddp__copy_commit(void) { asm volatile("cp.async.commit_group;\n" ::: "memory"); }
 
-__device__ static __forceinline__ void ddp__copy_wait(void)
-{
-    asm volatile("cp.async.wait_group 0;\n" ::: "memory");
-}
+__device__ static __forceinline__ void ddp__copy_wait(void) { asm volatile("cp.async.wait_group 0;\n" ::: "memory"); }
 
 /* 2^x to 2 units in the last place; 0 below 2^-126. */
 __device__ static __forceinline__ float ddp__exp2(float x)
 {
     float y;
-
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(y) : "f"(x));
     return y;
 }
@@ -1926,7 +1743,6 @@ __device__ static __forceinline__ float ddp__exp2(float x)
 __device__ static __forceinline__ uint32_t ddp__pack_pair(float first, float second)
 {
     uint32_t r;
-
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(second), "f"(first));
     return r;
 }
@@ -1940,8 +1756,7 @@ __device__ static __forceinline__ void ddp__put_pair(ddp__bf16 *to, uint32_t pai
 
 /* A tile of rows of D bfloat16 in shared memory. The 16-byte pieces of a row change places with its
  * number, so that the same piece of eight rows lies in eight different banks. */
-template <int D>
-__device__ static __forceinline__ ddp__bf16 *ddp__tile_at(const ddp__bf16 *tile, int row, int piece)
+template <int D> __device__ static __forceinline__ ddp__bf16 *ddp__tile_at(const ddp__bf16 *tile, int row, int piece)
 {
     return const_cast<ddp__bf16 *>(tile) + row * D + ((piece ^ (row & 7)) * 8);
 }
@@ -1950,41 +1765,30 @@ __device__ static __forceinline__ ddp__bf16 *ddp__tile_at(const ddp__bf16 *tile,
  * below count and d columns are there; zeros elsewhere. A second tile, unless it is NULL, gets what
  * lies beyond elements further. By all THREADS threads of the block. */
 template <int D, int ROWS, int THREADS>
-__device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16 *second,
-                                                      const ddp__bf16 *from, long beyond, long ld,
-                                                      int first, int count, int d)
+__device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16 *second, const ddp__bf16 *from,
+                                                      long beyond, long ld, int first, int count, int d)
 {
     const int row = (int)threadIdx.x / (D / 8), piece = (int)threadIdx.x % (D / 8);
     const ddp__bf16 *at = from + (first + row) * ld + piece * 8;
     int i;
 
-    DDP__UNROLL
-    for (i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
+    DDP__UNROLL for (i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
         const int present = first + row + i < count && piece * 8 < d;
 
         ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
-        if (second)
-            ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond : from,
-                        present);
+        if (second) ddp__copy16(ddp__tile_at<D>(second, row + i, piece), present ? at + beyond : from, present);
     }
 }
 
 /* c = 0: 16 x 8 floats in each c[r][n]. */
-template <int MR, int N>
-__device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
+template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
 {
     int r, n, i;
-
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (n = 0; n < N; n++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) c[r][n][i] = 0;
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (n = 0; n < N; n++) DDP__UNROLL for (i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
-/* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if
- * HOLD. */
+/* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
 template <int D, int MR, int HOLD> struct ddp__tile_rows {
     const ddp__bf16 *rows;
     uint32_t         kept[HOLD ? D / 16 : 1][MR][4];
@@ -1994,50 +1798,41 @@ template <int D, int MR, int HOLD> struct ddp__tile_rows {
         const int lane = (int)threadIdx.x % 32;
         int r;
 
-        DDP__UNROLL
-        for (r = 0; r < MR; r++)
+        DDP__UNROLL for (r = 0; r < MR; r++)
             ddp__matrices(a[r], ddp__tile_at<D>(rows, r * 16 + lane % 16, 2 * step + lane / 16));
     }
     __device__ __forceinline__ void keep(void)
     {
         int step;
 
-        DDP__UNROLL
-        for (step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
+        DDP__UNROLL for (step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
     }
     __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
     {
         int r, i;
 
         if (!HOLD) load(a, step);
-        DDP__UNROLL
-        for (r = 0; HOLD && r < MR; r++)
-            DDP__UNROLL
-            for (i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
+        DDP__UNROLL for (r = 0; HOLD && r < MR; r++)
+            DDP__UNROLL for (i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
     }
 };
 
 /* c (16 MR x N) = a (16 MR x D) b^T, b (N x D) a tile. */
 template <int D, int MR, int N, int HOLD>
-__device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4],
-                                                        const ddp__tile_rows<D, MR, HOLD> &a,
+__device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4], const ddp__tile_rows<D, MR, HOLD> &a,
                                                         const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
     int step, n, r;
 
     ddp__tile_zero(c);
-    DDP__UNROLL
-    for (step = 0; step < D / 16; step++) {
+    DDP__UNROLL for (step = 0; step < D / 16; step++) {
         uint32_t left[MR][4];
         a.get(left, step);
-        DDP__UNROLL
-        for (n = 0; n < N / 16; n++) {
+        DDP__UNROLL for (n = 0; n < N / 16; n++) {
             uint32_t f[4];
-            ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8,
-                                             2 * step + lane / 8 % 2));
-            DDP__UNROLL
-            for (r = 0; r < MR; r++) {
+            ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
+            DDP__UNROLL for (r = 0; r < MR; r++) {
                 ddp__mma(c[r][2 * n], left[r], f[0], f[1]);
                 ddp__mma(c[r][2 * n + 1], left[r], f[2], f[3]);
             }
@@ -2048,30 +1843,24 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
 /* c (16 MR x D) += p (16 MR x N) b, b (N x D) a tile; p as ddp__tile_scores leaves it: what a lane
  * holds of a product is what it must hold of the next one's left factor. */
 template <int D, int MR, int N>
-__device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4],
-                                                     const float (&p)[MR][N / 8][4],
+__device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], const float (&p)[MR][N / 8][4],
                                                      const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
     int step, n, r;
 
-    DDP__UNROLL
-    for (step = 0; step < N / 16; step++) {
+    DDP__UNROLL for (step = 0; step < N / 16; step++) {
         uint32_t a[MR][4];
-        DDP__UNROLL
-        for (r = 0; r < MR; r++) {
+        DDP__UNROLL for (r = 0; r < MR; r++) {
             a[r][0] = ddp__pack_pair(p[r][2 * step][0], p[r][2 * step][1]);
             a[r][1] = ddp__pack_pair(p[r][2 * step][2], p[r][2 * step][3]);
             a[r][2] = ddp__pack_pair(p[r][2 * step + 1][0], p[r][2 * step + 1][1]);
             a[r][3] = ddp__pack_pair(p[r][2 * step + 1][2], p[r][2 * step + 1][3]);
         }
-        DDP__UNROLL
-        for (n = 0; n < D / 16; n++) {
+        DDP__UNROLL for (n = 0; n < D / 16; n++) {
             uint32_t f[4];
-            ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8,
-                                                    2 * n + lane / 16));
-            DDP__UNROLL
-            for (r = 0; r < MR; r++) {
+            ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
+            DDP__UNROLL for (r = 0; r < MR; r++) {
                 ddp__mma(c[r][2 * n], a[r], f[0], f[1]);
                 ddp__mma(c[r][2 * n + 1], a[r], f[2], f[3]);
             }
@@ -2082,19 +1871,15 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4],
 /* to = or += c by, rows from first on below count, d columns. tile: 16 MR rows of shared memory
  * that this warp alone uses, through which they become 16 bytes per lane. */
 template <int D, int MR>
-__device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, int first, int count,
-                                                       int d, int add,
-                                                       const float (&c)[MR][D / 8][4], float by,
-                                                       ddp__bf16 *tile)
+__device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, int first, int count, int d, int add,
+                                                       const float (&c)[MR][D / 8][4], float by, ddp__bf16 *tile)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int r, n, i;
 
     __syncwarp();
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (n = 0; n < D / 8; n++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (n = 0; n < D / 8; n++) {
             ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g, n) + 2 * t,
                           ddp__pack_pair(c[r][n][0] * by, c[r][n][1] * by));
             ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8, n) + 2 * t,
@@ -2112,12 +1897,11 @@ __device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, i
 }
 
 /* ==== cuda/flash.cuh ==== [cuda] */
-/* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2,
- * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: of queries in forward and for dq,
- * of keys for dk and dv, whose scores are then computed turned. So every softmax weight and its
- * gradient is made in the registers in which the next product wants it, none passes through shared
- * memory, and no sum is shared by two warps. Tiles of the other side arrive while the one before is
- * worked on. */
+/* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
+ * atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores are then
+ * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
+ * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
+ * one before is worked on. */
 
 /* x (b, t, row): queries, keys and values of a position; out (b, t, width). */
 typedef struct ddp__heads {
@@ -2126,8 +1910,7 @@ typedef struct ddp__heads {
     float scale;
 } ddp__heads;
 
-/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in
- * out, the former. */
+/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in out, the former. */
 __host__ __device__ static __forceinline__ long ddp__heads_q(const ddp__heads *z, long head)
 {
     return head / z->heads * z->t * z->row + head % z->heads * z->d;
@@ -2150,45 +1933,34 @@ enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 /* Forward of the keys of one tile, first on: scores s of the warp's rows from on, then weights, of
  * which acc and sum (a part per lane) take account. */
 template <int D, int MR, int N>
-__device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4],
-                                                          float (&max)[MR][2],
-                                                          float (&sum)[MR][2],
-                                                          float (&acc)[MR][D / 8][4], int from,
+__device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
+                                                          float (&sum)[MR][2], float (&acc)[MR][D / 8][4], int from,
                                                           int first, float scale)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int r, h, n, i;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + g + 8 * h;
             float top = max[r][h], shrink;
             if (first + N - 1 > from + 16 * r)
-                DDP__UNROLL
-                for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL
-                    for (i = 0; i < 2; i++)
+                DDP__UNROLL for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (i = 0; i < 2; i++)
                         if (first + 8 * n + 2 * t + i > row) s[r][n][2 * h + i] = -INFINITY;
-            DDP__UNROLL
-            for (n = 0; n < N / 8; n++)
-                top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+            DDP__UNROLL for (n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL
-            for (n = 0; n < D / 8; n++) {
+            DDP__UNROLL for (n = 0; n < D / 8; n++) {
                 acc[r][n][2 * h] *= shrink;
                 acc[r][n][2 * h + 1] *= shrink;
             }
             top *= scale;
-            DDP__UNROLL
-            for (n = 0; n < N / 8; n++)
-                DDP__UNROLL
-                for (i = 0; i < 2; i++) {
+            DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (i = 0; i < 2; i++) {
                     s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
                     sum[r][h] += s[r][n][2 * h + i];
                 }
@@ -2216,8 +1988,7 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
     int first, r, h, n, now = 0;
 
     ddp__tile_zero(acc);
-    DDP__UNROLL
-    for (r = 0; r < MR; r++) {
+    DDP__UNROLL for (r = 0; r < MR; r++) {
         max[r][0] = max[r][1] = -INFINITY;
         sum[r][0] = sum[r][1] = 0;
     }
@@ -2233,8 +2004,7 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
         if (first == 0) left.keep();
         if (first + N < end) {
             ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
-                                                     first + N, count, z.d);
+            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue; /* no query of this warp sees these keys */
@@ -2242,17 +2012,14 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
         ddp__tile_add<D, MR, N>(acc, s, k + N * D);
     }
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + lane / 4 + 8 * h;
             float inverse = sum[r][h];
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
             inverse = 1 / inverse;
-            DDP__UNROLL
-            for (n = 0; n < D / 8; n++) {
+            DDP__UNROLL for (n = 0; n < D / 8; n++) {
                 acc[r][n][2 * h] *= inverse;
                 acc[r][n][2 * h + 1] *= inverse;
             }
@@ -2270,8 +2037,7 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
     return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
 }
 
-/* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in
- * registers. */
+/* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
 template <int D, int MR, int N, int HOLD>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
@@ -2292,10 +2058,8 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + lane / 4 + 8 * h;
             log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
             centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
@@ -2319,31 +2083,22 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
         }
         if (first + N < end) {
             ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
-                                                     first + N, count, z.d);
+            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue;
         ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
         ddp__tile_scores<D, MR, N, HOLD>(dp, right, k + N * D);
         if (first + N - 1 > from)
-            DDP__UNROLL
-            for (r = 0; r < MR; r++)
-                DDP__UNROLL
-                for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL
-                    for (i = 0; i < 4; i++)
-                        if (first + 8 * n + lane % 4 * 2 + i % 2 >
-                            from + 16 * r + lane / 4 + i / 2 * 8)
+            DDP__UNROLL for (r = 0; r < MR; r++)
+                DDP__UNROLL for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (i = 0; i < 4; i++)
+                        if (first + 8 * n + lane % 4 * 2 + i % 2 > from + 16 * r + lane / 4 + i / 2 * 8)
                             s[r][n][i] = -INFINITY;
-        DDP__UNROLL
-        for (r = 0; r < MR; r++)
-            DDP__UNROLL
-            for (n = 0; n < N / 8; n++)
-                DDP__UNROLL
-                for (i = 0; i < 4; i++)
-                    s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) *
-                                 (dp[r][n][i] - centre[r][i / 2]);
+        DDP__UNROLL for (r = 0; r < MR; r++)
+            DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (i = 0; i < 4; i++)
+                    s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
         ddp__tile_add<D, MR, N>(acc, s, k);
     }
     ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
@@ -2352,14 +2107,11 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
 
 /* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
 template <int D, int N>
-__device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum,
-                                                          float *centre, const ddp__bf16 *in,
-                                                          const ddp__bf16 *dout,
-                                                          const float *stat, const float *mean,
-                                                          const ddp__heads *z, long head, int from)
+__device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum, float *centre,
+                                                          const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
+                                                          const float *mean, const ddp__heads *z, long head, int from)
 {
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from,
-                                             (int)z->t, z->d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0,
                                              z->width, from, (int)z->t, z->d);
     ddp__copy_commit();
@@ -2397,10 +2149,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     ddp__tile_zero(dv);
     left.rows = k + 16 * MR * warp * D;
     right.rows = v + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
-        k, v, in + at, values, z.row, start, count, z.d);
-    ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group,
-                             skipped * N);
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(k, v, in + at, values, z.row, start, count, z.d);
+    ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group, skipped * N);
     for (i = 0; i < all; i++, now ^= 1) {
         const ddp__bf16 *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
@@ -2414,29 +2164,21 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
         if (i + 1 < all)
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
-                                     kv_head * z.group + (i + 1) / steps,
-                                     (skipped + (i + 1) % steps) * N);
+                                     kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
         if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
         ddp__tile_scores<D, MR, N, HOLD>(s, left, q);
         ddp__tile_scores<D, MR, N, HOLD>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
-            DDP__UNROLL
-            for (r = 0; r < MR; r++)
-                DDP__UNROLL
-                for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL
-                    for (e = 0; e < 4; e++)
-                        if (first + 16 * r + lane / 4 + e / 2 * 8 >
-                            from + 8 * n + lane % 4 * 2 + e % 2)
+            DDP__UNROLL for (r = 0; r < MR; r++)
+                DDP__UNROLL for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (e = 0; e < 4; e++)
+                        if (first + 16 * r + lane / 4 + e / 2 * 8 > from + 8 * n + lane % 4 * 2 + e % 2)
                             s[r][n][e] = -INFINITY;
-        DDP__UNROLL
-        for (n = 0; n < N / 8; n++) {
+        DDP__UNROLL for (n = 0; n < N / 8; n++) {
             const float2 l = *(const float2 *)(log_sum + 8 * n + lane % 4 * 2);
             const float2 m = *(const float2 *)(centre + 8 * n + lane % 4 * 2);
-            DDP__UNROLL
-            for (r = 0; r < MR; r++)
-                DDP__UNROLL
-                for (e = 0; e < 4; e++) {
+            DDP__UNROLL for (r = 0; r < MR; r++)
+                DDP__UNROLL for (e = 0; e < 4; e++) {
                     s[r][n][e] = ddp__exp2(s[r][n][e] * scale - (e % 2 ? l.y : l.x));
                     dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
                 }
@@ -2444,10 +2186,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
         ddp__tile_add<D, MR, N>(dv, s, q + N * D);
         ddp__tile_add<D, MR, N>(dk, dp, q);
     }
-    ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale,
-                           k + 16 * MR * warp * D);
-    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f,
-                           v + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
 }
 
 /* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide. */
@@ -2462,9 +2202,8 @@ static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, con
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS;
 
-    DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS,
-                (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
+    DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
                 (float *)c->saved, (const ddp__bf16 *)c->in[0], *z);
 }
 
@@ -2475,14 +2214,12 @@ static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, co
     const long shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
     const float *mean = (const float *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads), DDP__FLASH_THREADS,
-                shared + 4 * N * (long)sizeof(float), dev->stream, (ddp__bf16 *)c->grad_in[0],
-                (const ddp__bf16 *)c->in[0], (const ddp__bf16 *)c->grad_out,
-                (const float *)c->saved, mean, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<D, MR, N, HOLD>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS, shared,
-                dev->stream, (ddp__bf16 *)c->grad_in[0], (const ddp__bf16 *)c->in[0],
+    DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
+                DDP__FLASH_THREADS, shared + 4 * N * (long)sizeof(float), dev->stream, (ddp__bf16 *)c->grad_in[0],
+                (const ddp__bf16 *)c->in[0], (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z,
+                c->add_in[0]);
+    DDP__LAUNCH((ddp__k_flash_dq<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, shared, dev->stream, (ddp__bf16 *)c->grad_in[0], (const ddp__bf16 *)c->in[0],
                 (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
 }
 
@@ -2500,24 +2237,19 @@ static void ddp__cuda_flash_backward(ddp__cuda *dev, const ddp_op_call *c, const
 }
 
 /* ==== cuda/attention.cuh ==== [cuda] */
-/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and
- * heads up to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which
- * are checked against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum.
- * Backward takes two passes, one for queries and one for keys and values, so that no sum is shared
- * by two blocks. */
+/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up to 512
+ * wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked against it. Saved per
+ * row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two passes, one for queries and one for
+ * keys and values, so that no sum is shared by two blocks. */
 
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
 /* Row length in shared memory of d floats: rows of one piece each lie in different banks. */
-__host__ __device__ static __forceinline__ int ddp__attend_row(int d)
-{
-    return (d + 3) / 4 * 4 + 4;
-}
+__host__ __device__ static __forceinline__ int ddp__attend_row(int d) { return (d + 3) / 4 * 4 + 4; }
 
 /* Rows first.. of an array into shared memory, zeros beyond count rows and d columns. */
 template <typename T, int R>
-__device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count,
-                                        int d)
+__device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
     int r, c;
@@ -2529,8 +2261,7 @@ __device__ static void ddp__attend_load(float *tile, const T *from, long ld, lon
 }
 
 /* s[i][j] = row y + 16 i of a times row x + 16 j of b. */
-template <int R>
-__device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
+template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
     const int ld = ddp__attend_row(d);
@@ -2554,9 +2285,7 @@ __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, cons
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
     int step;
-
-    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
-        v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
     return v;
 }
 
@@ -2618,8 +2347,7 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
         const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
         for (c = 0; c < C && x + side * c < z.d; c++)
-            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
-                ddp__from_float<T>(acc[i][c] * inverse);
+            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] = ddp__from_float<T>(acc[i][c] * inverse);
         if (x) continue;
         stat[2 * (head * z.t + t)] = max[i];
         stat[2 * (head * z.t + t) + 1] = inverse;
@@ -2629,10 +2357,9 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
 /* p and d = p (dp - mean) scale of a tile of queries from on and of keys first on, into rows of
  * shared memory; by all threads. */
 template <int R>
-__device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k,
-                                         const float *v, const float *dout, const float *stat,
-                                         const float *mean, const ddp__heads *z, long from,
-                                         long first)
+__device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
+                                         const float *dout, const float *stat, const float *mean, const ddp__heads *z,
+                                         long from, long first)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R;
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
@@ -2656,8 +2383,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
 /* Block (tile of queries, head): dq. */
 template <typename T, int R, int C>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
-                 ddp__heads z, int add)
+ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
@@ -2681,8 +2407,7 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
         ddp__attend_load<T, R>(k, keys, z.row, first, z.t, z.d);
         ddp__attend_load<T, R>(v, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
         __syncthreads();
-        ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from,
-                             first);
+        ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
         __syncthreads();
         for (n = 0; n < tile; n++)
             for (c = 0; c < C; c++)
@@ -2701,8 +2426,7 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
 /* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
 template <typename T, int R, int C>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
-                  ddp__heads z, int add)
+ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
@@ -2726,8 +2450,7 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
             ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
             ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
             __syncthreads();
-            ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z,
-                                 from, first);
+            ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
             for (n = 0; n < tile; n++)
                 for (c = 0; c < C; c++)
@@ -2751,8 +2474,7 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
 /* mean[head t + row] = out . dout of a row of a head: the mean of dp under p. lanes threads each, a
  * power of 2 up to 32. */
 template <typename T>
-static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z,
-                                          int lanes, int wide)
+static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % lanes;
@@ -2768,25 +2490,14 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
         for (k = 0; k < width; k++) sum += a[k] * b[k];
     }
     sum = ddp__warp_sum(sum, lanes);
-    if (lane == 0 && row < z.b * z.t)
-        mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
+    if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
 }
 
 static inline ddp__heads ddp__heads_of(const ddp_op_spec *s)
 {
     const ddp__head_layout l = ddp__head_layout_of(s);
-    ddp__heads z;
-
-    z.b = s->in[0].dim[0];
-    z.t = s->in[0].dim[1];
-    z.heads = l.heads;
-    z.kv_heads = l.kv_heads;
-    z.group = l.heads / l.kv_heads;
-    z.row = l.row;
-    z.width = l.heads * l.d;
-    z.d = (int)l.d;
-    z.scale = 1 / sqrtf((float)l.d);
-    return z;
+    return {s->in[0].dim[0], s->in[0].dim[1], l.heads, l.kv_heads, l.heads / l.kv_heads, l.row, l.heads * l.d, (int)l.d,
+            1 / sqrtf((float)l.d)};
 }
 
 template <typename T, int R, int C>
@@ -2794,17 +2505,15 @@ static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__he
 {
     const long tile = DDP__ATTEND_SIDE * R;
 
-    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
-                DDP__ATTEND_THREADS,
-                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float),
-                dev->stream, (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
+    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
+                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream, (T *)c->out,
+                (float *)c->saved, (const T *)c->in[0], *z);
 }
 
 /* Bytes of shared memory of a block of backward. */
 static inline long ddp__attend_grad_bytes(int r, int d)
 {
     const long tile = DDP__ATTEND_SIDE * r;
-
     return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
 }
 
@@ -2813,15 +2522,12 @@ static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const dd
 {
     const long tile = DDP__ATTEND_SIDE * R, shared = ddp__attend_grad_bytes(R, z->d);
 
-    DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
-                DDP__ATTEND_THREADS, shared, dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
+    DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
+                shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
                 (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_attend_dkv<T, R, C>),
-                (unsigned)(ddp__blocks(z->t, tile) * z->b * z->kv_heads), DDP__ATTEND_THREADS,
-                shared, dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
-                (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_attend_dkv<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->kv_heads),
+                DDP__ATTEND_THREADS, shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
+                (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
 }
 
 /* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */
@@ -2849,9 +2555,8 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
 
     if (!c->grad_in[0]) return;
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
-    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
-              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
-              ddp__wide<T>(z.d, c->out, c->grad_out));
+    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS, (float *)dev->scratch,
+              (const T *)c->out, (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
     if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
@@ -2863,11 +2568,9 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
         ddp__cuda_attend_grad<T, 1, 32>(dev, c, &z);
 }
 
-static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
 {
     const ddp__heads z = ddp__heads_of(s);
-
-    (void)narrow;
     return (size_t)(z.b * z.t * z.heads) * sizeof(float);
 }
 
@@ -2878,8 +2581,7 @@ static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int narrow)
 enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
-__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
-                                                      float other_sum)
+__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
 {
     const float top = fmaxf(*max, other_max);
 
@@ -2889,8 +2591,7 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
     *max = top;
 }
 
-/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no
- * column. */
+/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no column. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
@@ -2924,14 +2625,12 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     }
     __syncthreads();
     if (threadIdx.x) return;
-    for (i = 1; i < DDP__LOSS_THREADS / 32; i++)
-        ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    for (i = 1; i < DDP__LOSS_THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     stat[2 * row] = max;
     stat[2 * row + 1] = sum;
     loss[row] = label[row] == -1 ? 0
                 : label[row] < 0 || label[row] >= n
-                    ? (double)NAN
-                    : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
+                    ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
 }
 
 /* One block. out = mean of the losses over the labels that are not -1; or, without losses, out =
@@ -3018,14 +2717,84 @@ template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const 
              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->in[0]));
 }
 
-static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
 }
 
 /* ==== cuda/text.cuh ==== [cuda] */
-/* The operators that text models are made of, and which two of them run as one. */
+/* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied, and
+ * linear with the gelu behind it are products of cuBLASLt. */
+
+/* ---- linear ---- */
+
+/* x (m, k), weight (n, k), y (m, n). */
+static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
+{
+    const ddp_shape *x = &c->spec->in[0], *y = &c->spec->out;
+    ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1], c->in[0], 0,
+                                               c->param[0], 1, c->out, ((ddp__cuda *)c->pool)->half);
+
+    p.bias = c->param[1];
+    return p;
+}
+
+static void ddp__cuda_linear_forward(const ddp_op_call *c)
+{
+    const ddp__cuda_product p = ddp__cuda_linear_product(c);
+    (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
+}
+
+/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken
+ * of must be multiples of 16 bytes. */
+static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_product p = ddp__cuda_linear_product(first);
+
+    p.gelu = 1;
+    p.before = first->out;
+    p.c = second->out;
+    if (p.shape.n % 8 == 0 && ddp__cuda_multiply((ddp__cuda *)first->pool, &p)) return;
+    ddp__cuda_linear_forward(first);
+    ddp__cuda_map_forward<ddp__map_gelu>(second);
+}
+
+/* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
+static void ddp__cuda_linear_backward(const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    ddp__cuda_product p = ddp__cuda_linear_product(c);
+    const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
+
+    if (c->grad_param[1] && dev->half)
+        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    else if (c->grad_param[1])
+        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    if (c->grad_param[0]) {
+        p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
+        p.shape.half_out = 0;
+        p.add = 1;
+        (void)ddp__cuda_multiply(dev, &p);
+    }
+    if (c->grad_in[0]) {
+        p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
+        p.add = c->add_in[0];
+        (void)ddp__cuda_multiply(dev, &p);
+    }
+}
+
+static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
+    ddp__cuda_linear_backward(first);
+}
+
+static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
+{
+    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->out.dim[s->out.dims - 1], 1);
+}
+
+/* ---- the operators ---- */
 
 DDP__FAMILY(ddp__cuda_text_ops,
     {"linear", ddp__cuda_linear_forward, ddp__cuda_linear_backward, ddp__cuda_linear_scratch},
@@ -3044,8 +2813,7 @@ DDP__FAMILY(ddp__cuda_text_ops,
 
 /* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
-static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
-                                                        const char *second)
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
     static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
                                            ddp__cuda_sum_norm_backward<0>},
@@ -3053,8 +2821,7 @@ static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, co
                                          ddp__cuda_sum_norm_backward<1>},
                              gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
 
-    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0)
-        return dev->props.major >= 9 ? &gelu : NULL;
+    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;
@@ -3117,8 +2884,7 @@ template <int BM, bool ByRow> struct ddp__conv_plain {
     {
         for (int k = 0; k < depth; k++) {
             const float x = b[b_at(n + lane, k)];
-            DDP__UNROLL
-            for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
+            DDP__UNROLL for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
         }
     }
 
@@ -3127,8 +2893,7 @@ template <int BM, bool ByRow> struct ddp__conv_plain {
     {
         (void)room;
         (void)lane;
-        DDP__UNROLL
-        for (int i = 0; i < rows; i++) show(i, sum[i]);
+        DDP__UNROLL for (int i = 0; i < rows; i++) show(i, sum[i]);
     }
 };
 
@@ -3193,14 +2958,11 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
         typedef typename std::conditional<ByRow, row_major, col_major>::type layout;
 
         (void)lane;
-        DDP__UNROLL
-        for (int k = 0; k < depth; k += N::k) {
+        DDP__UNROLL for (int k = 0; k < depth; k += N::k) {
             fragment<matrix_b, 16, 16, N::k, typename N::element, layout> right[2];
             fragment<matrix_a, 16, 16, N::k, typename N::element, row_major> left;
-            for (int j = 0; j < 2; j++)
-                load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
-            DDP__UNROLL
-            for (int i = 0; i < BM / 32; i++) {
+            for (int j = 0; j < 2; j++) load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
+            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
                 load_matrix_sync(left, a + a_at(m + 16 * i, k), (unsigned)a_row);
                 for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
             }
@@ -3210,11 +2972,9 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
     /* room: 16 rows of DDP__CONV_SHOWN floats, the warp's own. */
     template <typename Show> __device__ void each(float *room, int lane, Show show)
     {
-        DDP__UNROLL
-        for (int i = 0; i < BM / 32; i++) {
+        DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
             for (int j = 0; j < 2; j++)
-                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j],
-                                                (unsigned)DDP__CONV_SHOWN,
+                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
                                                 nvcuda::wmma::mem_row_major);
             __syncwarp();
             for (int r = 0; r < 16; r++) show(16 * i + r, room[r * DDP__CONV_SHOWN + lane]);
@@ -3228,10 +2988,9 @@ template <int BM, bool ByRow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32
 
 /* ---- what is multiplied ---- */
 
-/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and
- * what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a,
- * left + c step + b) of a plane of h x w, or 0 where there is none. Plane p of group g of image i
- * begins at x + i*image + (g*planes + p)*h*w. */
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and what it is multiplied
+ * by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of h x w, or 0 where
+ * there is none. Plane p of group g of image i begins at x + i*image + (g*planes + p)*h*w. */
 typedef struct ddp__cuda_conv {
     const void *x;
     long        image;
@@ -3287,8 +3046,7 @@ typedef struct ddp__conv_pack {
 } ddp__conv_pack;
 
 template <typename M>
-__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v,
-                                 ddp__conv_pack s)
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
 {
     const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
     const typename M::value *w = (const typename M::value *)s.w;
@@ -3300,8 +3058,7 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
         const int real = a < v.kh;
 
         out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
-                                               a * s.kh_step + b * s.kw_step])
-                                 : ddp__from_float<typename M::tile>(0);
+                                               a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
         if (i >= v.k_pad) continue;
         taps[k].at = ((long)p * v.h + a) * v.w + b;
         taps[k].a = real ? a : (int)DDP__CONV_NOWHERE;
@@ -3315,15 +3072,13 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
 template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
 {
     const int width = ddp__vec<T>::width;
-
     return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
            v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
 }
 
 /* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it.
  * in: the row is there. */
-template <typename M>
-__device__ static __forceinline__ ddp__vec<typename M::tile>
+template <typename M> __device__ static __forceinline__ ddp__vec<typename M::tile>
 ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
 {
     typedef typename M::value value;
@@ -3333,13 +3088,11 @@ ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c
     ddp__vec<typename M::tile> r;
     value next = zero;
 
-    DDP__UNROLL
-    for (int i = 0; i < width; i++) e.v[i] = zero;
+    DDP__UNROLL for (int i = 0; i < width; i++) e.v[i] = zero;
     if (in) e = ddp__vec_load(at - d);
     if (in && d < 0 && c > 0) next = at[0];
     if (in && d > 0 && c + width < v.w) next = at[width - 1];
-    DDP__UNROLL
-    for (int i = 0; i < width; i++) {
+    DDP__UNROLL for (int i = 0; i < width; i++) {
         const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
         const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
         r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
@@ -3349,9 +3102,8 @@ ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c
 
 /* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
  *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions;
- * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. Rows: that,
- * and ddp__conv_by_rows. ---- */
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
+ * are a multiple of the depth, so that a tile is of one tap. Rows: that, and ddp__conv_by_rows. ---- */
 
 template <typename M, bool Whole, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
@@ -3363,8 +3115,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
     alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
     const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
     const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
-    const int tiles = (v.m + M::tall - 1) / M::tall,
-              top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int tiles = (v.m + M::tall - 1) / M::tall, top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
     const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
     const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
     const ddp__conv_place from = ddp__conv_position(v, first + column);
@@ -3377,27 +3128,23 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
     M product;
 
     const auto load = [&](int k) {
-        const int in = (unsigned)(from.row + a) < (unsigned)v.h &&
-                       (unsigned)(from.col + b) < (unsigned)v.w;
+        const int in = (unsigned)(from.row + a) < (unsigned)v.h && (unsigned)(from.col + b) < (unsigned)v.w;
         const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
 
         for (int i = 0; i < A; i++) {
             const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
             left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
         }
-        DDP__UNROLL
-        for (int i = 0; i < M::depth / N && Rows; i++)
+        DDP__UNROLL for (int i = 0; i < M::depth / N && Rows; i++)
             piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
                                         (unsigned)(from.row + a) < (unsigned)v.h);
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) {
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
             value e = ddp__from_float<value>(0);
             if (Whole) {
                 if (in) e = at[2 * i * plane];
             } else {
                 const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
-                if ((unsigned)(from.row + tap.a) < (unsigned)v.h &&
-                    (unsigned)(from.col + tap.b) < (unsigned)v.w)
+                if ((unsigned)(from.row + tap.a) < (unsigned)v.h && (unsigned)(from.col + tap.b) < (unsigned)v.w)
                     e = x[tap.at];
             }
             right[i] = M::number(e);
@@ -3416,10 +3163,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
             M::put_a(to, row, part * W, left[i]);
         }
         to += M::a_size;
-        for (int i = 0; i < M::depth / N && Rows; i++)
-            ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
+        for (int i = 0; i < M::depth / N && Rows; i++) ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
     };
 
     product.clear();
@@ -3449,11 +3194,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
 
 /* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
  *
- * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous;
- * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and
- * ddp__conv_by_rows.
- * Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
- * writes out + s*groups*m*columns; a single part adds to out. ---- */
+ * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous; Wide: it can be read
+ * 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and ddp__conv_by_rows. Grid: row tiles x
+ * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
+ * part adds to out. ---- */
 
 template <typename M, bool Wide, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS)
@@ -3502,41 +3246,32 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
                 const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
                 for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
             }
-            DDP__UNROLL
-            for (int i = 0; i < C && Rows; i++) {
+            DDP__UNROLL for (int i = 0; i < C && Rows; i++) {
                 const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
                 const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
-                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b,
-                                            from.col - v.left, there);
+                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b, from.col - v.left, there);
             }
         }
-        DDP__UNROLL
-        for (int i = 0; i < A && !Wide; i++) {
+        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) {
             const int row = first + i * Step;
             value e = ddp__from_float<value>(0);
             if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
             rows[i] = M::number(e);
         }
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) {
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
             const ddp__conv_reach tap = taps[first + i * Step];
             value e = ddp__from_float<value>(0);
-            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h &&
-                (unsigned)(p.col + tap.b) < (unsigned)v.w)
+            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h && (unsigned)(p.col + tap.b) < (unsigned)v.w)
                 e = x[p.x + tap.at];
             cols[i] = M::number(e);
         }
     };
     const auto put = [&](tile *to) {
-        for (int i = 0; i < V && Wide; i++)
-            M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
-        DDP__UNROLL
-        for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
+        for (int i = 0; i < V && Wide; i++) M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
+        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
         to += M::a_size;
-        for (int i = 0; i < C && Rows; i++)
-            M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+        for (int i = 0; i < C && Rows; i++) M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
     };
 
     product.clear();
@@ -3576,14 +3311,14 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
 /* grad += the parts that lie in dev->scratch. */
 static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 {
-    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n,
-              (int)parts);
+    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
 }
 
-/* ==== cuda/channels.cuh ==== [cuda] */
-/* Sums over each channel of images (batch, channels, n): what batch norm and the bias of a
- * convolution need. A channel is cut into parts that depend on the shape alone; each block sums
- * a part, and parts are joined in their order, in double. */
+/* ==== cuda/batch_norm.cuh ==== [cuda] */
+/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and batch
+ * norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages. A channel
+ * is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their order, in
+ * double. */
 
 enum {
     DDP__CHANNEL_THREADS = 256,
@@ -3611,16 +3346,12 @@ static ddp__channels ddp__channels_of(const ddp_shape *s)
     c.n = s->dim[2] * s->dim[3];
     count = c.images * c.n;
     c.parts = ddp__blocks(count, DDP__CHANNEL_PART);
-    if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1)
-        c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
+    if (c.parts > DDP__CHANNEL_BLOCKS / c.channels + 1) c.parts = DDP__CHANNEL_BLOCKS / c.channels + 1;
     c.part = ddp__blocks(ddp__blocks(count, c.parts), 8) * 8;
     return c;
 }
 
-static dim3 ddp__channels_grid(const ddp__channels &c)
-{
-    return dim3((unsigned)c.channels, (unsigned)c.parts);
-}
+static dim3 ddp__channels_grid(const ddp__channels &c) { return dim3((unsigned)c.channels, (unsigned)c.parts); }
 
 /* W elements at once: 1, or as many as 16 bytes hold. */
 template <typename T, int W> struct ddp__several {
@@ -3682,8 +3413,7 @@ struct ddp__channel_walk {
 /* ---- moments ---- */
 
 /* Chan, Golub and LeVeque (1979). */
-static inline __device__ ddp__moments ddp__moments_join(const ddp__moments &a,
-                                                        const ddp__moments &b)
+static inline __device__ ddp__moments ddp__moments_join(const ddp__moments &a, const ddp__moments &b)
 {
     ddp__moments r;
     const double off = b.mean - a.mean;
@@ -3698,8 +3428,7 @@ static inline __device__ ddp__moments ddp__moments_join(const ddp__moments &a,
 
 /* Squares are of differences from the thread's first element, so a mean far from 0 costs no
  * digits. W: elements of a load. */
-template <typename T, int W>
-__global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
+template <typename T, int W> __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__channels c)
 {
     __shared__ ddp__moments all[DDP__CHANNEL_THREADS];
     const int t = (int)threadIdx.x;
@@ -3735,8 +3464,7 @@ __global__ void ddp__k_channel_moments(ddp__moments *part, const T *x, ddp__chan
 
 /* x NULL: the second is 0. stat: mean and another float per channel. */
 template <typename T, int W>
-__global__ void ddp__k_channel_sums(double *part, const T *dy, const T *x, const float *stat,
-                                    ddp__channels c)
+__global__ void ddp__k_channel_sums(double *part, const T *dy, const T *x, const float *stat, ddp__channels c)
 {
     __shared__ double all[2][DDP__CHANNEL_THREADS];
     const int t = (int)threadIdx.x;
@@ -3748,8 +3476,7 @@ __global__ void ddp__k_channel_sums(double *part, const T *dy, const T *x, const
         for (int e = 0; e < W; e++) sum += ddp__to_float(d.v[e]);
         if (!x) continue;
         const ddp__several<T, W> v(x + walk.at);
-        for (int e = 0; e < W; e++)
-            product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
+        for (int e = 0; e < W; e++) product += ddp__to_float(d.v[e]) * (ddp__to_float(v.v[e]) - mean);
     }
     all[0][t] = (double)sum;
     all[1][t] = (double)product;
@@ -3764,27 +3491,169 @@ __global__ void ddp__k_channel_sums(double *part, const T *dy, const T *x, const
 }
 
 /* What a channel's parts sum to: of dy (k 0) or of dy (x - mean) (k 1). */
-static inline __device__ double ddp__channel_total(const double *part, const ddp__channels &c,
-                                                   long channel, int k)
+static inline __device__ double ddp__channel_total(const double *part, const ddp__channels &c, long channel, int k)
 {
     double sum = 0;
-
     for (long p = 0; p < c.parts; p++) sum += part[2 * (channel * c.parts + p) + k];
     return sum;
 }
 
 /* grad[c] += the sum of channel c. */
-static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const double *part,
-                                                      ddp__channels c)
+static DDP__UNUSED __global__ void ddp__k_channel_add(float *grad, const double *part, ddp__channels c)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i < c.channels) grad[i] += (float)ddp__channel_total(part, c, i, 0);
 }
 
-/* ==== cuda/conv_depthwise.cuh ==== [cuda] */
-/* Convolutions whose groups have one channel in: no matrix product, but three walks over windows.
- * A group may have several channels out. */
+/* ---- batch norm ---- */
+
+#define DDP__CUDA_NORM_EPS  1e-5
+#define DDP__CUDA_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
+
+/* Joins the parts of each channel; training 0 reads the running statistics instead. */
+static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean, float *running_var,
+                                                    const ddp__moments *part, ddp__channels c, int training)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    double mean, var;
+
+    if (i >= c.channels) return;
+    mean = (double)running_mean[i];
+    var = (double)running_var[i];
+    if (training) {
+        ddp__moments m = part[i * c.parts];
+        for (long p = 1; p < c.parts; p++) m = ddp__moments_join(m, part[i * c.parts + p]);
+        mean = m.mean;
+        var = m.squares / m.n;
+        running_mean[i] += (float)(DDP__CUDA_NORM_MOVE * (mean - (double)running_mean[i]));
+        running_var[i] += (float)(DDP__CUDA_NORM_MOVE * (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
+                                                         (double)running_var[i]));
+    }
+    stat[2 * i] = (float)mean;
+    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__CUDA_NORM_EPS));
+}
+
+/* y = x * factor + shift, of each channel. */
+template <typename T, int W>
+__global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, const T *scale,
+                                        const T *shift, ddp__channels c)
+{
+    const float factor = ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1];
+    const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        ddp__several<T, W> v(x + walk.at);
+        for (int e = 0; e < W; e++) v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
+        v.store(y + walk.at);
+    }
+}
+
+/* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
+template <typename T>
+__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift, const double *part,
+                                         const float *stat, const T *scale, ddp__channels c)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const double count = (double)c.images * (double)c.n;
+    double sum, product, mean, rstd, factor, of_x;
+
+    if (i >= c.channels) return;
+    sum = ddp__channel_total(part, c, i, 0);
+    product = ddp__channel_total(part, c, i, 1);
+    mean = (double)stat[2 * i];
+    rstd = (double)stat[2 * i + 1];
+    factor = (double)ddp__to_float(scale[i]) * rstd;
+    of_x = -factor * rstd * rstd * product / count;
+    if (dscale) dscale[i] += (float)(product * rstd);
+    if (dshift) dshift[i] += (float)sum;
+    slope[3 * i] = (float)factor;
+    slope[3 * i + 1] = (float)of_x;
+    slope[3 * i + 2] = (float)(-factor * sum / count - of_x * mean);
+}
+
+template <typename T, int W>
+__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope, int add, ddp__channels c)
+{
+    const float *s = slope + 3 * blockIdx.x;
+
+    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
+        const ddp__several<T, W> v(x + walk.at);
+        const ddp__several<T, W> d(dy + walk.at);
+        ddp__several<T, W> r(add ? dx + walk.at : dy + walk.at);
+        for (int e = 0; e < W; e++) {
+            float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
+            if (add) g += ddp__to_float(r.v[e]);
+            r.v[e] = ddp__from_float<T>(g);
+        }
+        r.store(dx + walk.at);
+    }
+}
+
+/* ---- on the host ---- */
+
+static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int)
+{
+    const ddp__channels c = ddp__channels_of(&s->in[0]);
+    return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) + 3 * (size_t)c.channels * sizeof(float);
+}
+
+template <typename T, int W>
+static void ddp__cuda_batch_norm_forward_of(ddp__cuda *dev, const ddp_op_call *call, const ddp__channels &c)
+{
+    ddp__moments *part = (ddp__moments *)dev->scratch;
+    const T *x = (const T *)call->in[0];
+
+    if (call->training)
+        DDP__RUN((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, x, c);
+    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
+              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
+    DDP__RUN((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, (T *)call->out, x,
+             (const float *)call->saved, (const T *)call->param[0], (const T *)call->param[1], c);
+}
+
+template <typename T, int W>
+static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *call, const ddp__channels &c)
+{
+    double *part = (double *)dev->scratch;
+    float *slope = (float *)(part + 2 * c.channels * c.parts);
+    const float *stat = (const float *)call->saved;
+    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
+
+    DDP__RUN((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, x, stat, c);
+    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
+              (float *)call->grad_param[1], (const double *)part, stat, (const T *)call->param[0], c);
+    if (call->grad_in[0])
+        DDP__RUN((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
+                 (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0], c);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+
+    if (ddp__wide<T>(c.n, call->in[0], call->out))
+        ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else
+        ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
+}
+
+template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
+
+    if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
+        ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else
+        ddp__cuda_batch_norm_backward_of<T, 1>(dev, call, c);
+}
+
+DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
+
+/* ==== cuda/conv.cuh ==== [cuda] */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one of
+ * cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
+
+/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
 
 enum { DDP__DEPTHWISE_THREADS = 256 };
 
@@ -3816,8 +3685,7 @@ template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v,
 }
 
 /* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
-template <typename T>
-__global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
+template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
 {
     const long plane = (long)v.h * v.w, out = (long)v.rows * v.cols;
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / plane;
@@ -3835,8 +3703,7 @@ __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int 
             for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
                 const int col = (c - b) / v.step;
                 if (col >= v.cols) continue;
-                sum += ddp__to_float(w[a * v.kw + b]) *
-                       ddp__to_float(y[(long)row * v.cols + col]);
+                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[(long)row * v.cols + col]);
             }
         }
     if (add) sum += ddp__to_float(dx[i]);
@@ -3845,8 +3712,7 @@ __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int 
 
 /* part[(channel out, part)][tap]: each block sums one tap after the other over a part of a
  * channel's outputs; c describes those. */
-template <typename T>
-__global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
+template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
 {
     __shared__ double all[DDP__CHANNEL_THREADS];
     const int t = (int)threadIdx.x, taps = v.kh * v.kw;
@@ -3862,47 +3728,37 @@ __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__cha
             const int col = v.left + (int)(walk.i % v.cols) * v.step + b;
             const long image = walk.at / (c.channels * c.n);
             if (row >= 0 && row < v.h && col >= 0 && col < v.w)
-                sum += ddp__to_float(y[walk.at]) *
-                       ddp__to_float(x[image * v.image + (long)row * v.w + col]);
+                sum += ddp__to_float(y[walk.at]) * ddp__to_float(x[image * v.image + (long)row * v.w + col]);
         }
         const double total = ddp__block_sum<DDP__CHANNEL_THREADS>((double)sum, all);
-        if (t == 0)
-            part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
+        if (t == 0) part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
     }
 }
 
-/* ---- on the host ---- */
-
 template <typename T>
-static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call,
-                                        const ddp__cuda_conv &v)
+static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
 {
     DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
               (const T *)call->param[0]);
 }
 
 template <typename T>
-static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call,
-                                         const ddp__cuda_conv &v)
+static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->out);
     const long weights = ddp_shape_count(&call->spec->param[0].shape);
     float *part = (float *)dev->scratch;
 
     if (call->grad_param[0]) {
-        DDP__RUN((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, v,
-                 part, c);
+        DDP__RUN((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, v, part, c);
         ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
     }
     if (call->grad_in[0])
-        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]),
-                  DDP__DEPTHWISE_THREADS, v, (T *)call->grad_in[0], (const T *)call->param[0],
-                  call->add_in[0]);
+        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]), DDP__DEPTHWISE_THREADS, v,
+                  (T *)call->grad_in[0], (const T *)call->param[0], call->add_in[0]);
 }
 
-/* ==== cuda/conv.cuh ==== [cuda] */
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or,
- * for 1x1 windows, one of cuBLASLt. */
+/* ---- products ---- */
 
 enum {
     DDP__CONV_BUSY = 264,        /* blocks that fill a large GPU twice */
@@ -3960,8 +3816,7 @@ static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
 /* Tall tiles where they fill the GPU. The sums are the same in both. */
 static int ddp__conv_tall(int m, long columns, int groups)
 {
-    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >=
-                         DDP__CONV_BUSY / 2;
+    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
 }
 
 /* Packed weights are whole tiles, of that depth. */
@@ -3984,10 +3839,8 @@ static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
  * the sums are the same on every GPU. */
 static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
-    const long tiles = ddp__blocks(v.m, 128) * v.groups *
-                       ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
-    const long most = ddp__blocks(v.pixels, DDP__CONV_PART),
-               wish = ddp__blocks(DDP__CONV_BUSY, tiles);
+    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
 
     return (int)(wish < most ? wish : most);
 }
@@ -4004,8 +3857,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
     ddp__cuda_conv_flat(&v);
     if (ddp__conv_point_fits(v, half))
-        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes *
-                                     sizeof(float));
+        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
     v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
@@ -4016,8 +3868,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
 
 template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
 {
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
-                               ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
                     (unsigned)v.groups);
 
     if (v.planes % M::depth)
@@ -4047,13 +3898,11 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     else ddp__conv_run_images<Short>(dev, v);
 }
 
-template <typename M>
-static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
     const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
-                               ddp__blocks(columns, DDP__CONV_COLUMNS)),
-                    (unsigned)parts, (unsigned)v.groups);
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
+                    (unsigned)v.groups);
     const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
@@ -4091,11 +3940,9 @@ static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, floa
  * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
 
 /* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
-static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight,
-                                   int turned)
+static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight, int turned)
 {
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y,
-                                               dev->half);
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y, dev->half);
 
     p.shape.count = v.pixels / v.cols;
     p.shape.b_step = v.image;
@@ -4107,8 +3954,7 @@ static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, cons
 /* grad += dy x^T, image by image. */
 static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch,
-                                               dev->half);
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
     const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
     long first;
 
@@ -4162,8 +4008,7 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
 /* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
  * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
  * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
-static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin,
-                                 int *taps, int *tap)
+static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin, int *taps, int *tap)
 {
     const int rest = (first + padding) % stride;
 
@@ -4174,8 +4019,7 @@ static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first,
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
  * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
-static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call,
-                                       const ddp__cuda_conv &f, int r0, int c0)
+static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &f, int r0, int c0)
 {
     const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
     const size_t bytes = dev->half ? 2 : 4;
@@ -4208,21 +4052,18 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call,
     s.kh_step = -f.step * forward.kh_step;
     s.kw_step = -f.step;
     ddp__cuda_conv_flat(&v);
-    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) &&
-        ddp__aligned(v.x, v.y, call->param[0]))
+    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 1);
     else ddp__cuda_conv_images(dev, v, s);
 }
 
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
-                                      const ddp__cuda_conv &v)
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
 {
     const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
     int r, c;
 
     if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4),
-                                             dev->stream));
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4), dev->stream));
     for (r = 0; r < v.step && r < v.h; r++)
         for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
 }
@@ -4238,10 +4079,8 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
         DDP__RUN((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
                  DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
     else
-        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy,
-                 no_x, no_stat, c);
-    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1],
-              (const double *)part, c);
+        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
+    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], (const double *)part, c);
 }
 
 template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
@@ -4265,171 +4104,7 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
 }
 
-DDP__FAMILY(ddp__cuda_conv_ops,
-    DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
-
-/* ==== cuda/batch_norm.cuh ==== [cuda] */
-/* Batch norm of each channel over images and pixels, as ops/batch_norm.c: its shape rule, saved
- * statistics (mean and rstd per channel) and running averages. */
-
-#define DDP__CUDA_NORM_EPS  1e-5
-#define DDP__CUDA_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
-
-/* Joins the parts of each channel; training 0 reads the running statistics instead. */
-static __global__ void ddp__k_batch_norm_statistics(float *stat, float *running_mean,
-                                                    float *running_var, const ddp__moments *part,
-                                                    ddp__channels c, int training)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    double mean, var;
-
-    if (i >= c.channels) return;
-    mean = (double)running_mean[i];
-    var = (double)running_var[i];
-    if (training) {
-        ddp__moments m = part[i * c.parts];
-        for (long p = 1; p < c.parts; p++) m = ddp__moments_join(m, part[i * c.parts + p]);
-        mean = m.mean;
-        var = m.squares / m.n;
-        running_mean[i] += (float)(DDP__CUDA_NORM_MOVE * (mean - (double)running_mean[i]));
-        running_var[i] += (float)(DDP__CUDA_NORM_MOVE *
-                                  (var * (m.n > 1 ? m.n / (m.n - 1) : 1) -
-                                   (double)running_var[i]));
-    }
-    stat[2 * i] = (float)mean;
-    stat[2 * i + 1] = (float)(1 / sqrt(var + DDP__CUDA_NORM_EPS));
-}
-
-/* y = x * factor + shift, of each channel. */
-template <typename T, int W>
-__global__ void ddp__k_batch_norm_apply(T *y, const T *x, const float *stat, const T *scale,
-                                        const T *shift, ddp__channels c)
-{
-    const float factor = ddp__to_float(scale[blockIdx.x]) * stat[2 * blockIdx.x + 1];
-    const float offset = ddp__to_float(shift[blockIdx.x]) - stat[2 * blockIdx.x] * factor;
-
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        ddp__several<T, W> v(x + walk.at);
-        for (int e = 0; e < W; e++)
-            v.v[e] = ddp__from_float<T>(ddp__to_float(v.v[e]) * factor + offset);
-        v.store(y + walk.at);
-    }
-}
-
-/* Gradients of scale and shift, and slope[3 c]: what dx takes of dy, of x, and besides. */
-template <typename T>
-__global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dshift,
-                                         const double *part, const float *stat, const T *scale,
-                                         ddp__channels c)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-    const double count = (double)c.images * (double)c.n;
-    double sum, product, mean, rstd, factor, of_x;
-
-    if (i >= c.channels) return;
-    sum = ddp__channel_total(part, c, i, 0);
-    product = ddp__channel_total(part, c, i, 1);
-    mean = (double)stat[2 * i];
-    rstd = (double)stat[2 * i + 1];
-    factor = (double)ddp__to_float(scale[i]) * rstd;
-    of_x = -factor * rstd * rstd * product / count;
-    if (dscale) dscale[i] += (float)(product * rstd);
-    if (dshift) dshift[i] += (float)sum;
-    slope[3 * i] = (float)factor;
-    slope[3 * i + 1] = (float)of_x;
-    slope[3 * i + 2] = (float)(-factor * sum / count - of_x * mean);
-}
-
-template <typename T, int W>
-__global__ void ddp__k_batch_norm_grad(T *dx, const T *dy, const T *x, const float *slope,
-                                       int add, ddp__channels c)
-{
-    const float *s = slope + 3 * blockIdx.x;
-
-    for (ddp__channel_walk walk(c, W); walk.left > 0; walk.next()) {
-        const ddp__several<T, W> v(x + walk.at);
-        const ddp__several<T, W> d(dy + walk.at);
-        ddp__several<T, W> r(add ? dx + walk.at : dy + walk.at);
-        for (int e = 0; e < W; e++) {
-            float g = ddp__to_float(d.v[e]) * s[0] + ddp__to_float(v.v[e]) * s[1] + s[2];
-            if (add) g += ddp__to_float(r.v[e]);
-            r.v[e] = ddp__from_float<T>(g);
-        }
-        r.store(dx + walk.at);
-    }
-}
-
-/* ---- on the host ---- */
-
-static size_t ddp__cuda_batch_norm_scratch(const ddp_op_spec *s, int half)
-{
-    const ddp__channels c = ddp__channels_of(&s->in[0]);
-
-    (void)half;
-    return (size_t)(c.channels * c.parts) * sizeof(ddp__moments) +
-           3 * (size_t)c.channels * sizeof(float);
-}
-
-template <typename T, int W>
-static void ddp__cuda_batch_norm_forward_of(ddp__cuda *dev, const ddp_op_call *call,
-                                            const ddp__channels &c)
-{
-    ddp__moments *part = (ddp__moments *)dev->scratch;
-    const T *x = (const T *)call->in[0];
-
-    if (call->training)
-        DDP__RUN((ddp__k_channel_moments<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part,
-                 x, c);
-    DDP__EACH(ddp__k_batch_norm_statistics, c.channels, 128, (float *)call->saved,
-              (float *)call->buffer[0], (float *)call->buffer[1], part, c, call->training);
-    DDP__RUN((ddp__k_batch_norm_apply<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
-             (T *)call->out, x, (const float *)call->saved, (const T *)call->param[0],
-             (const T *)call->param[1], c);
-}
-
-template <typename T, int W>
-static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *call,
-                                             const ddp__channels &c)
-{
-    double *part = (double *)dev->scratch;
-    float *slope = (float *)(part + 2 * c.channels * c.parts);
-    const float *stat = (const float *)call->saved;
-    const T *dy = (const T *)call->grad_out, *x = (const T *)call->in[0];
-
-    DDP__RUN((ddp__k_channel_sums<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, x,
-             stat, c);
-    DDP__EACH((ddp__k_batch_norm_slopes<T>), c.channels, 128, slope, (float *)call->grad_param[0],
-              (float *)call->grad_param[1], (const double *)part, stat, (const T *)call->param[0],
-              c);
-    if (call->grad_in[0])
-        DDP__RUN((ddp__k_batch_norm_grad<T, W>), ddp__channels_grid(c), DDP__CHANNEL_THREADS,
-                 (T *)call->grad_in[0], dy, x, (const float *)slope, call->add_in[0], c);
-}
-
-template <typename T>
-static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-
-    if (ddp__wide<T>(c.n, call->in[0], call->out))
-        ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else
-        ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
-}
-
-template <typename T>
-static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
-{
-    const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-
-    if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
-        ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else
-        ddp__cuda_batch_norm_backward_of<T, 1>(dev, call, c);
-}
-
-DDP__FAMILY(ddp__cuda_batch_norm_ops,
-    DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
+DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
 
 /* ==== cuda/pool.cuh ==== [cuda] */
 /* Pooling and flatten on the GPU, as ops/pool.c: every output, and in backward every input, is
@@ -4446,43 +4121,28 @@ typedef struct ddp__cuda_pool {
 
 static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
 {
-    ddp__cuda_pool z;
-
-    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
-    z.h = (int)s->in[0].dim[2];
-    z.w = (int)s->in[0].dim[3];
-    z.rows = (int)s->out.dim[2];
-    z.cols = (int)s->out.dim[3];
-    z.kernel = (int)s->arg[0];
-    z.stride = (int)s->arg[1];
-    z.padding = (int)s->arg[2];
-    return z;
+    const long *in = s->in[0].dim, *out = s->out.dim;
+    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1], (int)s->arg[2]};
 }
 
 /* Where window number i begins and ends along a side of size, padding cut off. */
-static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first,
-                                               int *last)
+static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first, int *last)
 {
     const int at = i * z.stride - z.padding;
-
     *first = at < 0 ? 0 : at;
     *last = at + z.kernel > size ? size : at + z.kernel;
 }
 
 /* The first and the last of `count` windows that hold element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count,
-                                                int *first, int *last)
+static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count, int *first, int *last)
 {
     const int at = i + z.padding;
-
     *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
     *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else
- * the average. */
-template <typename T, int MAX>
-__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
+template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
 {
     const long plane = (long)z.rows * z.cols;
     const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -4508,9 +4168,7 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
             best_c = c;
         }
     y[o] = ddp__from_float<T>(MAX ? best : sum * part);
-    if (MAX)
-        place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
-                           z.padding);
+    if (MAX) place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride + z.padding);
 }
 
 /* MAX: from the windows that took this element; else a part of each that holds it. */
@@ -4532,8 +4190,7 @@ __global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add
     sum = add ? ddp__to_float(dx[at]) : 0;
     for (int i = i0; i <= i1; i++)
         for (int j = j0; j <= j1; j++) {
-            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride +
-                             z.padding;
+            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride + z.padding;
             const long o = (long)i * z.cols + j;
             if (!MAX) sum += ddp__to_float(dy[o]) * part;
             else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
@@ -4553,8 +4210,7 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
     if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
 }
 
-template <typename T>
-__global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
+template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
 
@@ -4566,33 +4222,27 @@ __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count,
 
 /* ---- on the host: one thread to each element ---- */
 
-template <typename T, int MAX>
-static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
               (float *)c->saved, (const T *)c->in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T, int MAX>
-static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     if (c->grad_in[0])
-        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS,
-                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved,
-                  c->add_in[0], ddp__cuda_pool_of(c->spec));
+        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
+                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T>
-static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-
     DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
               (const T *)c->in[0], planes, count / planes);
 }
 
-template <typename T>
-static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
 
@@ -4620,8 +4270,9 @@ DDP__FAMILY(ddp__cuda_pool_ops,
     DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
     {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
 
-/* ==== cuda/verdict.cuh ==== [cuda] */
-/* How the calls that compress queue their kernels, and keep what the data showed to be wrong. */
+/* ==== cuda/feedback.cuh ==== [cuda] */
+/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, and PGP
+ * sums of plan/osp.h, on device arrays. */
 
 /* In the order in which they are said, where several are found. */
 enum {
@@ -4644,22 +4295,13 @@ typedef struct ddp__cuda_queue {
     ddp_error    error;
 } ddp__cuda_queue;
 
-static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream)
-{
-    ddp__cuda_queue q;
-
-    memset(&q, 0, sizeof q);
-    q.stream = (cudaStream_t)stream;
-    return q;
-}
+static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
 
 static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
-
     if (e != cudaSuccess && dev->error.code == DDP_OK)
-        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel,
-                        cudaGetErrorString(e));
+        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel, cudaGetErrorString(e));
 }
 
 static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_error *err)
@@ -4694,10 +4336,7 @@ struct ddp__verdict_values {
     }
 };
 
-static inline __device__ uint32_t ddp__magnitude(float x)
-{
-    return __float_as_uint(x) & DDP__MAGNITUDE;
-}
+static inline __device__ uint32_t ddp__magnitude(float x) { return __float_as_uint(x) & DDP__MAGNITUDE; }
 
 /* 1: v is not finite, or x is and x + v is not. */
 static inline __device__ int ddp__sum_spoils(float x, float v)
@@ -4715,16 +4354,14 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     if (!verdict) return ddp__fail(err, DDP_ARG, "ddp_cuda_verdict_read: verdict is NULL");
     e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
-    if (e != cudaSuccess)
-        return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
+    if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
     a = (double)v.value[0];
     b = (double)v.value[1];
     switch (v.what) {
     case DDP__SAYS_NOTHING: return DDP_OK;
     case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
     case DDP__SAYS_NO_LEVEL:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be "
-                         "quantised", v.at, a);
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised", v.at, a);
     case DDP__SAYS_NOT_FINITE:
         return ddp__fail(err, DDP_NUMERIC, "element %llu: gradient %g and parameter %g; both must "
                          "be finite", v.at, a, b);
@@ -4737,16 +4374,150 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     case DDP__SAYS_HALF:
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
-        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at,
-                         a, a + 1);
+        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
     case DDP__SAYS_SCALE:
-        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and "
-                         ">= 0", v.at, a);
+        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
     default:
         return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a "
                          "gradient has diverged: leave this step out", v.at, a,
                          v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
     }
+}
+
+/* ---- error feedback ---- */
+
+enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
+
+/* Blocks for n elements, which their threads then take in strides. */
+static unsigned ddp__feedback_blocks(size_t n)
+{
+    const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
+    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
+}
+
+#define DDP__STRIDE(kernel, n, ...) \
+    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
+
+static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
+static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
+
+static __global__ void ddp__k_feedback_check(const float *residual, const float *gradient, size_t n,
+                                             ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) {
+        const float g = gradient[i];
+        if (ddp__magnitude(g) >= DDP__HUGE && ddp__sum_spoils(residual[i], g)) ddp__verdict_note(v, DDP__SAYS_SUM, i);
+    }
+}
+
+static __global__ void ddp__k_feedback_add(float *residual, const float *gradient, size_t n, const ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) residual[i] += gradient[i];
+}
+
+static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n, ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step())
+        if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
+}
+
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, const ddp_cuda_verdict *v)
+{
+    if (v->what) return;
+    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
+}
+
+struct ddp__verdict_index {
+    const uint64_t *index;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
+};
+
+ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
+                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {residual, gradient};
+
+    if (!residual || !gradient || !verdict)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
+    if (!n) return DDP_OK;
+    DDP__STRIDE(ddp__k_feedback_check, n, residual, gradient, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__STRIDE(ddp__k_feedback_add, n, residual, gradient, n, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
+                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_index places = {index};
+
+    if (!residual || !index || !verdict)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
+    if (!k) return DDP_OK;
+    DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_index>), 1, 1, verdict, places);
+    DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
+    return ddp__cuda_queued(dev, err);
+}
+
+/* ---- PGP: the sum of |gradient x parameter|, in the parts of ddp_osp_importance ---- */
+
+/* A warp to each chunk. */
+static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
+                                         const float *parameter, size_t n, ddp_cuda_verdict *v)
+{
+    const size_t c = ddp__thread_first() / 32, lane = threadIdx.x % 32;
+    const size_t begin = c * DDP__OSP_CHUNK, end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
+    double sum = 0;
+
+    if (v->what || begin >= n) return;
+    for (size_t i = begin + lane; i < end; i += 32) {
+        const double x = fabs((double)gradient[i] * (double)parameter[i]);
+        if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
+        sum += x;
+    }
+    sum = ddp__warp_sum(sum);
+    if (lane == 0) chunk[c] = sum;
+}
+
+/* One warp. */
+static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean, const ddp_cuda_verdict *v)
+{
+    const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
+    double sum = 0;
+
+    if (v->what) return;
+    for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
+    sum = ddp__warp_sum(sum);
+    if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
+}
+
+size_t ddp_cuda_osp_scratch(size_t n) { return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double); }
+
+ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
+                                   int mean, void *scratch, size_t scratch_bytes, double *out,
+                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
+    const ddp__verdict_values values = {gradient, parameter};
+    const size_t chunks = ddp_cuda_osp_scratch(n) / sizeof(double);
+    double *chunk = (double *)scratch;
+
+    if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
+    if (scratch_bytes < ddp_cuda_osp_scratch(n))
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
+                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes, ddp_cuda_osp_scratch(n));
+    DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
+    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
+    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, verdict);
+    return ddp__cuda_queued(dev, err);
 }
 
 /* ==== cuda/topk.cuh ==== [cuda] */
@@ -4784,10 +4555,7 @@ typedef struct ddp__topk_room {
     int                 blocks;
 } ddp__topk_room;
 
-static inline __device__ int ddp__topk_shift(int digit)
-{
-    return digit == 0 ? 20 : digit == 1 ? 10 : 0;
-}
+static inline __device__ int ddp__topk_shift(int digit) { return digit == 0 ? 20 : digit == 1 ? 10 : 0; }
 
 /* What is searched: the array, or the list that was made of it. */
 typedef struct ddp__topk_part {
@@ -4800,8 +4568,7 @@ static inline __device__ ddp__topk_part ddp__topk_part_of(const ddp__topk_room &
                                                           const ddp__topk_step &s)
 {
     const unsigned long long n = x ? r.n : s.listed;
-    const unsigned long long chunk =
-        ((n + (unsigned)r.blocks - 1) / (unsigned)r.blocks + 3) / 4 * 4;
+    const unsigned long long chunk = ((n + (unsigned)r.blocks - 1) / (unsigned)r.blocks + 3) / 4 * 4;
     ddp__topk_part p;
 
     p.bits = x ? (const uint32_t *)(const void *)x : r.bits;
@@ -4812,8 +4579,7 @@ static inline __device__ ddp__topk_part ddp__topk_part_of(const ddp__topk_room &
 }
 
 /* Up to four elements from a place on; those at the end or past it are 0. */
-static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned long long at,
-                                             int wide, uint32_t *four)
+static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned long long at, int wide, uint32_t *four)
 {
     if (wide && at + 4 <= p.end) {
         const ddp__vec<uint32_t> v = ddp__vec_load(p.bits + at);
@@ -4851,8 +4617,7 @@ static inline __device__ int ddp__topk_wanted(const ddp__topk_room &r, const ddp
 
 /* Counts the next digit of the elements equal to the prefix, and the elements above it. Two counts
  * of each bin, for lanes in turn: most magnitudes fall into few bins. */
-static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int step, int digit,
-                                         ddp_cuda_verdict *v)
+static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int step, int digit, ddp_cuda_verdict *v)
 {
     __shared__ unsigned bins[2][DDP__TOPK_DIGIT];
     const ddp__topk_step s = r.step[step];
@@ -4866,8 +4631,7 @@ static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int s
     if (v->what || !ddp__topk_wanted(r, s, x, digit)) return;
     for (int b = t; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[0][b] = bins[1][b] = 0;
     __syncthreads();
-    for (unsigned long long at = p.begin + 4 * (unsigned)t; at < p.end;
-         at += 4 * DDP__TOPK_THREADS) {
+    for (unsigned long long at = p.begin + 4 * (unsigned)t; at < p.end; at += 4 * DDP__TOPK_THREADS) {
         uint32_t four[4];
         ddp__topk_four(p, at, wide, four);
         for (int e = 0; e < 4 && at + (unsigned)e < p.end; e++) {
@@ -4945,9 +4709,8 @@ static __global__ void ddp__k_topk_choose(ddp__topk_room r, const float *x, int 
     r.step[step + 1] = next;
 }
 
-/* Writes the elements that are above the prefix, and those equal to it: all of them while digits
- * are missing, else as many as its rank; in their order. From the array into the list, or from the
- * list (x NULL) into index and value. */
+/* Writes the elements that are above the prefix, and those equal to it: all of them while digits are missing, else as
+ * many as its rank; in their order. From the array into the list, or from the list (x NULL) into index and value. */
 static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int step,
                                            uint64_t *index, float *value, const ddp_cuda_verdict *v)
 {
@@ -5033,23 +4796,13 @@ static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int
     }
 }
 
-static __global__ void ddp__k_topk_begin(ddp__topk_room r)
-{
-    ddp__topk_step s;
-
-    s.prefix = 0;
-    s.digits = s.ready = s.unused = 0;
-    s.rank = r.k;
-    s.listed = 0;
-    r.step[0] = s;
-}
+static __global__ void ddp__k_topk_begin(ddp__topk_room r) { r.step[0] = {0, 0, 0, 0, r.k, 0}; }
 
 /* ---- on the host ---- */
 
 static int ddp__topk_blocks_of(size_t n)
 {
     const size_t wish = n / DDP__TOPK_CHUNK + 1;
-
     return wish < DDP__TOPK_BLOCKS ? (int)wish : (int)DDP__TOPK_BLOCKS;
 }
 
@@ -5060,8 +4813,7 @@ static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_ro
     const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra;
     const size_t most = wish / 4 * 4 + 4;
     const size_t fixed = DDP__TOPK_STEPS * sizeof(ddp__topk_step) +
-                         8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) +
-                         4 * blocks * DDP__TOPK_DIGIT;
+                         8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) + 4 * blocks * DDP__TOPK_DIGIT;
     unsigned char *at = (unsigned char *)scratch;
 
     if (most > (SIZE_MAX - fixed) / 12) return 0;
@@ -5086,13 +4838,11 @@ static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_ro
 size_t ddp_cuda_topk_scratch(size_t n, size_t k)
 {
     ddp__topk_room r;
-
     return k < 1 || k > n ? 0 : ddp__topk_cut_room(n, k, NULL, &r);
 }
 
-ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
-                         uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
-                         ddp_error *err)
+ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes, uint64_t *index,
+                         float *value, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     const ddp__verdict_values values = {x, NULL};
@@ -5104,11 +4854,9 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
                                ddp_cuda_topk_scratch(n, k), index, err));
     if (!verdict || (uintptr_t)scratch % 16)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not "
-                         "aligned to 16");
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
     (void)ddp__topk_cut_room(n, k, scratch, &r);
-    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total,
-                          dev->stream);
+    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_begin, 1, 1, r);
     for (digit = 0; digit < 3; digit++, step++) {
         DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, x, step, digit, verdict);
@@ -5124,163 +4872,8 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     return ddp__cuda_queued(dev, err);
 }
 
-/* ==== cuda/feedback.cuh ==== [cuda] */
-/* Error feedback of compress/feedback.h, and PGP sums of plan/osp.h, on device arrays. */
-
-enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
-
-/* Blocks for n elements, which their threads then take in strides. */
-static unsigned ddp__feedback_blocks(size_t n)
-{
-    const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
-
-    return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
-}
-
-#define DDP__STRIDE(kernel, n, ...) \
-    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
-
-static inline __device__ size_t ddp__thread_first()
-{
-    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
-static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
-
-static __global__ void ddp__k_feedback_check(const float *residual, const float *gradient, size_t n,
-                                             ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) {
-        const float g = gradient[i];
-        if (ddp__magnitude(g) >= DDP__HUGE && ddp__sum_spoils(residual[i], g))
-            ddp__verdict_note(v, DDP__SAYS_SUM, i);
-    }
-}
-
-static __global__ void ddp__k_feedback_add(float *residual, const float *gradient, size_t n,
-                                           const ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) residual[i] += gradient[i];
-}
-
-static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n,
-                                              ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step())
-        if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
-}
-
-static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k,
-                                            const ddp_cuda_verdict *v)
-{
-    if (v->what) return;
-    for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
-}
-
-struct ddp__verdict_index {
-    const uint64_t *index;
-
-    __device__ void operator()(ddp_cuda_verdict *v) const { v->number = index[v->at]; }
-};
-
-ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t n,
-                                 ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_values values = {residual, gradient};
-
-    if (!residual || !gradient || !verdict)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
-    if (!n) return DDP_OK;
-    DDP__STRIDE(ddp__k_feedback_check, n, residual, gradient, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__STRIDE(ddp__k_feedback_add, n, residual, gradient, n, verdict);
-    return ddp__cuda_queued(dev, err);
-}
-
-ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
-                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_index places = {index};
-
-    if (!residual || !index || !verdict)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
-    if (!k) return DDP_OK;
-    DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_index>), 1, 1, verdict, places);
-    DDP__STRIDE(ddp__k_feedback_keep, k, residual, index, k, verdict);
-    return ddp__cuda_queued(dev, err);
-}
-
-/* ---- PGP: the sum of |gradient x parameter|, in the parts of ddp_osp_importance ---- */
-
-/* A warp to each chunk. */
-static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
-                                         const float *parameter, size_t n, ddp_cuda_verdict *v)
-{
-    const size_t c = ddp__thread_first() / 32, lane = threadIdx.x % 32;
-    const size_t begin = c * DDP__OSP_CHUNK,
-                 end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
-    double sum = 0;
-
-    if (v->what || begin >= n) return;
-    for (size_t i = begin + lane; i < end; i += 32) {
-        const double x = fabs((double)gradient[i] * (double)parameter[i]);
-        if (!(x <= DBL_MAX)) ddp__verdict_note(v, DDP__SAYS_NOT_FINITE, i);
-        sum += x;
-    }
-    sum = ddp__warp_sum(sum);
-    if (lane == 0) chunk[c] = sum;
-}
-
-/* One warp. */
-static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
-                                        const ddp_cuda_verdict *v)
-{
-    const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
-    double sum = 0;
-
-    if (v->what) return;
-    for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
-    sum = ddp__warp_sum(sum);
-    if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
-}
-
-size_t ddp_cuda_osp_scratch(size_t n)
-{
-    return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double);
-}
-
-ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
-                                   int mean, void *scratch, size_t scratch_bytes, double *out,
-                                   ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
-{
-    ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
-    const ddp__verdict_values values = {gradient, parameter};
-    const size_t chunks = ddp_cuda_osp_scratch(n) / sizeof(double);
-    double *chunk = (double *)scratch;
-
-    if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it "
-                         "needs at least 1", n);
-    if (scratch_bytes < ddp_cuda_osp_scratch(n))
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
-                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes,
-                         ddp_cuda_osp_scratch(n));
-    DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
-    DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
-    DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, verdict);
-    return ddp__cuda_queued(dev, err);
-}
-
 /* ==== cuda/quantise.cuh ==== [cuda] */
-/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64
- * elements, four to each. */
+/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four to each. */
 
 enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
 
@@ -5339,7 +4932,6 @@ static inline __device__ float ddp__quantise_scale_of(uint32_t largest, double l
 static inline __device__ int ddp__quantise_level_of(float x, double inverse)
 {
     const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
-
     return x < 0 ? -q : q;
 }
 
@@ -5350,8 +4942,7 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
     if (v->what) return;
-    if (ddp__thread_first() < DDP_PACK_HEAD)
-        q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    if (ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
@@ -5378,12 +4969,10 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
             for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
             *(uint32_t *)(void *)(q.level + at) = word;
         } else if (q.wide) {
-            for (i = 0; i < 4 && at + (size_t)i < q.n; i++)
-                q.level[at + (size_t)i] = (unsigned char)level[i];
+            for (i = 0; i < 4 && at + (size_t)i < q.n; i++) q.level[at + (size_t)i] = (unsigned char)level[i];
         } else {
             for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
-                q.level[(at + (size_t)i) / 2] =
-                    (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+                q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
         }
     }
 }
@@ -5396,17 +4985,14 @@ static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, si
     return (int)(q.level[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how,
-                                              ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how, ddp_cuda_verdict *v)
 {
     const float levels = (float)q.levels, huge = __uint_as_float(DDP__HUGE);
     const size_t first = ddp__thread_first();
 
     if (v->what) return;
-    if (first < DDP_PACK_HEAD && q.head[first] != q.want[first])
-        ddp__verdict_note(v, DDP__SAYS_HEAD, first);
-    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8)
-        ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
+    if (first < DDP_PACK_HEAD && q.head[first] != q.want[first]) ddp__verdict_note(v, DDP__SAYS_HEAD, first);
+    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8) ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
     for (size_t i = first; i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
         const int level = ddp__quantised_level_at(q, i);
@@ -5417,8 +5003,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
         } else if (how != DDP__UNPACK_STORE && scale * levels >= huge) {
             const float value = __fmul_rn((float)level, scale);
             if (ddp__sum_spoils(x[i], how == DDP__UNPACK_SUBTRACT ? -value : value))
-                ddp__verdict_note(
-                    v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);
+                ddp__verdict_note(v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);
         }
     }
 }
@@ -5433,14 +5018,12 @@ struct ddp__verdict_quantised {
         if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level_at(q, v->at);
         if (v->what < DDP__SAYS_SUM) return;
         v->value[0] = x[v->at];
-        v->value[1] =
-            (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+        v->value[1] = (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
     }
 };
 
 /* Product and sum are each rounded, as on the CPU. */
-static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
-                                              const ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how, const ddp_cuda_verdict *v)
 {
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
@@ -5454,9 +5037,8 @@ static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__u
 /* ---- on the host ---- */
 
 /* Packing, pointers and size; *need = bytes of the message. */
-static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x,
-                                           size_t n, const void *message,
-                                           const ddp_cuda_verdict *verdict, size_t *need,
+static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x, size_t n,
+                                           const void *message, const ddp_cuda_verdict *verdict, size_t *need,
                                            ddp_error *err)
 {
     if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
@@ -5464,18 +5046,14 @@ static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing,
                          who, (int)packing, ddp_packing_name(packing));
     if (!x || !verdict) return ddp__fail(err, DDP_ARG, "%s: x or verdict is NULL", who);
     *need = ddp_pack_bound(packing, n, n);
-    if (!*need)
-        return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n,
-                         DDP__PACK_MOST);
+    if (!*need) return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n, DDP__PACK_MOST);
     if (!message || (uintptr_t)message % 4)
-        return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4",
-                         who);
+        return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4", who);
     return DDP_OK;
 }
 
-ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
-                                   size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
-                                   void *stream, ddp_error *err)
+ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out, size_t capacity,
+                                   size_t *bytes, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     const ddp__verdict_values values = {x, NULL};
@@ -5483,8 +5061,7 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     size_t need;
 
     if (!bytes) return ddp__fail(err, DDP_ARG, "ddp_cuda_pack_quantised: bytes is NULL");
-    DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need,
-                                      err));
+    DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need, err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     q = ddp__quantised_of(packing, out, n);
     DDP__STRIDE(ddp__k_quantise_check, n, x, n, verdict);
@@ -5528,9 +5105,8 @@ ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t 
                             verdict, stream, err);
 }
 
-ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes,
-                                      float *residual, size_t n, ddp_cuda_verdict *verdict,
-                                      void *stream, ddp_error *err)
+ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual, size_t n,
+                                      ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes,
                             DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);
@@ -5549,7 +5125,7 @@ ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, 
 /* What an operation makes of its arrays. */
 typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
-typedef struct ddp__nccl {
+typedef struct ddp__cuda_nccl {
     ddp__cuda    *dev;
     ncclComm_t    comm;    /* NULL: alone, or given up */
     ddp_backend_peers peers;
@@ -5560,11 +5136,10 @@ typedef struct ddp__nccl {
     cudaEvent_t  *done;    /* [slots] they are averages */
     double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
     int           slots;
-} ddp__nccl;
+} ddp__cuda_nccl;
 
 /* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
-static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, const char *what,
-                                               ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what, ddp_error *err)
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
@@ -5581,8 +5156,7 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, con
 
 /* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
  * that is known to be lost. */
-static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
-                                               ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, ncclComm_t comm, const char *what, ddp_error *err)
 {
     const double until = ddp_now() + n->peers.join_timeout_s;
     ncclResult_t state = ncclInProgress;
@@ -5601,7 +5175,7 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
 
 /* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer
  * to all that is asked of n from here on. */
-static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
+static DDP__UNUSED void ddp__nccl_give_up(ddp__cuda_nccl *n, const ddp_error *why)
 {
     if (n->comm) (void)ncclCommAbort(n->comm);
     n->comm = NULL;
@@ -5609,14 +5183,14 @@ static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
 }
 
 /* Why it was given up, if it was. */
-static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__nccl *n, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *err)
 {
     if (n->why.code && err) *err = n->why;
     return n->why.code;
 }
 
 /* 1: the slot's average has ended, or there was none. */
-static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
     if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
@@ -5626,7 +5200,7 @@ static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
 
 /* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation
  * older than the time-out. */
-static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
     double oldest = 0;
@@ -5637,20 +5211,18 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
         if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
     if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
     if (!n->comm) return DDP_OK;
-    DDP__TRY(
-        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
+    DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
         return ddp__fail(err, DDP_TIMEOUT,
                          "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
                          "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT "
-                         "(now %g s)",
-                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
+                         "(now %g s)", n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
 /* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
-static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
+static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
 {
     ddp_error why;
 
@@ -5663,55 +5235,42 @@ static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
 }
 
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
-static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
+static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
-    int i;
-
     if (!n) return;
     (void)cudaSetDevice(n->dev->device);
     if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
     else if (n->comm) (void)ncclCommAbort(n->comm);
     if (n->stream) (void)cudaStreamSynchronize(n->stream);
-    for (i = 0; i < n->slots; i++) {
-        if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
-        if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
-    }
+    ddp__cuda_events_free(n->ready, n->slots);
+    ddp__cuda_events_free(n->done, n->slots);
     if (n->stream) (void)cudaStreamDestroy(n->stream);
-    DDP_FREE(n->ready);
-    DDP_FREE(n->done);
     DDP_FREE(n->since);
     DDP_FREE(n);
 }
 
-static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
-    const size_t count = (size_t)slots;
-    int i, least = 0, greatest = 0;
+    int least = 0, greatest = 0;
 
-    n->ready = (cudaEvent_t *)ddp__calloc(count, sizeof *n->ready);
-    n->done = (cudaEvent_t *)ddp__calloc(count, sizeof *n->done);
-    n->since = (double *)ddp__calloc(count, sizeof *n->since);
+    n->slots = slots;
+    n->ready = ddp__cuda_events(dev, slots, cudaEventDisableTiming);
+    n->done = ddp__cuda_events(dev, slots, cudaEventDisableTiming);
+    n->since = (double *)ddp__calloc((size_t)slots, sizeof *n->since);
     if (!n->ready || !n->done || !n->since)
         return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
-    n->slots = slots;
     (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest)))
-        return ddp__cuda_status(dev, err);
-    for (i = 0; i < slots; i++)
-        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&n->ready[i], cudaEventDisableTiming)) ||
-            DDP__CUDA(dev, cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming)))
-            return ddp__cuda_status(dev, err);
-    return DDP_OK;
+    (void)DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest));
+    return ddp__cuda_status(dev, err);
 }
 
 /* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
  * on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
-                                             ddp_error *err)
+static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots, ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ddp__nccl *n = (ddp__nccl *)ddp__calloc(1, sizeof *n);
+    ddp__cuda_nccl *n = (ddp__cuda_nccl *)ddp__calloc(1, sizeof *n);
     ncclUniqueId id;
     ncclResult_t r;
 
@@ -5730,8 +5289,7 @@ static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_p
     }
     if (ddp__nccl_slots(n, slots, err)) goto failed;
     if (n->world < 2) return n;
-    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err))
-        goto failed;
+    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
     if (p->share(p->user, &id, sizeof id, err)) goto failed;
     config.blocking = 0;
     r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
@@ -5744,20 +5302,16 @@ failed:
 }
 
 /* One array, in place. */
-static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb verb, float *x,
-                                                size_t count)
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x, size_t count)
 {
-    if (verb == DDP__NCCL_SPREAD)
-        return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
-    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg,
-                         n->comm, n->stream);
+    if (verb == DDP__NCCL_SPREAD) return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
+    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg, n->comm, n->stream);
 }
 
 /* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
  * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_verb verb,
-                                              float *const *arrays, const size_t *counts,
-                                              int arrays_count, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb, float *const *arrays,
+                                              const size_t *counts, int arrays_count, ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
@@ -5778,22 +5332,19 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_
         DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
     }
     n->since[slot] = ddp_now();
-    return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err)
-                                                                      : DDP_OK;
+    return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;
 }
 
 /* Later work on the computing stream waits for the slot's operation; the host does not. */
-static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
+static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
-    if (n->since[slot] > 0)
-        (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
+    if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 /* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
  * in the old order. What was in flight is given up: its arrays hold anything. */
-static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
-                                               ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__cuda_nccl *n, const int *lost, int count, ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclComm_t heir = NULL;
@@ -5803,8 +5354,7 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
 
     if (!err) err = &own;
     if (!n->comm || count < 1 || count >= n->world)
-        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
-                         n->world);
+        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count, n->world);
     out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
     if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
     for (i = 0; i < count; i++) {
@@ -5833,8 +5383,8 @@ static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, in
 #endif
 
 /* ==== cuda/self.cuh ==== [cuda] */
-/* What a context holds of its GPU beside the device, and the times of its work: events between the
- * kernels, read when they have come, and names for profilers. */
+/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and messages over
+ * the host, as src/run/stager.c asks for them. */
 
 #include <nvtx3/nvToolsExt.h>
 
@@ -5857,7 +5407,7 @@ typedef struct ddp__cuda_self {
     int               mirrors, mirror_room;
     /* uploads pass through pinned memory, part after part */
     char             *ring;
-    cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
+    cudaEvent_t      *ring_free; /* [DDP__UPLOAD_PARTS] */
     int               ring_next;
     float            *early;    /* pinned: a copy of *early_from, once early_done has come */
     const float      *early_from;
@@ -5869,7 +5419,7 @@ typedef struct ddp__cuda_self {
     unsigned         *flag;     /* [slots] pinned: the turn that may pass */
     unsigned         *flag_there; /* as the device sees them */
     int               slots;
-    ddp__nccl        *nccl;
+    ddp__cuda_nccl   *nccl;
     /* times */
     cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
     int               marks;
@@ -5882,13 +5432,9 @@ typedef struct ddp__cuda_self {
 
 static void ddp__cuda_free_marks(ddp__cuda_self *c)
 {
-    int i;
-
     if (c->ranged) (void)nvtxRangePop();
     c->ranged = 0;
-    for (i = 0; c->mark && i <= c->marks; i++)
-        if (c->mark[i]) (void)cudaEventDestroy(c->mark[i]);
-    if (c->mark) DDP_FREE(c->mark);
+    ddp__cuda_events_free(c->mark, c->marks + 1);
     c->mark = NULL;
 }
 
@@ -5897,14 +5443,10 @@ static int ddp__cuda_marks(void *self, int marks)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-    int i;
 
-    c->mark = (cudaEvent_t *)ddp__calloc((size_t)marks + 1, sizeof *c->mark);
-    if (!c->mark) return 0;
     c->base = c->marks = marks;
-    for (i = 0; i <= marks; i++)
-        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&c->mark[i], cudaEventDefault))) return 0;
-    if (DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)) ||
+    c->mark = ddp__cuda_events(dev, marks + 1, cudaEventDefault);
+    if (!c->mark || ddp__cuda_status(dev, NULL) || DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)) ||
         DDP__CUDA(dev, cudaEventRecord(c->mark[marks], dev->stream)) ||
         DDP__CUDA(dev, cudaEventSynchronize(c->mark[marks])))
         return 0;
@@ -5915,7 +5457,6 @@ static int ddp__cuda_marks(void *self, int marks)
 static void ddp__cuda_mark(void *self, int mark)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
 }
 
@@ -5927,8 +5468,7 @@ static double ddp__cuda_marked(void *self, int mark)
     float ms = 0;
 
     if (e == cudaErrorNotReady) return -1;
-    if (DDP__CUDA(c->dev, e) ||
-        DDP__CUDA(c->dev, cudaEventElapsedTime(&ms, c->mark[c->base], c->mark[mark])))
+    if (DDP__CUDA(c->dev, e) || DDP__CUDA(c->dev, cudaEventElapsedTime(&ms, c->mark[c->base], c->mark[mark])))
         return c->base_s;
     c->base = mark;
     c->base_s += 1e-3 * (double)ms;
@@ -5944,12 +5484,167 @@ static void ddp__cuda_range(void *self, const char *name)
     if (name) (void)nvtxRangePushA(name);
 }
 
+/* ---- copies in bfloat16 ---- */
+
+static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = __float2bfloat16_rn(in[i]);
+}
+
+/* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
+static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
+{
+    int i;
+
+    for (i = 0; i < c->mirrors; i++) {
+        const ddp__cuda_mirror *m = &c->mirror[i];
+        if (p < m->master || p >= m->master + m->count) continue;
+        *left = m->count - (size_t)(p - m->master);
+        return m->copy + (p - m->master);
+    }
+    return NULL;
+}
+
+/* The floats from p on have changed: their copy follows, on a stream. */
+static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes, cudaStream_t stream)
+{
+    ddp__cuda *dev = c->dev;
+    const float *from = (const float *)p;
+    size_t left = 0, n = bytes / sizeof *from;
+    ddp__bf16 *copy = ddp__cuda_copy_of(c, from, &left);
+
+    if (!copy || !n) return;
+    if (n > left) n = left;
+    DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
+}
+
+/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned memory,
+ * which the stager raises when the answer has been copied back ---- */
+
+/* One thread of one block: no other kernel misses it. */
+static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
+{
+    while (*flag < turn) __nanosleep(4000);
+    __threadfence_system();
+}
+
+static void ddp__cuda_free_slots(ddp__cuda_self *c)
+{
+    ddp__cuda_events_free(c->ready, c->slots);
+    if (c->flag) (void)cudaFreeHost(c->flag);
+    if (c->out) (void)cudaStreamDestroy(c->out);
+    if (c->in) (void)cudaStreamDestroy(c->in);
+    c->ready = NULL;
+    c->flag = NULL;
+    c->out = c->in = NULL;
+    c->slots = 0;
+}
+
+static int ddp__cuda_slots(void *self, int slots)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+    const size_t n = (size_t)slots;
+
+    c->slots = slots;
+    c->ready = ddp__cuda_events(dev, slots, cudaEventDisableTiming | cudaEventBlockingSync);
+    if (!c->ready) return 0;
+    if (cudaHostAlloc((void **)&c->flag, n * sizeof *c->flag, cudaHostAllocMapped) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    memset(c->flag, 0, n * sizeof *c->flag);
+    if (DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&c->flag_there, c->flag, 0)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
+        return 0;
+    /* a kernel that is loaded at its first launch may wait for one that holds: load it now */
+    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
+    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there, 0u);
+    return ddp__cuda_status(dev, NULL) == DDP_OK;
+}
+
+static void ddp__cuda_raise_all(void *self)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    int i;
+
+    for (i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+}
+
+/* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
+ * event NULL: for all that was queued. */
+static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
+{
+    ddp__cuda *dev = c->dev;
+    ddp_status s = DDP_OK;
+    ddp_error why;
+
+    while (c->nccl && s == DDP_OK && ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
+           cudaErrorNotReady) {
+        s = ddp__nccl_poll(c->nccl, &why);
+        if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
+    }
+    if (s != DDP_OK) {
+        ddp__cuda_raise_all(c);
+        ddp__nccl_give_up(c->nccl, &why);
+        if (err) *err = why;
+    }
+    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event)) : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
+    return s ? s : ddp__cuda_status(dev, err);
+}
+
+static void ddp__cuda_record(void *self, int slot)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
+}
+
+static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
+        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
+    return ddp__cuda_status(dev, err);
+}
+
+static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->in))) {
+        ddp__cuda_refresh(c, to, bytes, c->in);
+        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
+    }
+    return ddp__cuda_status(dev, err);
+}
+
+static void ddp__cuda_raise(void *self, int slot, unsigned turn)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
+}
+
+static void ddp__cuda_hold(void *self, int slot, unsigned turn)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
+}
+
 /* ==== cuda/update.cuh ==== [cuda] */
-/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass
- * over parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and
- * writes the bfloat16 copy.
- * Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that
- * replicas on unlike processors stay equal bit for bit. */
+/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over parameter,
+ * gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the bfloat16 copy. Every
+ * element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that replicas on unlike
+ * processors stay equal bit for bit. */
 
 enum { DDP__UPDATE_THREADS = 256 };
 
@@ -5974,14 +5669,12 @@ struct ddp__rule_adam {
     {
         const float d = __fadd_rn(g, __fmul_rn(w, k.l2));
         const float mean = __fadd_rn(__fmul_rn(*s0, k.beta1), __fmul_rn(k.gain1, d));
-        const float square = __fadd_rn(__fmul_rn(*s1, k.beta2),
-                                       __fmul_rn(__fmul_rn(k.gain2, d), d));
+        const float square = __fadd_rn(__fmul_rn(*s1, k.beta2), __fmul_rn(__fmul_rn(k.gain2, d), d));
         const float root = __fmul_rn(__fsqrt_rn(square), k.root);
 
         *s0 = mean;
         *s1 = square;
-        return __fadd_rn(__fmul_rn(w, k.shrink),
-                         __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
+        return __fadd_rn(__fmul_rn(w, k.shrink), __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
     }
 };
 
@@ -6017,31 +5710,21 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
     }
 }
 
-static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
-    if (i < n) out[i] = __float2bfloat16_rn(in[i]);
-}
-
 static __global__ void ddp__k_axpy(float *y, const float *x, long n, float s)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i < n) y[i] = __fadd_rn(y[i], __fmul_rn(s, x[i]));
 }
 
 static __global__ void ddp__k_scale(float *x, long n, float s)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i < n) x[i] = __fmul_rn(x[i], s);
 }
 
 static __global__ void ddp__k_fill(float *x, long n, float s)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i < n) x[i] = s;
 }
 
@@ -6054,8 +5737,7 @@ static __global__ void ddp__k_squares(double *part, const float *x, long n)
     double sum = 0;
     long i;
 
-    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step)
-        sum += (double)x[i] * (double)x[i];
+    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step) sum += (double)x[i] * (double)x[i];
     sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
@@ -6082,38 +5764,7 @@ static __global__ void ddp__k_clip(float *x, long n, const double *total, float 
 
 /* ---- the table's entries ---- */
 
-/* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
-static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p,
-                                                size_t *left)
-{
-    int i;
-
-    for (i = 0; i < c->mirrors; i++) {
-        const ddp__cuda_mirror *m = &c->mirror[i];
-        if (p < m->master || p >= m->master + m->count) continue;
-        *left = m->count - (size_t)(p - m->master);
-        return m->copy + (p - m->master);
-    }
-    return NULL;
-}
-
-/* The floats from p on have changed: their copy follows, on a stream. */
-static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
-                                          cudaStream_t stream)
-{
-    ddp__cuda *dev = c->dev;
-    const float *from = (const float *)p;
-    size_t left = 0, n = bytes / sizeof *from;
-    ddp__bf16 *copy = ddp__cuda_copy_of(c, from, &left);
-
-    if (!copy || !n) return;
-    if (n > left) n = left;
-    DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, DDP__UPDATE_THREADS),
-                DDP__UPDATE_THREADS, 0, stream, copy, from, (long)n);
-}
-
-template <typename R>
-static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
+template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
 {
     ddp__cuda *dev = c->dev;
     float *g = (float *)(uintptr_t)u->grads, *s0 = R::states > 0 ? u->state : NULL;
@@ -6121,9 +5772,8 @@ static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int ze
     size_t left = 0;
     ddp__bf16 *copy = ddp__cuda_copy_of(c, u->params, &left);
 
-    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS,
-              u->params, g, s0, s1, copy, (long)u->count, zero, ddp__aligned(u->params, g, s0, s1),
-              rule);
+    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS, u->params, g, s0, s1, copy,
+              (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
 }
 
 static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
@@ -6157,7 +5807,6 @@ static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_updat
 static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
 }
@@ -6165,7 +5814,6 @@ static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float
 static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
@@ -6173,7 +5821,6 @@ static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
@@ -6186,8 +5833,7 @@ static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
 
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
-    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares,
-             (int)parts, first);
+    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
 }
 
 static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
@@ -6195,146 +5841,7 @@ static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS,
-              limit);
-}
-
-/* ==== cuda/host_messages.cuh ==== [cuda] */
-/* Messages of a GPU over the host: what src/run/stager.c asks of the device. Copies have streams of
- * their own; the computing stream waits for a number in pinned memory, which the stager raises when
- * the answer has been copied back. */
-
-/* One thread of one block: no other kernel misses it. */
-static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
-{
-    while (*flag < turn) __nanosleep(4000);
-    __threadfence_system();
-}
-
-static void ddp__cuda_free_slots(ddp__cuda_self *c)
-{
-    int i;
-
-    for (i = 0; c->ready && i < c->slots; i++)
-        if (c->ready[i]) (void)cudaEventDestroy(c->ready[i]);
-    if (c->ready) DDP_FREE(c->ready);
-    if (c->flag) (void)cudaFreeHost(c->flag);
-    if (c->out) (void)cudaStreamDestroy(c->out);
-    if (c->in) (void)cudaStreamDestroy(c->in);
-    c->ready = NULL;
-    c->flag = NULL;
-    c->out = c->in = NULL;
-    c->slots = 0;
-}
-
-static int ddp__cuda_slots(void *self, int slots)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    ddp__cuda *dev = c->dev;
-    const size_t n = (size_t)slots;
-    int i;
-
-    c->ready = (cudaEvent_t *)ddp__calloc(n, sizeof *c->ready);
-    if (!c->ready) return 0;
-    c->slots = slots;
-    if (cudaHostAlloc((void **)&c->flag, n * sizeof *c->flag, cudaHostAllocMapped) != cudaSuccess) {
-        (void)cudaGetLastError();
-        return 0;
-    }
-    memset(c->flag, 0, n * sizeof *c->flag);
-    if (DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&c->flag_there, c->flag, 0)) ||
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
-        return 0;
-    for (i = 0; i < slots; i++)
-        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ready[i], cudaEventDisableTiming |
-                                                                      cudaEventBlockingSync)))
-            return 0;
-    /* a kernel that is loaded at its first launch may wait for one that holds: load it now */
-    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
-    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there, 0u);
-    return ddp__cuda_status(dev, NULL) == DDP_OK;
-}
-
-static void ddp__cuda_raise_all(void *self)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
-
-    for (i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
-}
-
-/* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
- * event NULL: for all that was queued. */
-static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
-{
-    ddp__cuda *dev = c->dev;
-    ddp_status s = DDP_OK;
-    ddp_error why;
-
-    while (c->nccl && s == DDP_OK &&
-           ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
-               cudaErrorNotReady) {
-        s = ddp__nccl_poll(c->nccl, &why);
-        if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
-    }
-    if (s != DDP_OK) {
-        ddp__cuda_raise_all(c);
-        ddp__nccl_give_up(c->nccl, &why);
-        if (err) *err = why;
-    }
-    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event))
-                 : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
-    return s ? s : ddp__cuda_status(dev, err);
-}
-
-static void ddp__cuda_record(void *self, int slot)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-
-    (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
-}
-
-static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *from, size_t bytes,
-                                  ddp_error *err)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    ddp__cuda *dev = c->dev;
-
-    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
-        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
-        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
-        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
-    return ddp__cuda_status(dev, err);
-}
-
-static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t bytes,
-                                 ddp_error *err)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    ddp__cuda *dev = c->dev;
-
-    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
-        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->in))) {
-        ddp__cuda_refresh(c, to, bytes, c->in);
-        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
-    }
-    return ddp__cuda_status(dev, err);
-}
-
-static void ddp__cuda_raise(void *self, int slot, unsigned turn)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-
-    if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
-}
-
-static void ddp__cuda_hold(void *self, int slot, unsigned turn)
-{
-    ddp__cuda_self *c = (ddp__cuda_self *)self;
-    ddp__cuda *dev = c->dev;
-
-    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
+    DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }
 
 /* ==== cuda/backend.cuh ==== [cuda] */
@@ -6346,7 +5853,6 @@ static void ddp__cuda_hold(void *self, int slot, unsigned turn)
 static void ddp__cuda_backend_close(void *self)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
 
     if (!c) return;
     if (c->dev) {
@@ -6355,8 +5861,7 @@ static void ddp__cuda_backend_close(void *self)
         (void)cudaStreamSynchronize(c->dev->stream);
         ddp__cuda_free_slots(c);
         ddp__cuda_free_marks(c);
-        for (i = 0; i < DDP__UPLOAD_PARTS; i++)
-            if (c->ring_free[i]) (void)cudaEventDestroy(c->ring_free[i]);
+        ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
         if (c->ring) (void)cudaFreeHost(c->ring);
         if (c->early) (void)cudaFreeHost(c->early);
         if (c->early_done) (void)cudaEventDestroy(c->early_done);
@@ -6371,7 +5876,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
                                          void **self, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
-    int device = b->device, i, n = 0;
+    int device = b->device, n = 0;
     ddp__cuda *dev;
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
@@ -6390,12 +5895,11 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
-        (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares,
-                                        (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
-    for (i = 0; i < DDP__UPLOAD_PARTS && !dev->failed; i++)
-        (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ring_free[i], cudaEventDisableTiming));
-    if (!dev->failed && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
+        (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
+    if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
+    if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
+    if (!dev->failed && !c->ring_free) ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -6433,20 +5937,17 @@ static void *ddp__cuda_alloc(void *self, size_t bytes)
     return p;
 }
 
-static void ddp__cuda_release(void *self, void *at, size_t bytes)
+static void ddp__cuda_release(void *self, void *at, size_t)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
-    (void)bytes;
     (void)cudaSetDevice(dev->device);
     (void)cudaFree(at);
 }
 
-static void *ddp__cuda_pin(void *self, size_t bytes)
+static void *ddp__cuda_pin(void *, size_t bytes)
 {
     void *p = NULL;
 
-    (void)self;
     if (cudaMallocHost(&p, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         return NULL;
@@ -6455,12 +5956,7 @@ static void *ddp__cuda_pin(void *self, size_t bytes)
     return p;
 }
 
-static void ddp__cuda_unpin(void *self, void *at, size_t bytes)
-{
-    (void)self;
-    (void)bytes;
-    (void)cudaFreeHost(at);
-}
+static void ddp__cuda_unpin(void *, void *at, size_t) { (void)cudaFreeHost(at); }
 
 static void ddp__cuda_memory(void *self, double *total, double *unused)
 {
@@ -6471,10 +5967,7 @@ static void ddp__cuda_memory(void *self, double *total, double *unused)
     *unused = (double)left;
 }
 
-static int ddp__cuda_element_bytes(void *self)
-{
-    return ((ddp__cuda_self *)self)->dev->half ? 2 : 4;
-}
+static int ddp__cuda_element_bytes(void *self) { return ((ddp__cuda_self *)self)->dev->half ? 2 : 4; }
 
 static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 {
@@ -6526,7 +6019,6 @@ static uint16_t ddp__bf16_bits(float x)
 static char *ddp__cuda_ring(ddp__cuda_self *c)
 {
     const int part = c->ring_next;
-
     (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* poll says it once more */
     return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
 }
@@ -6568,8 +6060,7 @@ static void ddp__cuda_upload_elements(void *self, void *to, const float *from, s
     }
 }
 
-static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes,
-                                     ddp_error *err)
+static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
 
@@ -6589,8 +6080,7 @@ static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *
     return ddp__cuda_download(self, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count,
-                                              ddp_error *err)
+static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count, ddp_error *err)
 {
     uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
     ddp_status s;
@@ -6612,8 +6102,7 @@ static void ddp__cuda_early(void *self, const float *from)
     ddp__cuda *dev = c->dev;
 
     c->early_from = from;
-    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost,
-                                        dev->stream)))
+    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost, dev->stream)))
         (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
 }
 
@@ -6629,7 +6118,6 @@ static int ddp__cuda_early_value(void *self, const float *from, float *value)
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
     ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
 }
@@ -6637,7 +6125,6 @@ static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     (void)DDP__CUDA(dev, cudaMemsetAsync(at, 0, bytes, dev->stream));
 }
 
@@ -6670,7 +6157,6 @@ static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->de
 static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
@@ -6682,47 +6168,37 @@ static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arr
     int i;
 
     if (!c->mirrors) return DDP_OK;
-    for (i = 0; i < arrays_count; i++)
-        ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    for (i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
 
-static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
-                                    const size_t *counts, int arrays_count, int sum,
-                                    ddp_error *err)
+static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays, const size_t *counts, int arrays_count,
+                                    int sum, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
-    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
-                             arrays_count, err));
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts, arrays_count, err));
     return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
 static void ddp__cuda_follow(void *self, int slot)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->nccl->stream));
 }
 
-static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn,
-                                   float *const *arrays, const size_t *counts, int arrays_count,
-                                   ddp_error *err)
+static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn, float *const *arrays,
+                                   const size_t *counts, int arrays_count, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    if (turn)
-        DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
-static void ddp__cuda_finish(void *self, int slot)
-{
-    ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot);
-}
+static void ddp__cuda_finish(void *self, int slot) { ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot); }
 
 static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
 {
@@ -6732,7 +6208,6 @@ static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
 static void ddp__cuda_leave(void *self, int on_error)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     ddp__nccl_leave(c->nccl, on_error);
     c->nccl = NULL;
 }

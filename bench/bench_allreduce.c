@@ -23,7 +23,7 @@ typedef struct bench {
     int  alone; /* this process is one rank: each prints; else rank 0 does for all */
 } bench;
 
-/* Value i of a rank: in -1..1, no two ranks alike. */
+/* Value i of a rank: in -1..1, no two ranks the same. */
 static float bench_value(int rank, size_t i)
 {
     uint32_t h = ((uint32_t)i * 2654435761u) ^ ((uint32_t)(rank + 1) * 2246822519u);
@@ -108,12 +108,14 @@ static int bench_measure(ddp_ctx *d, const bench *b, const float *value, float *
 {
     const char *algorithm;
     ddp_stats before, after;
-    ddp_message m = {0};
-    ddp_piece p = {0};
+    ddp_message m;
+    ddp_piece p;
     double error;
     long i;
     int bad = 0;
 
+    memset(&m, 0, sizeof m);
+    memset(&p, 0, sizeof p);
     p.data = x;
     p.count = n;
     m.verb = DDP_ALL_REDUCE;

@@ -113,7 +113,7 @@ static void update_once(bench *b, void *user)
     updating *x = (updating *)user;
 
     x->u.step++;
-    b->b.update(b->self, &x->o, &x->u);
+    b->b.update(b->self, &x->o, &x->u, 1);
 }
 
 static void bench_adamw(bench *b)

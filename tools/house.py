@@ -3,11 +3,13 @@
 
     tools/house.py            a table, then each use of a later room and each circle of files
     tools/house.py --check    one sentence per fault, exit 1: a use of a later room, a circle of more
-                              than 3 files, a file of more than 600 lines
+                              than 3 files, a file of more than 600 lines or one that does not open
+                              with a sentence, a page of docs/ that names what does not exist
 
 A room is a folder of src/, in the order of tools/amalgamate.py; it may use those before it. A file is a
 .c with its .h. One uses another if it includes it, or names a function that only the other defines.
 """
+import glob
 import os
 import re
 import sys
@@ -19,6 +21,9 @@ SRC = os.path.join(ROOT, "src")
 DEFINITION = re.compile(r"^(?!typedef\b|#|extern\b)[A-Za-z_][^;{}=#\n]*?\b(ddp_\w+)\s*\((?:[^;{}]|\n)*?\)\s*\n?\{", re.M)
 WORD = re.compile(r"\bddp_\w+(?=\s*[(,;)}\]])")
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+OPENING = re.compile(r"/\*\s*\w(?:[^*]|\*(?!/))*?[.:;](?:\s|\*/)")  # a comment that begins with a sentence
+PAGES = ("README.md", "CHANGELOG.md")
+NAMED = re.compile(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+|\b(?:src|tests|bench|tools|examples|docs)/[\w./-]*\w")
 MOST_LINES, MOST_FILES = 600, 3  # of a file, of a circle
 
 
@@ -139,6 +144,42 @@ def faults(house):
     for path, lines in house.lines.items():
         if lines > MOST_LINES:
             yield "src/%s has %d lines; %d at most" % (path, lines, MOST_LINES)
+    for path, text in house.text.items():
+        if not opens_with_a_sentence(text):
+            yield "src/%s does not open with a comment that says what it is for" % path
+    for page, line, name in pages():
+        yield "%s:%d names %s, which does not exist" % (page, line, name)
+
+
+def opens_with_a_sentence(text):
+    return bool(OPENING.match(text))
+
+
+def read(path):
+    with open(path, encoding="utf-8", errors="replace") as f:
+        return f.read()
+
+
+def pages():
+    """[(page, number of the line, name)] of calls, constants and files that are not there. What a table under
+    **Removed** names is left out."""
+    folder = os.path.join(ROOT, "docs")
+    names = set()
+    for top in ("src", "examples", "tests", "tools"):
+        for at, _, files in os.walk(os.path.join(ROOT, top)):
+            for f in files:
+                if f.endswith((".h", ".c", ".cuh", ".cu", ".py", ".sh", ".mk")):
+                    names |= set(re.findall(r"\b(?:ddp_|DDP_)[a-zA-Z0-9_]+", read(os.path.join(at, f))))
+    for path in [os.path.join(ROOT, p) for p in PAGES] + sorted(
+            os.path.join(folder, f) for f in os.listdir(folder) if f.endswith(".md")):
+        removed = False
+        for number, line in enumerate(read(path).splitlines(), 1):
+            removed = line.startswith("**Removed**") or (removed and not line.startswith(("#", "**")))
+            for name in [] if removed else NAMED.findall(line):
+                there = name in names or (name.endswith("_") and any(n.startswith(name) for n in names)) \
+                    if name[:4] in ("ddp_", "DDP_") else bool(glob.glob(os.path.join(ROOT, name) + "*"))
+                if not there:
+                    yield os.path.relpath(path, ROOT), number, name
 
 
 def main(argv):

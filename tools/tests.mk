@@ -62,7 +62,7 @@ tests-plain: $(addprefix build/plain/,$(TESTS) $(COMPANIONS))
 tests-asan:  $(addprefix build/asan/,$(TESTS))
 tests-tsan:  $(addprefix build/tsan/,$(filter-out $(PURE),$(TESTS)))
 
-CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; }; $(MAKE) --no-print-directory -s NVCC_DIR=build/nvcc90 NVCC_ARCHS="$(NVCC_TEST)" cuda-programs
+CUDA_CHECK = command -v $(NVCC) >/dev/null || { echo nvcc is not here; exit 77; }; $(MAKE) --no-print-directory -s NVCC_DIR=build/nvcc90 NVCC_ARCHS="$(NVCC_TEST)" NVCC_HOST=-O0 cuda-programs
 
 # A check or program that does not build is counted as failed by tools/run_tests.py, which ends with the
 # totals: N passed, N failed, N skipped. Scripts run the examples.

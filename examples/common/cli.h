@@ -20,8 +20,7 @@ static void cli_help(const char *program, const char *about, const cli_option *t
 
     printf("usage: %s [options]\n%s\n\noptions:\n", program, about);
     for (i = 0; i < count; i++)
-        printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value,
-               table[i].help);
+        printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value, table[i].help);
     printf("  --help                      this text\n\n"
            "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "
            "SIGTERM)\n");
@@ -60,8 +59,7 @@ static int cli_store(const char *program, const cli_option *o, const char *value
         *(const char **)o->out = value;
         return 1;
     }
-    if (!cli_number(value, &v) ||
-        (o->kind == CLI_COUNT && (v < 0 || v > 2e9 || v != (double)(long)v))) {
+    if (!cli_number(value, &v) || (o->kind == CLI_COUNT && (v < 0 || v > 2e9 || v != (double)(long)v))) {
         fprintf(stderr, "%s: %s %s is not a %s; it means: %s\n", program, o->name, value,
                 o->kind == CLI_COUNT ? "whole number from 0 to 2e9" : "number", o->help);
         return 0;
@@ -85,9 +83,8 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
         for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {}
         if (k == count) {
             const char *nearest = cli_nearest(argv[i], table, count);
-            fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program,
-                    argv[i], nearest ? "did you mean " : "", nearest ? nearest : "",
-                    nearest ? "? " : "");
+            fprintf(stderr, "%s: unknown option %s; %s%s%s--help lists them all\n", program, argv[i],
+                    nearest ? "did you mean " : "", nearest ? nearest : "", nearest ? "? " : "");
             return 2;
         }
         if (table[k].kind == CLI_FLAG) {
@@ -95,8 +92,7 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
             continue;
         }
         if (++i == argc) {
-            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name,
-                    table[k].value);
+            fprintf(stderr, "%s: %s needs a value: %s %s\n", program, table[k].name, table[k].name, table[k].value);
             return 2;
         }
         if (!cli_store(program, &table[k], argv[i])) return 2;
@@ -111,8 +107,7 @@ static inline void cli_command(int argc, char **argv, char *out, size_t room)
     int i;
 
     out[0] = 0;
-    for (i = 0; i < argc && at < room; i++)
-        at += (size_t)snprintf(out + at, room - at, "%s%s", i ? " " : "", argv[i]);
+    for (i = 0; i < argc && at < room; i++) at += (size_t)snprintf(out + at, room - at, "%s%s", i ? " " : "", argv[i]);
 }
 
 /* Ctrl-C and SIGTERM: set by the handler, looked at between steps and by ddp_launch. Both end a
@@ -122,8 +117,7 @@ static volatile int cli_interrupted;
 
 static void cli_on_signal(int number)
 {
-    if (number != SIGTERM || !cli_interrupted)
-        cli_interrupted = number == SIGTERM ? CLI_TERMINATED : CLI_CTRL_C;
+    if (number != SIGTERM || !cli_interrupted) cli_interrupted = number == SIGTERM ? CLI_TERMINATED : CLI_CTRL_C;
 }
 
 /* Also makes a closed pipe and a file that is too large errors of write(2): a sentence, not a

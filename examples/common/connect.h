@@ -37,7 +37,7 @@ static int connect_options(connection *c, ddp_config *cfg, cli_option *table)
         {"--tls-psk", CLI_TEXT, &cfg->tls_psk, "FILE",
          "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
         {"--tls-ca", CLI_TEXT, &cfg->tls_ca, "FILE",
-         "or with certificates: whoever signed them all (PEM),"},
+         "or with certificates: the authority that signed them all (PEM),"},
         {"--tls-cert", CLI_TEXT, &cfg->tls_cert, "FILE",
          "this worker's, with the name rank-R,"},
         {"--tls-key", CLI_TEXT, &cfg->tls_key, "FILE", "and its private key"},

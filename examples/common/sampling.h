@@ -52,8 +52,7 @@ static int32_t sampling_draw(const float *x, long n, const sampling *s, ddp_rng 
 /* Fills out [s->length] by the model of trained. g is the same model for one sequence of at most
  * as many tokens, with its logits, not built yet. Each token is one pass over the whole window: no
  * keys and values are kept. Returns 0 or a ddp_status. */
-static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, const sampling *s,
-                        int32_t *out)
+static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, const sampling *s, int32_t *out)
 {
     ddp_rng r = ddp_rng_seed(s->seed, 0x73616d70);
     int32_t *tokens, *labels;

@@ -72,12 +72,10 @@ struct training_model;
 typedef struct training_task {
     ddp_node *(*build)(ddp_graph *g, const struct training *t, ddp_node **logits);
     /* fills the graph's inputs with micro-batch number pass of a rank */
-    void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank,
-                  int world);
+    void (*batch)(const struct training *t, const struct training_model *m, long pass, int rank, int world);
     /* adds to sum the loss, what is told right, and the number of samples, of every world-th batch
        of what is held out from batch number rank on; returns 0 or the first error */
-    int (*validate)(const struct training *t, const struct training_model *m, int rank, int world,
-                    double sum[3]);
+    int (*validate)(const struct training *t, const struct training_model *m, int rank, int world, double sum[3]);
     /* test_accuracy, on rank 0 after the training; returns 0 or the first error */
     int (*judge)(const struct training *t, const struct training_model *m, training_result *r);
 } training_task;
@@ -94,6 +92,7 @@ typedef struct training {
     ddp_optimizer     optimizer;
     ddp_lr_schedule   schedule;
     long              steps, accumulate;
+    long              data_length;  /* windows or images of one pass; all workers must agree */
     long              windows;      /* 0, or what (windows or images) all workers together train
                                        on instead of steps */
     long              val_batches;  /* most batches of val_loss, 0 = 20 */
@@ -117,9 +116,7 @@ typedef struct training {
 /* Zeroed memory that forked children share; NULL when there is none. Lives until exit. */
 static void *training_share(size_t bytes)
 {
-    void *p =
-        mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-
+    void *p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? NULL : p;
 }
 
@@ -155,10 +152,7 @@ static int training_leads(const ddp_ctx *d)
 
 /* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
  * own place, whatever its number. */
-static training_rank *training_place(training_result *r, int rank)
-{
-    return &r->rank[rank < r->workers ? rank : 0];
-}
+static training_rank *training_place(training_result *r, int rank) { return &r->rank[rank < r->workers ? rank : 0]; }
 
 /* "2 x Intel(R) Xeon(R) ..." for the report. */
 static inline void training_host(char *out, size_t room)
@@ -178,10 +172,7 @@ static inline void training_host(char *out, size_t room)
 }
 
 /* Small models learn sooner from a wider start than GPT-2's 0.02, which suits a width of 768. */
-static inline float training_deviation(long dim)
-{
-    return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f;
-}
+static inline float training_deviation(long dim) { return dim < 512 ? (float)(0.8 / sqrt((double)dim)) : 0.02f; }
 
 /* ---- what runs: a GPT, or layers that sleep ---- */
 
@@ -196,8 +187,7 @@ typedef struct training_model {
 } training_model;
 
 /* The model of a run for batch sequences of context tokens. */
-static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch, long context,
-                                    ddp_node **logits)
+static ddp_node *training_add_model(ddp_graph *g, const training *t, long batch, long context, ddp_node **logits)
 {
     ddp_gpt2_config gpt2 = t->model;
     ddp_llama2_config llama;
@@ -356,8 +346,7 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
 
 /* As validate of a task. Fewer windows than a batch are one batch, filled up with labels that count
  * nowhere; else the last windows that fill none are left out. */
-static int training_validate_gpt(const training *t, const training_model *m, int rank, int world,
-                                 double sum[3])
+static int training_validate_gpt(const training *t, const training_model *m, int rank, int world, double sum[3])
 {
     const long windows = ddp_tokens_windows(&t->val), batch = t->model.batch,
                most = t->val_batches ? t->val_batches : 20;
@@ -382,8 +371,7 @@ static int training_validate_gpt(const training *t, const training_model *m, int
 
 /* Loss and accuracy over what is held out, NAN without: all of it, or with a context the share of
  * each rank, by its own parameters, and the mean of these. */
-static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss,
-                             double *accuracy)
+static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss, double *accuracy)
 {
     const int rank = d ? ddp_rank(d) : 0, world = d ? ddp_world(d) : 1;
     double sum[3] = {0, 0, 0};
@@ -405,7 +393,7 @@ static int training_validate(ddp_ctx *d, const training *t, const training_model
     return 0;
 }
 
-/* Evaluates on all ranks after `done` steps. Nothing in flight is averaged anew and no statistic
+/* Evaluates on all ranks after `done` steps. Nothing in flight is averaged again and no statistic
  * changes: the training goes on with the bits it would have had. *pause_s grows by the seconds. */
 static int training_evaluate(ddp_ctx *d, const training *t, const training_model *m, long done,
                              double *pause_s)
@@ -475,21 +463,17 @@ static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
     for (i = 0; i < 4; i++) word[4 * rank + i] = (float)(hash >> 16 * i & 0xffff);
     bad = ddp_all_gather(d, word, 4);
     for (i = 0; !bad && i < world; i++)
-        if ((i >= 64 || ddp_live(d) >> i & 1) &&
-            memcmp(word + 4 * i, word + 4 * rank, 4 * sizeof *word))
-            other = i;
+        if ((i >= 64 || ddp_live(d) >> i & 1) && memcmp(word + 4 * i, word + 4 * rank, 4 * sizeof *word)) other = i;
     free(word);
     if (bad || other < 0) return bad;
-    snprintf(why, sizeof why, "ranks %d and %d hold unlike parameters after the last averaging",
-             rank, other);
+    snprintf(why, sizeof why, "ranks %d and %d hold unlike parameters after the last averaging", rank, other);
     return training_fail(d, r, DDP_MISMATCH, why);
 }
 
 /* ---- results ---- */
 
 /* Losses, divergences and times become means over ranks: one message after the training. */
-static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
-                           const training_model *m)
+static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own, const training_model *m)
 {
     training_result *r = t->result;
     const training_rank *rank = training_place(r, ddp_rank(d));
@@ -512,14 +496,12 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own,
             r->step[i].loss = t->emulate ? NAN : (double)x[i]; /* layers that sleep learn nothing */
             r->step[i].divergence = (double)x[n + i];
         }
-        for (i = 0; i < L && i < TRAINING_LAYERS; i++)
-            r->layer_divergence[i] = (double)x[2 * n + i];
+        for (i = 0; i < L && i < TRAINING_LAYERS; i++) r->layer_divergence[i] = (double)x[2 * n + i];
         r->step_s = (double)x[2 * n + L];
         r->hidden_pct = (double)x[2 * n + L + 1];
         r->first_loss = r->step[r->first].loss;
         r->final_loss = 0;
-        for (k = t->steps - last; k < t->steps; k++)
-            r->final_loss += r->step[k].loss / (double)last;
+        for (k = t->steps - last; k < t->steps; k++) r->final_loss += r->step[k].loss / (double)last;
     }
     free(x);
     return bad;
@@ -586,11 +568,9 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     r->world = ddp_workers(d);
     r->leader = (int)(own - r->rank);
     r->bytes_sent = own->stats.bytes_sent;
-    r->samples_per_s =
-        t->emulate || r->step_s <= 0
-            ? 0
-            : (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d)) /
-                  r->step_s;
+    r->samples_per_s = 0;
+    if (!t->emulate && r->step_s > 0)
+        r->samples_per_s = (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d)) / r->step_s;
     r->test_accuracy = NAN;
     bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
     if (!bad && t->task && !t->emulate) bad = t->task->judge(t, m, r);
@@ -630,7 +610,7 @@ static int training_probe(ddp_ctx *d, const training *t)
 }
 
 /* What the last step waited, from the means before and after it; NAN in the step after which the
- * figures began anew, because the plan was adopted. */
+ * figures began again, because the plan was adopted. */
 static double training_waited(const ddp_stats *before, const ddp_stats *after)
 {
     double sum = after->wait_s * (double)after->counted_steps;
@@ -651,8 +631,7 @@ static int training_resume(ddp_ctx *d, training *t, long *first)
     if (!bad) t->first_pass = (long)(ddp_taken(d) / ddp_world(d)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
     if (*first < t->steps) return 0;
-    snprintf(why, sizeof why,
-             "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
+    snprintf(why, sizeof why, "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
              t->resume, *first, t->steps);
     return training_fail(d, t->result, DDP_ARG, why);
 }
@@ -679,12 +658,12 @@ static int training_loop(ddp_ctx *d, void *user)
         t->schedule.step_size = t->steps / 3 + 1;
         if (!bad && t->steps > r->room) {
             char why[DDP_ERROR_TEXT];
-            snprintf(why, sizeof why,
-                     "%d workers were launched, but --workers says %d; leave it out", ddp_world(d),
+            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out", ddp_world(d),
                      t->workers);
             bad = training_fail(d, r, DDP_ARG, why);
         }
     }
+    if (!bad) bad = ddp_same(d, "length of data", t->data_length);
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     if (!bad) bad = training_resume(d, t, &first);
     if (!bad) bad = training_probe(d, t);
@@ -697,8 +676,7 @@ static int training_loop(ddp_ctx *d, void *user)
         ddp_step_info info;
         double loss;
         if (cli_interrupted) {
-            training_left =
-                t->elastic && cli_interrupted == CLI_TERMINATED && ddp_workers(d) > 1;
+            training_left = t->elastic && cli_interrupted == CLI_TERMINATED && ddp_workers(d) > 1;
             if (!training_left) ddp_abort(d, "interrupted");
             bad = DDP_ABORTED;
             break;
@@ -727,8 +705,7 @@ static int training_loop(ddp_ctx *d, void *user)
         if (t->save && (step + 1 == t->steps || (t->save_every && (step + 1) % t->save_every == 0)))
             bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
         if (training_leads(d))
-            ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss,
-                              t->emulate ? 0 : samples);
+            ddp_progress_step(&progress, step + 1, t->emulate ? NAN : loss, t->emulate ? 0 : samples);
         if (bad || !t->eval_every || (step + 1) % t->eval_every) continue;
         ddp_progress_end(&progress);
         pause = 0;
@@ -743,8 +720,7 @@ static int training_loop(ddp_ctx *d, void *user)
 }
 
 /* What the lanes of a report show: `period` steps from step `first` on. */
-static void training_window(const training_result *r, int workers, long first, int period,
-                            ddp_report_run *run)
+static void training_window(const training_result *r, int workers, long first, int period, ddp_report_run *run)
 {
     int k, i;
 
@@ -753,8 +729,7 @@ static void training_window(const training_result *r, int workers, long first, i
     for (k = 0; k < workers; k++)
         for (i = 0; i < r->rank[k].spans; i++) {
             const ddp_span *s = &r->rank[k].span[i];
-            if (s->step < first || s->step >= first + period || s->kind == DDP_SPAN_COMM ||
-                s->kind == DDP_SPAN_FILL)
+            if (s->step < first || s->step >= first + period || s->kind == DDP_SPAN_COMM || s->kind == DDP_SPAN_FILL)
                 continue;
             if (s->begin_s < run->window_begin_s) run->window_begin_s = s->begin_s;
             if (s->end_s > run->window_end_s) run->window_end_s = s->end_s;

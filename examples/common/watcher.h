@@ -53,12 +53,10 @@ static void *watcher_run(void *arg)
             seen = calls;
             if (ddp_dump(w->d, path, &why))
                 fprintf(stderr, "rank %d: no dump: %s\n", ddp_rank(w->d), why.msg);
-            else fprintf(stderr, "rank %d: dump in %s (%%r = %d)\n", ddp_rank(w->d), path,
-                         ddp_rank(w->d));
+            else fprintf(stderr, "rank %d: dump in %s (%%r = %d)\n", ddp_rank(w->d), path, ddp_rank(w->d));
         }
         /* between steps the training loop itself looks; in a wait it cannot */
-        if (cli_interrupted && interrupted <= 0 &&
-            !(w->elastic && cli_interrupted == CLI_TERMINATED))
+        if (cli_interrupted && interrupted <= 0 && !(w->elastic && cli_interrupted == CLI_TERMINATED))
             interrupted = ddp_now() + 0.5;
         if (interrupted > 0 && ddp_now() > interrupted) {
             ddp_abort(w->d, "interrupted");

@@ -79,8 +79,7 @@ static void netcheck_json_matrix(ddp_jsonl *j, const ddp_probe_result *r, const 
     for (i = 0; i < r->world; i++) {
         ddp_jsonl_array(j, NULL);
         for (k = 0; k < r->world; k++)
-            ddp_jsonl_number(j, NULL,
-                             i == k ? NAN : netcheck_cell(&r->pair[i * r->world + k], what));
+            ddp_jsonl_number(j, NULL, i == k ? NAN : netcheck_cell(&r->pair[i * r->world + k], what));
         ddp_jsonl_up(j);
     }
     ddp_jsonl_up(j);
@@ -204,9 +203,7 @@ int main(int argc, char **argv)
     code = ddp_launch(&cfg, netcheck_worker, &n, &err);
     if (cli_interrupted) return 130;
     if (code == DDP_USAGE)
-        snprintf(err.msg, sizeof err.msg, "one worker has no links to measure: --workers N, or a "
-                 "launcher");
-    if (code && !strstr(err.msg, "without an error of the context"))
-        fprintf(stderr, "netcheck: %s\n", err.msg);
+        snprintf(err.msg, sizeof err.msg, "one worker has no links to measure: --workers N, or a launcher");
+    if (code && !strstr(err.msg, "without an error of the context")) fprintf(stderr, "netcheck: %s\n", err.msg);
     return ddp_status_exit_code((ddp_status)code);
 }

@@ -130,7 +130,7 @@ static void deft_legend(const deft_picture *v)
     double x = deft_left;
     int i;
 
-    if (v->p->layers > 10) return; /* colours too alike to be told apart; titles name them */
+    if (v->p->layers > 10) return; /* colours too similar to be told apart; titles name them */
     for (i = 0; i < v->p->layers; i++, x += 86) {
         snprintf(name, sizeof name, "%.12s", deft_bucket(v, i, own, sizeof own));
         fprintf(v->f,

@@ -108,7 +108,7 @@ static void osp_svg(FILE *f, const osp_plan *v)
 }
 
 /* One number per layer from a file of numbers; without a file a layer's parameters, so that all
- * parameters count alike. 0 after a sentence. */
+ * parameters count the same. 0 after a sentence. */
 static int osp_importance(const osp_arguments *a, const ddp_profile *p, double *out)
 {
     FILE *f;

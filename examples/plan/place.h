@@ -408,7 +408,7 @@ static int plan_place(int argc, char **argv)
         {"--dp-bytes", CLI_REAL, &a.dp_bytes, "B", "in place of c_dp_bytes"},
         {"--pp-bytes", CLI_REAL, &a.pp_bytes, "B", "in place of c_pp_bytes"},
         {"--noise", CLI_COUNT, &a.noise, "SEED",
-         "no two links alike: lognormal, 0.25 on rates and 0.1 on delays"},
+         "no two links the same: lognormal, 0.25 on rates and 0.1 on delays"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best placement"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
     };

@@ -46,16 +46,13 @@ static int parse(quickstart *q, int argc, char **argv)
         {"--out", CLI_TEXT, &q->out, "PREFIX", "of the files that are written [quickstart]"},
     };
 
-    return cli_parse(
-        argc, argv,
-        "Trains a small GPT over a slow link under five strategies and draws what happened.", table,
-        (int)(sizeof table / sizeof table[0]));
+    return cli_parse(argc, argv, "Trains a small GPT over a slow link under five strategies and draws what happened.",
+                     table, (int)(sizeof table / sizeof table[0]));
 }
 
 static int worker(ddp_ctx *d, void *user)
 {
     int bad = training_run(d, user);
-
     return bad ? bad : ddp_barrier(d); /* every rank's spans are in the shared memory now */
 }
 
@@ -132,21 +129,18 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
         }
         for (k = 0; k < q->workers; k++)
             q->worker[s][k].spans = r->rank[k].span, q->worker[s][k].count = r->rank[k].spans;
-        run->strategy = strategies[s], run->step_ms = 1e3 * r->step_s,
-        run->hidden_pct = r->hidden_pct;
+        run->strategy = strategies[s], run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
         run->predicted_step_ms = 1e3 * r->rank[0].stats.predicted_step_s;
         run->predicted_hidden_pct = r->rank[0].stats.predicted_hidden_pct;
         run->bytes_sent = r->bytes_sent, run->time_to_loss_s = time_to_loss(r, d->target_loss);
         run->final_loss = r->final_loss, run->param_hash = r->param_hash;
         run->steps = r->step, run->step_count = (int)r->steps;
-        run->period = r->period, run->step_of = r->period ? r->step_of : NULL,
-        run->fill = r->period ? r->fill : NULL;
+        run->period = r->period, run->step_of = r->period ? r->step_of : NULL, run->fill = r->period ? r->fill : NULL;
         run->layer_divergence = s >= 2 ? r->layer_divergence : NULL;
         run->slowest_rank = r->rank[0].stats.slowest_rank;
         run->slow_ratio = r->rank[0].stats.slow_ratio, run->replans = r->rank[0].stats.replans;
         run->workers = q->worker[s], run->worker_count = (int)q->workers;
-        training_window(r, (int)q->workers, r->steps / 2 / q->period * q->period, (int)q->period,
-                        run);
+        training_window(r, (int)q->workers, r->steps / 2 / q->period * q->period, (int)q->period, run);
     }
     return DDP_OK;
 }
@@ -185,9 +179,8 @@ static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
         ddp_jsonl_plan(j, &q->data_, &q->run[s]);
         for (i = 0; i < r->steps; i++)
             ddp_jsonl_step(j, strategies[s], i, r->step[i].loss,
-                           1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)),
-                           1e3 * r->wait_s[i], r->step[i].bytes,
-                           s >= 2 ? r->step[i].divergence : NAN);
+                           1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)), 1e3 * r->wait_s[i],
+                           r->step[i].bytes, s >= 2 ? r->step[i].divergence : NAN);
         ddp_jsonl_result(j, &q->data_, &q->run[s]);
     }
     return ddp_jsonl_close(j, err);
@@ -208,8 +201,7 @@ static ddp_status report(quickstart *q, ddp_error *err)
     if (s == DDP_OK) s = ddp_report_trace(&q->data_, path[1], err);
     if (s == DDP_OK) s = write_lines(q, path[2], err);
     if (s == DDP_OK)
-        printf("\nthe picture: %s   the trace (ui.perfetto.dev): %s   the numbers: %s\n", path[0],
-               path[1], path[2]);
+        printf("\nthe picture: %s   the trace (ui.perfetto.dev): %s   the numbers: %s\n", path[0], path[1], path[2]);
     return s;
 }
 
@@ -223,26 +215,22 @@ static ddp_status prepare(quickstart *q, ddp_error *err)
     q->tokens = ddp_tokens_open(q->data, err);
     if (!q->tokens) return err->code;
     if (ddp_tokens_split(q->tokens, 0.1, q->seq, &t->train, &t->val, err)) return err->code;
-    t->model.vocabulary = ddp_tokens_vocabulary(q->tokens), t->model.context = q->seq,
-    t->model.layers = q->layers;
+    t->model.vocabulary = ddp_tokens_vocabulary(q->tokens), t->model.context = q->seq, t->model.layers = q->layers;
     t->model.heads = q->heads, t->model.dim = q->dim, t->model.batch = q->batch;
     t->model.deviation = training_deviation(q->dim);
     if (training_check(t, err)) return err->code;
     t->optimizer =
         ddp_adamw((float)q->lr, 0.8f, 0.95f, 1e-8f, 0.01f); /* short memory: the run is short */
-    t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE,
-    t->schedule.total = q->steps;
+    t->schedule.base = q->lr, t->schedule.warmup = 10, t->schedule.kind = DDP_LR_COSINE, t->schedule.total = q->steps;
     t->schedule.min_ratio = 0.1;
     t->steps = q->steps, t->accumulate = 1, t->seed = (uint64_t)q->seed,
     t->workers = (int)q->workers, t->period = (int)q->period;
-    snprintf(q->model, sizeof q->model,
-             "GPT-2, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld", q->layers,
-             q->heads, q->dim, q->seq, t->model.vocabulary);
+    snprintf(q->model, sizeof q->model, "GPT-2, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
+             q->layers, q->heads, q->dim, q->seq, t->model.vocabulary);
     printf("%ld worker processes train a GPT on %s, each over a %s link, averaging period H = "
            "%ld\n%s, batch %ld per worker; "
            "a uniform guess has loss ln V = %.2f\n",
-           q->workers, q->data, q->net, q->period, q->model, q->batch,
-           log((double)t->model.vocabulary));
+           q->workers, q->data, q->net, q->period, q->model, q->batch, log((double)t->model.vocabulary));
     fflush(stdout);
     return DDP_OK;
 }
@@ -254,8 +242,7 @@ static int check(const quickstart *q)
     else if (q->period < 1)
         fprintf(stderr, "quickstart: --period %ld: H is at least 1 step\n", q->period);
     else if (q->steps < 30)
-        fprintf(stderr, "quickstart: --steps %ld: at least 30, the first 21 are for measuring\n",
-                q->steps);
+        fprintf(stderr, "quickstart: --steps %ld: at least 30, the first 21 are for measuring\n", q->steps);
     else return -1;
     return 2;
 }
@@ -280,8 +267,7 @@ int main(int argc, char **argv)
     if (!code) code = (int)report(&q, &err);
     ddp_tokens_close(q.tokens);
     for (s = 0; s < STRATEGIES; s++) free(q.worker[s]);
-    if (cli_interrupted)
-        return fprintf(stderr, "quickstart: interrupted, nothing was written\n"), 130;
+    if (cli_interrupted) return fprintf(stderr, "quickstart: interrupted, nothing was written\n"), 130;
     if (code) return fprintf(stderr, "quickstart: %s\n", err.msg), ddp_status_exit_code(err.code);
     return 0;
 }

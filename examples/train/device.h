@@ -34,11 +34,9 @@ static ddp_status choose_device(program *p, ddp_error *err)
         if (!p->numbers && !p->nccl && !p->both_links) return DDP_OK;
         return refuse(err, "--numbers, --nccl and --both-links need --device cuda; the CPU computes in f32");
     }
-    if (strcmp(p->device, "cuda"))
-        return refuse(err, "unknown device %s; choose cpu or cuda", p->device);
+    if (strcmp(p->device, "cuda")) return refuse(err, "unknown device %s; choose cpu or cuda", p->device);
     if (p->emulate)
-        return refuse(err, "--device cuda and --emulate-compute, which computes nothing: leave one "
-                      "of them out");
+        return refuse(err, "--device cuda and --emulate-compute, which computes nothing: leave one of them out");
     return choose_gpu(p, err);
 }
 

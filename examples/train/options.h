@@ -9,17 +9,14 @@ typedef struct program {
     const char *name;    /* "train_gpt" */
     const char *samples; /* what a batch is of: "sequence" */
     const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
-    const char *net, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace,
-        *write_profile;
+    const char *net, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
     const char *device, *numbers;
     int    nccl, both_links;
     ddp_backend backend; /* of --device cuda */
     const char *report;
     const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
-    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank,
-        profile_steps;
-    long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k;
-    long   min_world, max_world;
+    long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
+    long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
     double lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
     double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
@@ -35,6 +32,7 @@ typedef struct program {
     const char *widths;
     ddp_profile emulated;
     char   command[1024], described[128], host[128];
+    char   strategies[256], help[300]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind them */
     /* what differs between trainers: checks of the command line, the data and the model of t, and
        what goes to stdout before the results (or NULL) */
     ddp_status (*choose)(struct program *p, ddp_error *err);
@@ -64,11 +62,25 @@ static void defaults(program *p, const char *name)
     p->lr = 3e-3, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
 
+/* The names of the library's strategies, the first of which is the default, stand last. */
+static const char *strategy_help(program *p)
+{
+    const char *first = ddp_strategy_name(ddp_strategy_number(0));
+    size_t n = 0;
+    int i;
+
+    for (i = 1; ddp_strategy_number(i) != DDP_STRATEGY_DEFAULT && n < sizeof p->strategies; i++)
+        n += (size_t)snprintf(p->strategies + n, sizeof p->strategies - n, "%s%s", i > 1 ? ", " : "",
+                              ddp_strategy_name(ddp_strategy_number(i)));
+    if (n < sizeof p->strategies) snprintf(p->strategies + n, sizeof p->strategies - n, " or %s", first);
+    snprintf(p->help, sizeof p->help, "%s [%s]", p->strategies, first);
+    return p->help;
+}
+
 enum { OPTIONS = 96 }; /* most of a program */
 
 /* own: the count options that only this program has. */
-static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own,
-                 int count)
+static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
 {
     const cli_option shared[] = {
         {"--steps", CLI_COUNT, &p->steps, "N", "steps [100]"},
@@ -85,8 +97,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
         {"--clip", CLI_REAL, &p->clip, "X", "global gradient norm limit; 0 = none [0]"},
         {"--seed", CLI_COUNT, &p->seed, "N", "of parameters, data order and sample [0]"},
-        {"--strategy", CLI_TEXT, &p->strategy, "NAME",
-         "ssgd, wfbp, localsgd, enp or dreamddp [dreamddp]"},
+        {"--strategy", CLI_TEXT, &p->strategy, "NAME", strategy_help(p)},
         {"--period", CLI_COUNT, &p->period, "H", "steps in which each layer is averaged once [5]"},
         {"--paper", CLI_FLAG, &p->paper, "",
          "the paper's rule: contiguous sets, complete at step end"},
@@ -131,7 +142,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--tls-psk", CLI_TEXT, &p->tls_psk, "FILE",
          "encrypt: TLS 1.3 with the key in FILE, the same for all workers"},
         {"--tls-ca", CLI_TEXT, &p->tls_ca, "FILE",
-         "or with certificates: whoever signed them all (PEM),"},
+         "or with certificates: the authority that signed them all (PEM),"},
         {"--tls-cert", CLI_TEXT, &p->tls_cert, "FILE", "this worker's, with the name rank-R,"},
         {"--tls-key", CLI_TEXT, &p->tls_key, "FILE", "and its private key"},
         {"--device", CLI_TEXT, &p->device, "NAME", "cpu, or cuda in a build by nvcc [cpu]"},
@@ -152,7 +163,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
          "layers sleep for these times and compute nothing"},
         {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
-         "divide their parameters by F; scale --net alike [1]"},
+         "divide their parameters by F; scale --net the same way [1]"},
         {"--check-writes", CLI_FLAG, &p->check_writes, "",
          "report writes to a layer that is in flight"},
         {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
@@ -189,7 +200,6 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
 static const char *or_environment(const char *given, const char *variable, const char *otherwise)
 {
     const char *v = given ? given : getenv(variable);
-
     return v && *v ? v : otherwise;
 }
 
@@ -199,24 +209,20 @@ static ddp_status choose(program *p, ddp_error *err)
     ddp_config *c = &p->cfg;
     float lr = (float)p->lr, decay = (float)p->weight_decay;
 
-    p->strategy = or_environment(p->strategy, "DREAMDDP_STRATEGY", "dreamddp");
+    p->strategy = or_environment(p->strategy, "DREAMDDP_STRATEGY", ddp_strategy_name(ddp_strategy_number(0)));
     p->transport = or_environment(p->transport, "DREAMDDP_TRANSPORT", "tcp");
     c->strategy = ddp_strategy_named(p->strategy);
     if (c->strategy == DDP_STRATEGY_DEFAULT)
-        return refuse(err, "unknown strategy %s; choose ssgd, wfbp, localsgd, enp or dreamddp",
-                      p->strategy);
-    if (p->algorithm && strcmp(p->algorithm, "auto") &&
-        !ddp_algorithm_named(p->algorithm, &c->algorithm))
-        return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring",
-                      p->algorithm);
+        return refuse(err, "unknown strategy %s; choose %s", p->strategy, p->strategies);
+    if (p->algorithm && strcmp(p->algorithm, "auto") && !ddp_algorithm_named(p->algorithm, &c->algorithm))
+        return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring", p->algorithm);
     if (p->wire && !ddp_wire_named(p->wire, &c->wire))
         return refuse(err, "unknown wire format %s; choose f32, bf16 or int8", p->wire);
     c->transport = ddp_transport_named(p->transport);
     if (c->transport == DDP_TRANSPORT_DEFAULT)
         return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
     if (p->solver && ddp_solver_named(p->solver, &c->solver, NULL))
-        return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter",
-                      p->solver);
+        return refuse(err, "unknown solver %s; choose optimal, dfs, enp, brute or scatter", p->solver);
     if (p->cost && ddp_cost_named(p->cost, &c->cost, NULL))
         return refuse(err, "unknown cost %s; choose timeline, sum or window", p->cost);
     if (p->fill && ddp_fill_named(p->fill, &c->fill, NULL))
@@ -237,68 +243,51 @@ static ddp_status check(const program *p, ddp_error *err)
 {
     if (p->workers < 1 || p->workers > 256)
         return refuse(err, "--workers %ld is not possible; 1 to 256 can be started", p->workers);
-    if (p->period == 0)
-        return refuse(err,
-                      "--period 0: H is at least 1 step; 1 averages every layer in every step");
-    if (p->steps < 1 && !p->epochs)
-        return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
+    if (p->period == 0) return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
+    if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
-        return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch",
-                      p->accumulate);
+        return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch", p->accumulate);
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
-    if (!(p->weight_decay >= 0))
-        return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
-    if (!(p->connect_timeout >= 0 && p->join_timeout >= 0 && p->peer_timeout >= 0 &&
-          p->op_timeout >= 0))
+    if (!(p->weight_decay >= 0)) return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
+    if (!(p->connect_timeout >= 0 && p->join_timeout >= 0 && p->peer_timeout >= 0 && p->op_timeout >= 0))
         return refuse(err, "a time-out below 0 s is not possible; 0 is the default");
     if (!(p->clip >= 0)) return refuse(err, "--clip %g: a limit above 0, or 0 for none", p->clip);
     if (!(p->held_out >= 0 && p->held_out < 1))
-        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1",
-                      p->held_out);
+        return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1", p->held_out);
     if (!(p->emulate_scale >= 1))
-        return refuse(err, "--emulate-scale %g: at least 1, which sends every byte",
-                      p->emulate_scale);
+        return refuse(err, "--emulate-scale %g: at least 1, which sends every byte", p->emulate_scale);
     if (p->rank >= p->workers)
-        return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank,
-                      p->workers);
-    if (p->min_world > p->workers)
+        return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank, p->workers);
+    if (p->min_world > p->workers && !p->join) /* a newcomer takes both from the run */
         return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
-    if (p->max_world && (p->max_world < p->workers || p->max_world > 64))
+    if (p->max_world && ((p->max_world < p->workers && !p->join) || p->max_world > 64))
         return refuse(err, "--max-world %ld: room for --workers %ld is needed, and 64 are the most",
                       p->max_world, p->workers);
     if (p->max_world && !p->min_world && !p->join)
         return refuse(err, "--max-world %ld needs --min-world", p->max_world);
-    if (p->join && !p->addr)
-        return refuse(err, "--join needs --addr with the address of a live worker");
+    if (p->join && !p->addr) return refuse(err, "--join needs --addr with the address of a live worker");
     if (p->join && p->rank >= 0)
         return refuse(err, "--join and --rank %ld: the run gives a newcomer its rank", p->rank);
     if (p->join && (p->t.resume || p->t.load))
         return refuse(err, "--join takes everything from the run; leave out --resume and --load");
     if (p->addr && p->rank < 0 && !p->join)
-        return refuse(err,
-                      "--addr %s needs --rank R, or --join; each machine starts its own rank of --workers N",
+        return refuse(err, "--addr %s needs --rank R, or --join; each machine starts its own rank of --workers N",
                       p->addr);
     if (p->rank >= 0 && p->cfg.transport == DDP_THREADS)
-        return refuse(err, "--rank %ld needs --transport tcp; threads live in one process",
-                      p->rank);
+        return refuse(err, "--rank %ld needs --transport tcp; threads live in one process", p->rank);
     if (p->rank >= 0 && p->cfg.transport == DDP_MPI)
-        return refuse(err, "--rank %ld needs --transport tcp; MPI's launcher gives ranks",
-                      p->rank);
-    if (p->t.save_every && !p->t.save)
-        return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
+        return refuse(err, "--rank %ld needs --transport tcp; MPI's launcher gives ranks", p->rank);
+    if (p->t.save_every && !p->t.save) return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
     if (p->overwrite && !p->t.save) return refuse(err, "--overwrite needs --save FOLDER");
     if (p->t.eval_every && p->emulate)
-        return refuse(err, "--eval-every %ld: --emulate-compute learns nothing to evaluate",
-                      p->t.eval_every);
+        return refuse(err, "--eval-every %ld: --emulate-compute learns nothing to evaluate", p->t.eval_every);
     if (p->t.eval_every && p->held_out <= 0)
-        return refuse(err, "--eval-every %ld needs data that are not trained on; add --held-out "
-                      "0.1", p->t.eval_every);
+        return refuse(err, "--eval-every %ld needs data that are not trained on; add --held-out 0.1", p->t.eval_every);
     if (p->t.load && p->t.resume)
-        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load,
-                      p->t.resume);
+        return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load, p->t.resume);
     if (p->emulate && (p->t.load || p->t.store))
         return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
     if (p->emulate && (p->accumulate > 1 || p->epochs))
@@ -313,8 +302,7 @@ static void choose_dump(program *p)
 
     if (!name && !p->t.save) return;
     if (!name) snprintf(p->dump_path, sizeof p->dump_path, "%.1000s/dump.%%r.jsonl", p->t.save);
-    else snprintf(p->dump_path, sizeof p->dump_path, "%.1000s%s", name,
-                  strstr(name, "%r") ? "" : ".%r");
+    else snprintf(p->dump_path, sizeof p->dump_path, "%.1000s%s", name, strstr(name, "%r") ? "" : ".%r");
     p->cfg.dump_path = p->t.dump = p->dump_path;
 }
 
@@ -341,7 +329,7 @@ static void configure(program *p)
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
     if (p->emulate)
-        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks alike */
+        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks as well */
     c->clip_norm = (float)p->clip;
     c->average_state = p->average_state;
     c->deterministic = p->deterministic;

@@ -20,10 +20,7 @@ static ddp_status check_writable(const char *path, ddp_error *err)
 }
 
 /* Parameters and as many gradients, what the optimizer keeps, activations. */
-static double planned_mb(const training_result *r)
-{
-    return 2 * r->param_mb + r->state_mb + r->activation_mb;
-}
+static double planned_mb(const training_result *r) { return 2 * r->param_mb + r->state_mb + r->activation_mb; }
 
 /* Beyond what is planned a process holds the program, its data and the buffers of the network. */
 static void print_memory(const training_result *r)
@@ -42,8 +39,7 @@ static void print_pace(const training_result *r)
         fprintf(stderr, "slowest: rank %d computes %.1f x slower than the median (%.1f ms)\n",
                 s->slowest_rank, s->slow_ratio, 1e3 * s->median_compute_s);
     if (s->replans > 0)
-        fprintf(stderr, "the link changed: planned again %ld time%s\n", s->replans,
-                s->replans > 1 ? "s" : "");
+        fprintf(stderr, "the link changed: planned again %ld time%s\n", s->replans, s->replans > 1 ? "s" : "");
 }
 
 /* The same for the folder of checkpoints, which is made. */
@@ -54,13 +50,10 @@ static ddp_status check_folder(const char *path, ddp_error *err)
 
     if (!path) return DDP_OK;
     if (mkdir(path, 0777) && errno != EEXIST)
-        return refuse(err, "cannot make the folder %s: %s", path, strerror(errno)),
-               err->code = DDP_IO;
+        return refuse(err, "cannot make the folder %s: %s", path, strerror(errno)), err->code = DDP_IO;
     snprintf(file, sizeof file, "%.4000s/tmp.%ld", path, (long)getpid());
     f = fopen(file, "wb");
-    if (!f)
-        return refuse(err, "cannot write into the folder %s: %s", path, strerror(errno)),
-               err->code = DDP_IO;
+    if (!f) return refuse(err, "cannot write into the folder %s: %s", path, strerror(errno)), err->code = DDP_IO;
     fclose(f);
     remove(file);
     return DDP_OK;
@@ -75,8 +68,7 @@ static ddp_status check_saved(const program *p, ddp_error *err)
     glob_t found;
     size_t count;
 
-    if (!save || p->overwrite || p->join || (p->t.resume && !strcmp(p->t.resume, save)))
-        return DDP_OK;
+    if (!save || p->overwrite || p->join || (p->t.resume && !strcmp(p->t.resume, save))) return DDP_OK;
     snprintf(pattern, sizeof pattern, "%.4000s/step-*/manifest.json", save);
     count = glob(pattern, 0, NULL, &found) ? 0 : found.gl_pathc;
     globfree(&found);
@@ -118,10 +110,8 @@ static void write_results(const program *p, ddp_jsonl *j)
 static void describe(const program *p, ddp_report_data *d)
 {
     memset(d, 0, sizeof *d);
-    d->title = p->name, d->command = p->command, d->version = DDP_VERSION_STRING,
-    d->host = p->host;
-    d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed,
-    d->workers = (int)p->workers;
+    d->title = p->name, d->command = p->command, d->version = DDP_VERSION_STRING, d->host = p->host;
+    d->net = p->net, d->model = p->described, d->seed = (uint64_t)p->seed, d->workers = (int)p->workers;
     d->target_loss = NAN;
 }
 
@@ -166,8 +156,7 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
     run->slow_ratio = r->rank[r->leader].stats.slow_ratio, run->replans = r->rank[r->leader].stats.replans;
     run->layer_divergence = r->layer_divergence;
     run->workers = worker, run->worker_count = r->workers;
-    for (i = 0; i < r->workers; i++)
-        worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
+    for (i = 0; i < r->workers; i++) worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
     /* the last whole period; without a plan a few steps */
     steps = r->period > 0 ? r->period : 4;
     begin = (r->steps / steps - 1) * steps;
@@ -252,9 +241,8 @@ static ddp_status write_profile(const program *p, ddp_error *err)
 
     for (l = 0; l < r->layers; l++) measured += r->backward_s[l];
     if (!(measured > 0))
-        return refuse(
-            err, "--write-profile %s: there is no profile; --steps %ld end before it is measured",
-            p->write_profile, p->steps);
+        return refuse(err, "--write-profile %s: there is no profile; --steps %ld end before it is measured",
+                      p->write_profile, p->steps);
     s = ddp_profile_new(r->layers, &out, err);
     if (s != DDP_OK) return s;
     for (l = 0; l < r->layers; l++) {

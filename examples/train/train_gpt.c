@@ -45,8 +45,7 @@ static int parse_gpt(program *p, int argc, char **argv)
         {"--top-k", CLI_COUNT, &p->top_k, "N", "draw from the N likeliest; 0 = from all [40]"},
     };
 
-    return parse(p, argc, argv,
-                 "Trains a GPT over slow links and prints one JSON object of results.", own,
+    return parse(p, argc, argv, "Trains a GPT over slow links and prints one JSON object of results.", own,
                  (int)(sizeof own / sizeof own[0]));
 }
 
@@ -56,18 +55,14 @@ static ddp_status choose_gpt(program *p, ddp_error *err)
     if (strcmp(p->model, "gpt2") && strcmp(p->model, "llama2"))
         return refuse(err, "unknown model %s; choose gpt2 or llama2", p->model);
     if (!(p->temperature >= 0))
-        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token",
-                      p->temperature);
+        return refuse(err, "--temperature %g: at least 0, which always takes the likeliest token", p->temperature);
     if (!strcmp(p->model, "llama2") && p->dropout != 0)
         return refuse(err, "--dropout %g: llama2 has none; leave it out", p->dropout);
     if (strcmp(p->model, "llama2") && (p->kv_heads || p->hidden || p->tied))
-        return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s",
-                      p->model);
-    if (p->layers > 10000)
-        return refuse(err, "--layers %ld: at most 10000 blocks can be built", p->layers);
+        return refuse(err, "--kv-heads, --hidden and --tied belong to --model llama2, not to %s", p->model);
+    if (p->layers > 10000) return refuse(err, "--layers %ld: at most 10000 blocks can be built", p->layers);
     if (p->emulate && p->sample)
-        return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from",
-                      p->sample);
+        return refuse(err, "--emulate-compute trains nothing that --sample %ld could draw from", p->sample);
     if (!p->data && !p->emulate)
         return refuse(err, "--data FILE is missing; any text file will do, e.g. --data dreamddp.h");
     return DDP_OK;
@@ -102,8 +97,7 @@ static ddp_status load_gpt(program *p, ddp_error *err)
     if (m->vocabulary < 2)
         return refuse(err, "%s holds one kind of token only, there is nothing to learn; use other "
                       "data, or --vocab 2", p->data);
-    m->layers = p->layers, m->heads = p->heads, m->dim = p->dim, m->context = p->seq,
-    m->batch = p->batch;
+    m->layers = p->layers, m->heads = p->heads, m->dim = p->dim, m->context = p->seq, m->batch = p->batch;
     m->dropout = (float)p->dropout, m->recompute = p->recompute;
     m->deviation = training_deviation(p->dim);
     if (!strcmp(p->model, "llama2")) {
@@ -113,13 +107,13 @@ static ddp_status load_gpt(program *p, ddp_error *err)
         llama->tied = p->tied, llama->deviation = m->deviation;
         llama->recompute = p->recompute;
     }
-    snprintf(p->described, sizeof p->described,
-             "%s, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
+    snprintf(p->described, sizeof p->described, "%s, %ld layers, %ld heads, width %ld, %ld tokens, vocabulary %ld",
              t->llama ? "Llama-2" : "GPT-2", p->layers, p->heads, p->dim, p->seq, m->vocabulary);
     if (training_check(t, err)) return err->code;
     if (ddp_tokens_split(p->tokens, p->held_out, p->seq, &t->train, &t->val, err)) return err->code;
     t->val_batches = p->val_batches ? p->val_batches : LONG_MAX;
-    t->windows = p->epochs * ddp_tokens_windows(&t->train);
+    t->data_length = ddp_tokens_windows(&t->train);
+    t->windows = p->epochs * t->data_length;
     choose_sample(p);
     return DDP_OK;
 }

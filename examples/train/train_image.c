@@ -66,10 +66,8 @@ static ddp_node *build(ddp_graph *g, const training *t, ddp_node **logits)
 static void fill(const training *t, const training_model *m, long pass, int rank, int world)
 {
     const pictures *own = (const pictures *)t->data;
-
     ddp_images_batch(&own->train, &own->norm, t->seed, pass, rank, world, t->model.batch,
-                     (float *)ddp_data(m->graph, "inputs"),
-                     (int32_t *)ddp_data(m->graph, "labels"));
+                     (float *)ddp_data(m->graph, "inputs"), (int32_t *)ddp_data(m->graph, "labels"));
 }
 
 /* Adds to sum the loss, what is told right and the number of images, of every world-th batch of a
@@ -112,9 +110,7 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
 static int validate(const training *t, const training_model *m, int rank, int world, double sum[3])
 {
     ddp_image_range part = ((const pictures *)t->data)->val;
-
-    if (t->val_batches && part.count / t->model.batch >= t->val_batches)
-        part.count = t->val_batches * t->model.batch;
+    if (t->val_batches && part.count / t->model.batch >= t->val_batches) part.count = t->val_batches * t->model.batch;
     return evaluate(t, m, &part, rank, world, sum);
 }
 
@@ -140,8 +136,7 @@ static ddp_status choose_images(program *p, ddp_error *err)
 
     for (i = 0; i < sizeof names / sizeof *names && strcmp(p->model, names[i]); i++) {}
     if (i == sizeof names / sizeof *names)
-        return refuse(err, "unknown model %s; choose mlp, resnet18, resnet50, resnet101, vgg16 or "
-                      "vgg19", p->model);
+        return refuse(err, "unknown model %s; choose mlp, resnet18, resnet50, resnet101, vgg16 or vgg19", p->model);
     if (p->epochs < 0) p->epochs = p->steps || p->emulate ? 0 : 8;
     own->model = p->model;
     own->dropout = (float)p->dropout;
@@ -153,17 +148,14 @@ static ddp_status choose_images(program *p, ddp_error *err)
     while (*at && n <= DDP_MLP_HIDDEN) {
         char *end;
         own->hidden[n] = strtol(at, &end, 10);
-        if (own->hidden[n] < 1 || own->hidden[n] > 1000000 || (*end && (*end != ',' || !end[1])))
-            break;
+        if (own->hidden[n] < 1 || own->hidden[n] > 1000000 || (*end && (*end != ',' || !end[1]))) break;
         n++;
         at = *end ? end + 1 : end;
     }
     if (*at || n > DDP_MLP_HIDDEN)
-        return refuse(err, "--hidden %s: up to %d widths of at least 1, as 512,256", p->widths,
-                      DDP_MLP_HIDDEN);
+        return refuse(err, "--hidden %s: up to %d widths of at least 1, as 512,256", p->widths, DDP_MLP_HIDDEN);
     if (!p->data && !p->emulate)
-        return refuse(err, "--data FOLDER is missing: one with the files of MNIST, CIFAR-10 or "
-                      "CIFAR-100");
+        return refuse(err, "--data FOLDER is missing: one with the files of MNIST, CIFAR-10 or CIFAR-100");
     return DDP_OK;
 }
 
@@ -187,8 +179,7 @@ static ddp_status load_images(program *p, ddp_error *err)
     own->test.count = 0;
     if (own->tests) {
         const ddp_images *a = own->images, *b = own->tests;
-        if (a->channels != b->channels || a->height != b->height || a->width != b->width ||
-            a->classes != b->classes)
+        if (a->channels != b->channels || a->height != b->height || a->width != b->width || a->classes != b->classes)
             return refuse(err, "%s and %s hold unlike images", a->name, b->name);
         if (ddp_images_split(b, 0, &own->test, NULL, err)) return err->code;
     }
@@ -196,7 +187,8 @@ static ddp_status load_images(program *p, ddp_error *err)
         return refuse(err, "%s: images of %ld x %ld; %s needs square ones", p->data,
                       own->images->height, own->images->width, p->model);
     t->model.batch = p->batch, t->model.context = 1;
-    t->windows = p->epochs * own->train.count;
+    t->data_length = own->train.count;
+    t->windows = p->epochs * t->data_length;
     t->val_batches = p->val_batches;
     snprintf(p->described, sizeof p->described, "%s, images %ld x %ld x %ld, %ld classes", p->model,
              own->images->channels, own->images->height, own->images->width, own->images->classes);
@@ -218,10 +210,8 @@ static int parse_images(program *p, int argc, char **argv)
          "batches of them that val_loss is the mean of; 0 = all [0]"},
     };
 
-    return parse(
-        p, argc, argv,
-        "Trains an image classifier over slow links and prints one JSON object of results.", own,
-        (int)(sizeof own / sizeof own[0]));
+    return parse(p, argc, argv, "Trains an image classifier over slow links and prints one JSON object of results.",
+                 own, (int)(sizeof own / sizeof own[0]));
 }
 
 int main(int argc, char **argv)

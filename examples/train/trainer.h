@@ -5,11 +5,18 @@
 static ddp_status load_emulated(program *p, ddp_error *err)
 {
     ddp_link none = {0, 0};
+    ddp_status s;
+    int l;
 
     p->t.emulate = &p->emulated;
     p->t.emulate_scale = p->emulate_scale;
     snprintf(p->described, sizeof p->described, "sleeps for the times of %.90s", p->emulate);
-    return ddp_profile_read(p->emulate, &none, &p->emulated, err);
+    s = ddp_profile_read(p->emulate, &none, &p->emulated, err);
+    for (l = 0; s == DDP_OK && l < p->emulated.layers; l++)
+        if (!(p->emulated.forward_s[l] <= 3600 && p->emulated.backward_s[l] <= 3600))
+            s = refuse(err, "%s: layer %d takes %g s forward and %g s backward; at most an hour each can be emulated",
+                       p->emulate, l, p->emulated.forward_s[l], p->emulated.backward_s[l]);
+    return s;
 }
 
 static ddp_status prepare(program *p, ddp_error *err)
@@ -37,8 +44,7 @@ static ddp_status prepare(program *p, ddp_error *err)
         t->result->eval = (training_eval *)training_share((size_t)evals * sizeof(training_eval));
     }
     if (t->result && t->result->sample && t->result->eval) return DDP_OK;
-    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and "
-           "--resume", p->steps);
+    refuse(err, "out of memory for the results of %ld steps; take fewer, and go on with --save and --resume", p->steps);
     return err->code = DDP_MEMORY;
 }
 
@@ -84,8 +90,7 @@ static ddp_status run(program *p, ddp_error *err)
     }
     /* of ranks that were started one by one, rank 0 has the results */
     if (s == DDP_OK && p->t.result->complete) return finish(p, err);
-    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2)
-        write_failure(p, err);
+    if (p->json && !cli_interrupted && s != DDP_OK && ddp_status_exit_code(s) != 2) write_failure(p, err);
     return s;
 }
 

@@ -35,18 +35,15 @@ struct ddp_backend {
     int device, numbers; /* options that open reads; the backend's own meaning */
 
     /* stream: ddp_config.cuda_stream, NULL = one of its own. One sentence where no device is. */
-    ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self,
-                       ddp_error *err);
+    ddp_status (*open)(const ddp_backend *b, int local_rank, void *stream, void **self, ddp_error *err);
     void (*close)(void *self);
     ddp_status (*wait)(void *self, ddp_error *err);  /* waits for all that was queued */
     ddp_status (*check)(void *self, ddp_error *err); /* first failure, without waiting */
 
-    /* Memory. alloc: zeroed, aligned to 256, NULL when short. pin: host memory, zeroed, that copies
-     * are fast from and to. element_bytes: of outputs and their gradients, 4 or 2; outputs of one
-     * element, integers and saved arrays take 4 in any case. mirror: what operators read in
-     * place of count parameters; those themselves where an element takes 4 bytes, otherwise a
-     * copy that whatever writes parameters keeps current. forget: before
-     * release. */
+    /* Memory. alloc: zeroed, aligned to 256, NULL when short. pin: host memory, zeroed, that copies are fast from and
+     * to. element_bytes: of outputs and their gradients, 4 or 2; outputs of one element, integers and saved arrays take
+     * 4 in any case. mirror: what operators read in place of count parameters; those themselves where an element takes
+     * 4 bytes, otherwise a copy that whatever writes parameters keeps current. forget: before release. */
     void *(*alloc)(void *self, size_t bytes);
     void (*release)(void *self, void *ptr, size_t bytes);
     void *(*pin)(void *self, size_t bytes);
@@ -67,14 +64,12 @@ struct ddp_backend {
     int  (*early_value)(void *self, const float *from, float *value);
     /* upload and download from and to an array of elements, whose floats lie on the host. */
     void (*upload_elements)(void *self, void *to, const float *from, size_t count);
-    ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count,
-                                    ddp_error *err);
+    ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count, ddp_error *err);
 
-    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s. norm2 waits: the sum of
-     * x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's
-     * rule is called with device arrays and u->stream. Clipping needs no host: clip_add adds the squares
-     * of x to one sum (first: begins it), clip_scale multiplies x with the factor that this sum asks for,
-     * if the norm is above limit. */
+    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s. norm2 waits: the sum of x[i]^2, in
+     * double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
+     * device arrays and u->stream. Clipping needs no host: clip_add adds the squares of x to one sum (first: begins
+     * it), clip_scale multiplies x with the factor that this sum asks for, if the norm is above limit. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
@@ -83,37 +78,33 @@ struct ddp_backend {
     void (*clip_add)(void *self, const float *x, size_t count, int first);
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
-    /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch:
-     * bytes that one execution of spec needs besides; reserve takes the most that any needs and
-     * may be called again with more, 0 = short of memory. pair: how two of those names run as one,
-     * NULL where each runs alone. */
+    /* The operator of that name, NULL where it has none; its calls get compute as pool. Scratch: bytes that one
+     * execution of spec needs besides; reserve takes the most that any needs and may be called again with more, 0 =
+     * short of memory. pair: how two of those names run as one, NULL where each runs alone. */
     const struct ddp_op *(*op)(void *self, const char *name);
     const struct ddp_op_pair *(*pair)(void *self, const char *first, const char *second);
     size_t (*scratch)(void *self, const struct ddp_op *op, const void *spec);
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
 
-    /* Messages over the host (src/run/stager.h). A slot is one of 0..slots-1. record notes in order
-     * that the work so far is done; fetch (stager) waits for that and copies to the host; give
-     * (stager) copies to the device; raise (stager) lets pass what hold made wait: hold queues
-     * that all later work waits until raise was called with at least turn. Both wait for their
-     * copies only. raise_all (any thread): nothing waits any more. */
+    /* Messages over the host (src/run/stager.h). A slot is one of 0..slots-1. record notes in order that the work so
+     * far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to the device; raise
+     * (stager) lets pass what hold made wait: hold queues that all later work waits until raise was called with at
+     * least turn. Both wait for their copies only. raise_all (any thread): nothing waits any more. */
     int (*slots)(void *self, int slots); /* once, before the others; 0 = short of memory */
     void (*record)(void *self, int slot);
-    ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes,
-                        ddp_error *err);
+    ddp_status (*fetch)(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err);
     ddp_status (*give)(void *self, void *to, const void *from, size_t bytes, ddp_error *err);
     void (*raise)(void *self, int slot, unsigned turn);
     void (*hold)(void *self, int slot, unsigned turn);
     void (*raise_all)(void *self);
 
-    /* Messages from device to device (NCCL); join NULL = none; p is copied. average: in order after
-     * the work so far, the arrays become their mean over the ranks (sum 1: their sum), beside later
-     * work. follow: fetch of message slot waits for the averages so far, in place of record. spread:
-     * the first rank's arrays reach all; turn > 0: there once raise was called for message slot
-     * held with that turn. finish: later work waits for the average or spread in that slot. poll:
-     * the first failure of a peer, without waiting; once joined, no other function waits for a
-     * peer that poll knows to be lost. leave: on_error 1 = give up what is in flight. */
+    /* Messages from device to device (NCCL); join NULL = none; p is copied. average: in order after the work so far,
+     * the arrays become their mean over the ranks (sum 1: their sum), beside later work. follow: fetch of message slot
+     * waits for the averages so far, in place of record. spread: the first rank's arrays reach all; turn > 0: there
+     * once raise was called for message slot held with that turn. finish: later work waits for the average or spread in
+     * that slot. poll: the first failure of a peer, without waiting; once joined, no other function waits for a peer
+     * that poll knows to be lost. leave: on_error 1 = give up what is in flight. */
     ddp_status (*join)(void *self, const ddp_backend_peers *p, ddp_error *err);
     ddp_status (*average)(void *self, int slot, float *const *arrays, const size_t *counts,
                           int arrays_count, int sum, ddp_error *err);

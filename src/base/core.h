@@ -1,5 +1,5 @@
-/* What nearly every file of the implementation uses: how failures and log lines travel, and memory.
- * A failure fills the caller's ddp_error and returns the code, a log line goes to the logger. */
+/* What nearly every file of the implementation uses: failures and log lines, memory, text and files, arrays, hashes,
+ * shuffled decks, threads. A failure fills the caller's ddp_error and returns the code; log lines go to the logger. */
 #ifndef DDP_BASE_CORE_H
 #define DDP_BASE_CORE_H
 
@@ -7,8 +7,7 @@
 #include "base/status.h"
 
 /* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
-DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...)
-    DDP__PRINTF(3, 4);
+DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Forwards a failure of a call that returns ddp_status. */
 #define DDP__TRY(call)                          \
@@ -19,8 +18,7 @@ DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, .
 
 /* Resolves level and fn from the environment (unless no_env). */
 DDP_LIB ddp_logger ddp__log_resolve(const ddp_logger *given, int no_env);
-DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
-    DDP__PRINTF(3, 4);
+DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 /* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
 DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 
@@ -37,5 +35,160 @@ DDP_LIB double ddp__memory_total(void);
  * NULL when memory is short or the product overflows. Freed by DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
+
+/* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
+
+/* A growing, NUL-terminated buffer; all-zero = empty. After a failed growth `failed` is set and
+ * further appends do nothing, so one check at the end is enough. */
+typedef struct ddp__text {
+    char  *data;
+    size_t size, room;
+    int    failed;
+} ddp__text;
+
+DDP_LIB void ddp__text_add(ddp__text *t, const char *bytes, size_t n);
+DDP_LIB void ddp__text_addf(ddp__text *t, const char *fmt, ...) DDP__PRINTF(2, 3);
+DDP_LIB void ddp__text_free(ddp__text *t);
+
+/* "a file", "a directory", "a pipe", "a socket", "a device", of stat's st_mode. */
+DDP_LIB const char *ddp__file_kind(mode_t mode);
+
+/* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. What is no regular file is
+ * refused: a pipe would wait for its writer, a device might never end. */
+DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
+
+/* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder
+ * flushed. What is no regular file (/dev/stdout, a pipe) is written straight to. After a failure puts do nothing, and
+ * the end reports it; every begin that succeeds needs an end or a drop. */
+typedef struct ddp__file {
+    FILE *f;
+    char *path, *tmp; /* equal where the file is written straight to */
+    int   why;        /* errno of the first failure */
+} ddp__file;
+
+DDP_LIB ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err);
+DDP_LIB void       ddp__file_put(ddp__file *o, const void *bytes, size_t n);
+DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
+DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
+/* The three in one. */
+DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
+
+/* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
+ * machine. Errors: DDP_IO, DDP_MEMORY. */
+DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
+
+/* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
+DDP_LIB int ddp__parse_double(const char *s, double *out);
+DDP_LIB int ddp__parse_long(const char *s, long *out);
+
+/* ---- arrays ---- */
+
+/* Growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed).
+ * Never in the public API, never on the comm thread, never in a training step.
+ *     int *list = NULL;  stbds_arrput(list, 7);  stbds_arrlen(list);  stbds_arrfree(list);
+ * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.)
+ *
+ * It is the installed package, not a copy. A program that uses stb_ds too may include it before
+ * or after this header, in the same file or in others; base/core.c says who instantiates it. */
+
+/* Somebody who includes stb_ds.h himself wants its short names (arrput); nobody else does. */
+#if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
+    !defined(STB_DS_IMPLEMENTATION) && !defined(STBDS_NO_SHORT_NAMES)
+#define STBDS_NO_SHORT_NAMES
+#define DDP__STBDS_NO_SHORT_NAMES
+#endif
+
+/* Here only its declarations. If the program has asked for the implementation and not yet
+ * included it, its own #include below ours still gets it. */
+#ifndef INCLUDE_STB_DS_H
+#pragma push_macro("STB_DS_IMPLEMENTATION")
+#undef STB_DS_IMPLEMENTATION
+#if __has_include(<stb_ds.h>)
+#include <stb_ds.h>
+#elif __has_include(<stb/stb_ds.h>)
+#include <stb/stb_ds.h>
+#else
+#error                                                                                             \
+    "dreamddp: stb_ds.h was not found; install libstb-dev (Debian, Ubuntu), stb-devel (Fedora) or put stb_ds.h on the include path"
+#endif
+#pragma pop_macro("STB_DS_IMPLEMENTATION")
+#endif
+
+#ifdef DDP__STBDS_NO_SHORT_NAMES
+#undef STBDS_NO_SHORT_NAMES
+#endif
+
+/* ---- hashes of bytes: FNV-1a for names and settings, SHA-256 (FIPS 180-4) against adversaries ---- */
+
+/* 64-bit FNV-1a, chained: pass the previous result, or DDP__HASH_START. */
+#define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
+DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
+
+#define DDP__SHA256_BYTES 32
+
+typedef struct ddp__sha256 {
+    uint32_t state[8];
+    uint64_t bytes;
+    unsigned char block[64];
+} ddp__sha256;
+
+DDP_LIB void ddp__sha256_begin(ddp__sha256 *s);
+DDP_LIB void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n);
+/* Writes the digest; s is used up. */
+DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest);
+
+/* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
+
+/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four; values
+ * outside the deck are permuted again until they fall inside, at most four times on average (Black and Rogaway, Ciphers
+ * with arbitrary finite domains, 2002). */
+DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
+
+/* Which of n >= 1 samples is card number `card`, counted from the start of training: the deck of pass card / n is a
+ * permutation of all samples. Never stored: O(1). Pure. */
+DDP_LIB long ddp__deal(uint64_t seed, uint64_t card, uint64_t n);
+
+/* The first card of a rank's batch in a step: world x batch cards a step, rank 0 the first. */
+DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
+
+/* ---- threads, locks and atomics with one spelling in C11 and C++17 ---- */
+
+#define ddp__atomic_load(p)       __atomic_load_n((p), __ATOMIC_ACQUIRE)
+#define ddp__atomic_store(p, v)   __atomic_store_n((p), (v), __ATOMIC_RELEASE)
+#define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
+#define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
+
+/* Sleeps until ddp_now() >= when (seconds), whatever signals arrive. */
+DDP_LIB void ddp__sleep_until(double when);
+
+/* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,
+ * even where computing threads keep every core busy: short time slices, which need no privilege
+ * (Linux 6.12 and later; elsewhere nothing happens). */
+DDP_LIB void ddp__thread_prompt(void);
+
+/* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a
+ * matrix product), and musl gives a thread 128 KiB, macOS 512. */
+DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
+
+/* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
+DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
+
+/* A condition variable on the monotonic clock. */
+DDP_LIB int ddp__cond_init(pthread_cond_t *c);
+/* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */
+DDP_LIB int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when);
+
+/* A pool that splits loops over threads and sleeps in between; one caller at a time.
+ * fn(user, first, last) handles items first..last-1. The split depends only on items and
+ * grain, never on the number of threads, so results cannot either. */
+typedef struct ddp__pool ddp__pool;
+typedef void (*ddp__range_fn)(void *user, long first, long last);
+
+/* threads >= 1, the caller included; NULL when memory or threads are short. */
+DDP_LIB ddp__pool *ddp__pool_open(int threads);
+DDP_LIB void ddp__pool_close(ddp__pool *pool);
+DDP_LIB int  ddp__pool_threads(const ddp__pool *pool);
+/* Runs fn over 0..items in blocks of grain items; returns when all are done. NULL pool: inline. */
+DDP_LIB void ddp__pool_run(ddp__pool *pool, long items, long grain, ddp__range_fn fn, void *user);
 
 #endif /* DDP_BASE_CORE_H */

@@ -3,7 +3,7 @@
 #ifndef DDP_BASE_PLATFORM_H
 #define DDP_BASE_PLATFORM_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 #include <ctype.h>
 #include <errno.h>

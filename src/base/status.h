@@ -1,9 +1,53 @@
-/* What every call speaks: status codes and the one sentence that goes with them, log lines, and the
- * hook that memory comes from. */
+/* What every call speaks: the version and the linkage of functions; status codes and the one sentence that goes with
+ * them, log lines, and the hook that memory comes from. */
 #ifndef DDP_BASE_STATUS_H
 #define DDP_BASE_STATUS_H
 
-#include "base/config.h"
+/* CLOCK_MONOTONIC, ppoll and friends are hidden under -std=c11 unless asked for before the first libc header. */
+#if (defined(DREAMDDP_IMPLEMENTATION) || defined(DDP_SEPARATE)) && defined(__linux__) && !defined(_GNU_SOURCE)
+#define _GNU_SOURCE 1
+#endif
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define DDP_VERSION_MAJOR  0
+#define DDP_VERSION_MINOR  1
+#define DDP_VERSION_PATCH  0
+#define DDP_VERSION_STRING "0.1.0"
+
+#if defined(__GNUC__) || defined(__clang__)
+#define DDP__UNUSED       __attribute__((unused))
+#define DDP__PRINTF(f, a) __attribute__((format(printf, f, a)))
+#else
+#define DDP__UNUSED
+#define DDP__PRINTF(f, a)
+#endif
+
+/* Linkage of the public functions. Define DDP_STATIC to keep a private copy of the
+ * library inside one file (two versions in one program then coexist). */
+#ifdef __cplusplus
+#define DDP__C extern "C"
+#else
+#define DDP__C extern
+#endif
+#ifndef DDP_API
+#ifdef DDP_STATIC
+#define DDP_API static DDP__UNUSED
+#else
+#define DDP_API DDP__C
+#endif
+#endif
+
+/* Linkage of private functions shared between files of src/: static in the single header,
+ * extern when each file is compiled alone (make check-separate). */
+#ifndef DDP_LIB
+#ifdef DDP_SEPARATE
+#define DDP_LIB DDP__C
+#else
+#define DDP_LIB static DDP__UNUSED
+#endif
+#endif
 
 /* name, process exit code of the programs (DESIGN: 1 failure, 2 usage, 3 a peer was lost), text */
 #define DDP_STATUS_LIST(X)                                                  \
@@ -46,11 +90,7 @@ DDP_API int ddp_status_exit_code(ddp_status code);
 
 typedef enum ddp_log_level {
     DDP_LOG_DEFAULT, /* what DREAMDDP_LOG says (off, error, warn, info, debug), else warn */
-    DDP_LOG_OFF,
-    DDP_LOG_ERROR,
-    DDP_LOG_WARN,
-    DDP_LOG_INFO,
-    DDP_LOG_DEBUG
+    DDP_LOG_OFF, DDP_LOG_ERROR, DDP_LOG_WARN, DDP_LOG_INFO, DDP_LOG_DEBUG
 } ddp_log_level;
 
 /* Where log lines go. All-zero = nowhere, unless DREAMDDP_LOG is set: then stderr.

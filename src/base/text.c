@@ -1,6 +1,5 @@
 /* Growing text, files read whole and written whole or not at all, numbers that must be whole. */
 #include "base/core.h"
-#include "base/text.h"
 
 static int ddp__text_reserve(ddp__text *t, size_t more)
 {
@@ -8,20 +7,18 @@ static int ddp__text_reserve(ddp__text *t, size_t more)
     char *p;
 
     if (t->failed) return 0;
-    if (more > SIZE_MAX / 2 - t->size) {
-        t->failed = 1;
-        return 0;
+    if (more <= SIZE_MAX / 2 - t->size) {
+        if (t->size + more + 1 <= t->room) return 1;
+        while (room < t->size + more + 1) room *= 2;
+        p = (char *)DDP_REALLOC(t->data, room);
+        if (p) {
+            t->data = p;
+            t->room = room;
+            return 1;
+        }
     }
-    if (t->size + more + 1 <= t->room) return 1;
-    while (room < t->size + more + 1) room *= 2;
-    p = (char *)DDP_REALLOC(t->data, room);
-    if (!p) {
-        t->failed = 1;
-        return 0;
-    }
-    t->data = p;
-    t->room = room;
-    return 1;
+    t->failed = 1;
+    return 0;
 }
 
 void ddp__text_add(ddp__text *t, const char *bytes, size_t n)
@@ -67,7 +64,6 @@ static FILE *ddp__gzip_open(const char *path, pid_t *child)
     }
     if (*child == 0) {
         int null = open("/dev/null", O_WRONLY);
-
         if (null >= 0) dup2(null, 2); /* the caller reports the failure; the library never prints */
         dup2(fd[1], 1);
         close(fd[0]);
@@ -101,36 +97,30 @@ ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err)
     gz = n > 3 && !strcmp(path + n - 3, ".gz");
     if (stat(path, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path,
-                         ddp__file_kind(st.st_mode));
+        return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", path, ddp__file_kind(st.st_mode));
     f = gz ? ddp__gzip_open(path, &child) : fopen(path, "rb");
     if (!f) return ddp__fail(err, DDP_IO, "cannot read %s: %s", path, strerror(errno));
     while ((got = fread(block, 1, sizeof block, f)) > 0) ddp__text_add(t, block, got);
     bad = ferror(f);
     fclose(f);
     if (gz) waitpid(child, &code, 0);
-    if (t->failed)
-        return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path,
-                         t->size);
-    if (bad)
-        return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
+    if (t->failed) return ddp__fail(err, DDP_MEMORY, "cannot read %s: out of memory after %zu bytes", path, t->size);
+    if (bad) return ddp__fail(err, DDP_IO, "cannot read %s: read error after %zu bytes", path, t->size);
     if (gz && code)
-        return ddp__fail(err, DDP_FORMAT,
-                         "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
+        return ddp__fail(err, DDP_FORMAT, "cannot read %s: gzip -dc failed (is gzip installed and the file whole?)",
                          path);
     return DDP_OK;
 }
 
 ddp_status ddp__file_begin(ddp__file *o, const char *path, ddp_error *err)
 {
-    ddp__text tmp;
+    ddp__text tmp = {NULL, 0, 0, 0};
     struct stat st;
     int why, straight;
 
     memset(o, 0, sizeof *o);
     if (!path) return ddp__fail(err, DDP_ARG, "a file to write needs a name; NULL was given");
     straight = !stat(path, &st) && !S_ISREG(st.st_mode);
-    memset(&tmp, 0, sizeof tmp);
     ddp__text_addf(&tmp, "%s", path);
     if (!straight) ddp__text_addf(&tmp, ".tmp.%ld", (long)getpid());
     o->path = ddp__strdup(path);
@@ -174,9 +164,8 @@ ddp_status ddp__folder_flush(const char *path, ddp_error *err)
     if (fsync(fd) && errno != EINVAL && errno != EROFS && errno != EBADF) why = errno;
     close(fd);
     if (!why) return DDP_OK;
-    return ddp__fail(err, DDP_IO,
-                     "%s is there, but its folder could not be flushed: %s; after a crash of the "
-                     "machine it may be gone", path, strerror(why));
+    return ddp__fail(err, DDP_IO, "%s is there, but its folder could not be flushed: %s; after a crash of the machine "
+                     "it may be gone", path, strerror(why));
 }
 
 /* Closes the file, and leaves it under its name if keep and all went well. */
@@ -184,9 +173,7 @@ static void ddp__file_close(ddp__file *o, int keep)
 {
     int straight = !strcmp(o->tmp, o->path);
 
-    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL &&
-        errno != EROFS)
-        o->why = errno;
+    if (keep && !o->why && (fflush(o->f) || fsync(fileno(o->f))) && errno != EINVAL && errno != EROFS) o->why = errno;
     if (fclose(o->f) && !o->why) o->why = errno;
     if (!straight && keep && !o->why && rename(o->tmp, o->path)) o->why = errno;
     if (!straight && (!keep || o->why)) remove(o->tmp);
@@ -204,11 +191,8 @@ ddp_status ddp__file_end(ddp__file *o, ddp_error *err)
     ddp_status s = DDP_OK;
 
     ddp__file_close(o, 1);
-    if (o->why)
-        s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path,
-                      strerror(o->why));
-    else if (strcmp(o->tmp, o->path))
-        s = ddp__folder_flush(o->path, err);
+    if (o->why) s = ddp__fail(err, DDP_IO, "cannot write %s: %s; nothing was left behind", o->path, strerror(o->why));
+    else if (strcmp(o->tmp, o->path)) s = ddp__folder_flush(o->path, err);
     DDP_FREE(o->path);
     DDP_FREE(o->tmp);
     return s;

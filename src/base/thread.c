@@ -1,5 +1,4 @@
 /* Threads that sleep, wait and share loops. */
-#include "base/thread.h"
 #include "base/core.h"
 #include "base/tools.h"
 
@@ -14,6 +13,7 @@ void ddp__sleep_until(double when)
 
     while ((left = when - ddp_now()) > 0) {
         struct timespec ts;
+        if (left > 3600) left = 3600;
         ts.tv_sec = (time_t)left;
         ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
         nanosleep(&ts, NULL);
@@ -60,8 +60,7 @@ int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg)
     int bad = pthread_attr_init(&attr);
 
     if (bad) return bad;
-    if (!pthread_attr_getstacksize(&attr, &stack) && stack < least)
-        bad = pthread_attr_setstacksize(&attr, least);
+    if (!pthread_attr_getstacksize(&attr, &stack) && stack < least) bad = pthread_attr_setstacksize(&attr, least);
     if (!bad) bad = pthread_create(thread, &attr, fn, arg);
     pthread_attr_destroy(&attr);
     return bad;
@@ -88,6 +87,7 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
     struct timespec ts;
 
     if (when < 0) return pthread_cond_wait(c, m);
+    if (when > 1e9) when = 1e9; /* a clock that began with the machine is not there in 31 years */
 #ifdef __APPLE__
     {
         double left = when - ddp_now();
@@ -117,13 +117,11 @@ struct ddp__pool {
     long            next;        /* first item nobody has taken; atomic */
 };
 
-/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are
- * independent by contract. */
+/* Takes blocks until none is left. Which thread takes a block does not matter: blocks are independent by contract. */
 static void ddp__pool_drain(ddp__pool *p)
 {
     for (;;) {
-        long first = ddp__atomic_add(&p->next, p->grain);
-        long last = first + p->grain;
+        long first = ddp__atomic_add(&p->next, p->grain), last = first + p->grain;
         if (first >= p->items) return;
         p->fn(p->user, first, last < p->items ? last : p->items);
     }
@@ -155,8 +153,7 @@ ddp__pool *ddp__pool_open(int threads)
     int i;
 
     if (!p) return NULL;
-    p->thread =
-        (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
+    p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
     if (!p->thread) {
         DDP_FREE(p);
         return NULL;
@@ -200,8 +197,7 @@ void ddp__pool_run(ddp__pool *p, long items, long grain, ddp__range_fn fn, void 
     if (grain < 1) grain = 1;
     if (!p || p->threads == 1 || items <= grain) {
         long first;
-        for (first = 0; first < items; first += grain)
-            fn(user, first, first + grain < items ? first + grain : items);
+        for (first = 0; first < items; first += grain) fn(user, first, first + grain < items ? first + grain : items);
         return;
     }
     pthread_mutex_lock(&p->lock);

@@ -2,7 +2,7 @@
 #ifndef DDP_BASE_TOOLS_H
 #define DDP_BASE_TOOLS_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 /* ddp_now - seconds on a clock that never goes back; the origin is arbitrary but the same for
  * all processes of one machine. Safe from any thread. */

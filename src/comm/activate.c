@@ -1,24 +1,5 @@
-/* From the queue into the window: which operation begins when, and which way it goes. */
+/* From the queue into the window: which operation begins when. */
 #include "comm/state.h"
-
-const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
-{
-    static const ddp__algorithm *(*const ways[])(void) = {ddp__ring_way, ddp__full_way, ddp__share_way,
-                                                          ddp__direct_way, ddp__plain_way};
-    int i = 0;
-
-    while (!ways[i]()->fits(e, op)) i++; /* the last two fit whatever there is */
-    return ways[i]();
-}
-
-const char *ddp__algorithm_name(char letter)
-{
-    const ddp__algorithm *const ways[] = {ddp__ring_way(), ddp__full_way(), ddp__direct_way(), ddp__plain_way()};
-
-    for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++)
-        if (ways[i]->letter == letter) return ways[i]->name;
-    return "none";
-}
 
 /* All there is to do for the only worker that is left, or of a group of one. */
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
@@ -116,15 +97,14 @@ static int ddp__vacant(const ddp__engine *e)
 /* The first chunk of the next message in a lane from that peer, -1: it is not here. */
 static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
-    const uint32_t seq = (uint32_t)lane << 30 |
-                         (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
+    const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
     int s = e->peers[peer].first_pending;
 
     while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
     return s;
 }
 
-/* Whoever came first becomes the peer of a receive that names none; the message says how much of a
+/* The rank that came first becomes the peer of a receive that names none; the message says how much of a
  * serve it is. 0: nobody has come, or it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
@@ -133,8 +113,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     int slot = -1;
 
     for (int r = 0; r < e->world; r++) {
-        const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1
-                                                                          : ddp__first_chunk(e, r, lane);
+        const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1 : ddp__first_chunk(e, r, lane);
         if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
     }
     if (slot < 0) return 0;
@@ -145,8 +124,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
     if (op->m.verb != DDP_SERVE) return 1;
     if (f->count > op->n)
-        ddp__fault(e, DDP_MISMATCH,
-                   "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a time",
+        ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a time",
                    op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
     op->n = f->count;
     if (op->m.received) op->m.received->verb = f->verb == (int)DDP__ASK ? DDP_PULL : DDP_PUSH;
@@ -164,8 +142,7 @@ static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 }
 
 /* The same of a collective, and its row; *full: those behind it have to wait. */
-static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *groups, int *full,
-                                   int *row)
+static ddp__op **ddp__window_place(ddp__engine *e, const ddp__op *op, uint64_t *groups, int *full, int *row)
 {
     if (ddp__vacant(e) <= 0) *full = 1;
     if (*full || ddp__must_wait(e, op, groups)) return NULL;
@@ -180,8 +157,7 @@ void ddp__activate(ddp__engine *e, double now)
     while (e->dirty && e->fault.code == DDP_OK) {
         uint64_t groups = 0; /* with an operation that waits */
         e->dirty = full = e->waits = 0;
-        while (e->queued_from < e->taken &&
-               e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
+        while (e->queued_from < e->taken && e->ops[e->queued_from % e->cfg.queue].state != DDP__OP_QUEUED)
             e->queued_from++;
         for (long t = e->queued_from; t < e->taken && e->fault.code == DDP_OK; t++) {
             ddp__op *op = &e->ops[t % e->cfg.queue], **place;
@@ -191,8 +167,7 @@ void ddp__activate(ddp__engine *e, double now)
                 later = 1;
                 break;
             }
-            place = op->p2p ? ddp__paired_place(e, op)
-                            : ddp__window_place(e, op, &groups, &full, &row);
+            place = op->p2p ? ddp__paired_place(e, op) : ddp__window_place(e, op, &groups, &full, &row);
             if (!place) continue;
             if (e->membership && !e->membership->may_begin(e, op)) {
                 full |= !op->p2p;

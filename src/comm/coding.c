@@ -8,10 +8,8 @@ static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *e
 {
     char text[160];
 
-    ddp__fault(e, DDP_NUMERIC,
-               "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip gradients "
-               "or choose another wire format",
-               ddp__op_text(e, op, text, sizeof text), err->msg);
+    ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip gradients or "
+               "choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
     return 0;
 }
 
@@ -22,24 +20,12 @@ static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t c
     ddp_error err;
 
     if (op->m.coding == DDP_AS_BFLOAT) {
-        e->memory.round(x, x, count);
+        ddp__bfloat_round(x, count);
         return 1;
     }
     if (e->cfg.coder->encode(room, x, count, &err) || e->cfg.coder->decode(x, room, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
-}
-
-/* The values that a frame carries: contributions, or results. */
-static void ddp__code_gather(const ddp__op *op, const ddp__frame *f, float *out)
-{
-    const ddp__strips *in = f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from;
-    size_t count = ddp__frame_values(f), done = 0, here;
-
-    for (; done < count; done += here) {
-        const void *own = ddp__memory_at(op, in, f->offset + done, count - done, &here);
-        memcpy(out + done, own, here * sizeof *out);
-    }
 }
 
 int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
@@ -48,8 +34,8 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     size_t count = ddp__frame_values(f);
     ddp_error err;
 
-    ddp__code_gather(op, f, e->rounded);
-    if (f->coding == (int)DDP_AS_BFLOAT) e->memory.halve(p->coded, e->rounded, count);
+    ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
+    if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
     else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
@@ -66,7 +52,7 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
     ddp_error err;
 
     if (s->f.coding == (int)DDP_AS_BFLOAT) {
-        e->memory.widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
+        ddp__bfloat_widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
         return 1;
     }
     memcpy(e->recoded, s->data, s->f.length);
@@ -81,20 +67,16 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
 {
     const ddp__members team = ddp__team_of(e, op);
     float *sum = e->rounded;
-    size_t done = 0, here;
 
-    ddp__memory_gather(op, at, count, sum);
+    ddp__memory_gather(op, &op->from, at, count, sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     e->terms[team.place[e->rank]] = sum;
-    e->memory.reduce(sum, e->terms, team.place[e->rank], team.members, count, op->scale, NULL);
+    ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     for (size_t i = 0; op->m.residual && i < count; i++)
         op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
-    for (; op->m.add && done < count; done += here) { /* the owner sends it from there */
-        void *result = ddp__memory_at(op, ddp__result_of(op), at + done, count - done, &here);
-        memcpy(result, sum + done, here * sizeof *sum);
-    }
-    ddp__memory_store(e, op, at, sum, count, divergence);
+    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
+    ddp__memory_store(op, at, sum, count, divergence);
     return 1;
 }

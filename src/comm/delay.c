@@ -46,7 +46,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
     if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
     e->stalled = ddp__link_stalled(&e->link, now);
-    /* what this rank did not read for want of room is no silence, what the stall keeps away is */
+    /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
     next = ddp__link_turns(&e->link, now);
@@ -65,10 +65,9 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
 /* ---- what is under way ---- */
 
-/* When the frame just read from a peer would have been read, had neither side been late. The
- * quickest frame tells what the wire itself takes and how far apart the clocks are; they drift by
- * 50 ppm at most. Without this the emulated downlink would stand still whenever a thread
- * oversleeps. */
+/* When the frame just read from a peer would have been read, had neither side been late. The quickest frame tells
+ * what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without this the
+ * emulated downlink would stop whenever a thread oversleeps. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
@@ -130,11 +129,9 @@ double ddp__last_due(const ddp__engine *e, int peer)
 {
     ddp__link l = e->link;
     double last = -1;
-    int s;
 
-    for (s = e->first_due; s >= 0; s = e->slot[s].next) {
-        double due =
-            ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+    for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
+        double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
     }
     return last;

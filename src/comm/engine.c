@@ -1,222 +1,25 @@
-/* The comm thread: its round, its memory, its beginning and its end. */
+/* An engine's memory, its opening and its closing. */
 #include "comm/state.h"
 
-/* New messages, requests to abort or to stop. */
-static void ddp__look(ddp__engine *e)
+/* All ways in which the values of an operation travel, in the order in which they are asked. */
+static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
-    pthread_mutex_lock(&e->lock);
-    if (e->submitted != e->taken) {
-        e->taken = e->submitted;
-        e->dirty = 1;
-    }
-    e->stopping = e->stop;
-    if (e->wanted) ddp__oplog_serve(e);
-    if (e->error.code != DDP_OK && e->fault.code == DDP_OK) {
-        e->fault = e->error;
-        e->fault_origin = e->rank;
-    }
-    pthread_mutex_unlock(&e->lock);
+    ways[0] = ddp__ring_way();
+    ways[1] = ddp__full_way();
+    ways[2] = ddp__share_way();
+    ways[3] = ddp__direct_way();
+    ways[4] = ddp__plain_way();
 }
 
-void ddp__sleep(ddp__engine *e, double until)
+const char *ddp__algorithm_name(char letter)
 {
-    int ready;
+    const ddp__algorithm *ways[DDP__WAYS];
 
-    for (int r = 0; r < e->world; r++) {
-        const ddp__peer *p = &e->peers[r];
-        e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
-        e->want_recv[r] = r != e->rank && !p->closed && p->in_state != DDP__IN_PAUSED &&
-                          !(e->shaped && e->control_count == e->control_room) && !e->stalled;
-    }
-    pthread_mutex_lock(&e->lock);
-    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted ||
-            (e->error.code != DDP_OK) != (e->fault.code != DDP_OK);
-    e->sleeping = !ready;
-    pthread_mutex_unlock(&e->lock);
-    if (ready) return;
-    e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
-    pthread_mutex_lock(&e->lock);
-    e->sleeping = 0;
-    pthread_mutex_unlock(&e->lock);
+    ddp__ways_fill(ways);
+    for (int i = 0; i < DDP__WAYS; i++)
+        if (ways[i]->letter == letter) return ways[i]->name;
+    return "none";
 }
-
-/* Nobody is at work any more on the memory of what is in flight. */
-static void ddp__let_go(ddp__engine *e)
-{
-    for (int i = 0; i < DDP__WINDOW; i++)
-        if (e->window[i] && e->window[i]->way->finished)
-            e->window[i]->way->finished(e, e->window[i]);
-}
-
-/* After a failure: finishes frames that are half written, so that streams stay readable, tells
- * the peers why, and lets go of all memory. */
-static void ddp__give_up(ddp__engine *e)
-{
-    double until = ddp_now() + 0.5;
-    int busy = 1;
-
-    ddp__log(&e->cfg.log, DDP_LOG_ERROR, "rank %d: %s", e->rank, e->fault.msg);
-    for (int r = 0; r < e->world; r++) {
-        ddp__peer *p = &e->peers[r];
-        p->want_abort = r != e->rank && !p->closed && !p->left && !e->stalled && !e->silent &&
-                        !p->out_of_world;
-        if (p->out_state == DDP__OUT_SERIALISING ||
-            (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
-            p->out_state = DDP__OUT_IDLE;
-        e->want_recv[r] = 0;
-    }
-    while (busy) {
-        double now = ddp_now();
-        busy = 0;
-        for (int r = 0; r < e->world; r++) {
-            ddp__peer *p = &e->peers[r];
-            if (r == e->rank) continue;
-            (void)ddp__continue_frame(e, r, now);
-            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_control(e, r))
-                (void)ddp__continue_frame(e, r, now);
-            e->want_send[r] = p->out_state == DDP__OUT_WRITING;
-            busy |= e->want_send[r];
-        }
-        if (now >= until) break;
-        if (busy) e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
-    }
-    ddp__let_go(e);
-    pthread_mutex_lock(&e->lock);
-    e->quiet = 1;
-    pthread_cond_broadcast(&e->changed);
-    while (!e->stop) pthread_cond_wait(&e->changed, &e->lock);
-    pthread_mutex_unlock(&e->lock);
-}
-
-/* After close: finishes what still moves, says goodbye, and stays until the peers have read
- * everything. 1 when there is nothing left to stay for. */
-static int ddp__may_stop(ddp__engine *e, double now, double *until)
-{
-    int waiting = 0, moving = e->first < e->taken;
-    double patience = 0.5 + 2 * e->farthest;
-
-    if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of ours */
-        moving = 1;
-        patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
-    }
-    if (!e->closing) {
-        if (moving && now < e->last_move + patience) {
-            if (e->last_move + patience < *until) *until = e->last_move + patience;
-            return 0;
-        }
-        e->closing = 1;
-        e->last_move = now;
-        for (int r = 0; r < e->world; r++) {
-            ddp__peer *p = &e->peers[r];
-            if (r != e->rank && !p->closed) p->want_goodbye = 1;
-        }
-        *until = now;
-        return 0;
-    }
-    for (int r = 0; r < e->world; r++) {
-        const ddp__peer *p = &e->peers[r];
-        if (r == e->rank || p->closed || p->send_dead || p->out_of_world) continue;
-        waiting |=
-            !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
-    }
-    if (!waiting || now >= e->last_move + patience + 0.5) return 1;
-    if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
-    return 0;
-}
-
-/* What the wire wants done by this thread before its first and after its last byte. */
-static int ddp__wire_begin(ddp__engine *e)
-{
-    ddp_error err;
-    ddp_status status;
-
-    memset(&err, 0, sizeof err);
-    status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
-    pthread_mutex_lock(&e->lock);
-    if (status != DDP_OK) e->error = err;
-    e->begun_wire = 1;
-    pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
-    return status == DDP_OK;
-}
-
-int ddp__round(ddp__engine *e, double *until)
-{
-    double now, script;
-    int moved;
-
-    ddp__look(e);
-    script = ddp__emulate_script(e, ddp_now());
-    moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
-    now = ddp_now();
-    if (e->membership && e->fault.code == DDP_OK) e->membership->run(e, now);
-    if (e->shaped && ddp__run_due(e, now)) moved = 1;
-    ddp__activate(e, now);
-    if (e->fault.code == DDP_OK && ddp__share_run(e, now)) moved = 1;
-    if (e->fault.code == DDP_OK && ddp__send_all(e, now)) moved = 1;
-    ddp__activate(e, now);
-    if (e->finished) {
-        ddp__publish(e);
-        moved = 1;
-    }
-    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check))
-        e->next_check = ddp__check_liveness(e, now);
-    *until = e->next_check;
-    if (moved || e->fault.code != DDP_OK) return moved;
-    ddp__note_waiting(e, now);
-    if (e->shaped) {
-        double due = ddp__next_due(e);
-        if (due >= 0 && due < *until) *until = due;
-        *until = ddp__credit_by(e, now, *until);
-    }
-    if (script >= 0 && script < *until) *until = script;
-    return 0;
-}
-
-static void *ddp__engine_main(void *arg)
-{
-    ddp__engine *e = (ddp__engine *)arg;
-    double now, until;
-
-    if (!ddp__wire_begin(e)) return NULL;
-    now = e->next_check = ddp_now();
-    if (e->paced)
-        ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
-    for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
-    for (;;) {
-        int moved = ddp__round(e, &until);
-        if (e->fault.code != DDP_OK) {
-            ddp__give_up(e);
-            break;
-        }
-        if (e->stopping && ddp__may_stop(e, ddp_now(), &until)) break;
-        if (!moved && !ddp__park(e)) ddp__sleep(e, until);
-    }
-    ddp__let_go(e);
-    if (e->wire->end) e->wire->end(e->wire, e->fault.code != DDP_OK ? &e->fault : NULL);
-    return NULL;
-}
-
-int ddp__needed(const ddp__engine *e)
-{
-    return e->submitted != e->first || e->stop || e->error.code != DDP_OK;
-}
-
-int ddp__park(ddp__engine *e)
-{
-    int parked = 0;
-
-    pthread_mutex_lock(&e->lock);
-    while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
-        parked = e->parked = 1;
-        (void)ddp__cond_wait_until(&e->park, &e->lock, e->driven ? -1 : e->park_until);
-    }
-    e->parked = 0;
-    pthread_mutex_unlock(&e->lock);
-    return parked;
-}
-
-/* ---- opening and closing ---- */
 
 /* A place in the one block that holds everything. */
 static void *ddp__carve(unsigned char *block, size_t *used, size_t count, size_t size)
@@ -236,11 +39,9 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->ops = (ddp__op *)ddp__carve(block, &used, queue, sizeof *e->ops);
     e->strips = (ddp__strip *)ddp__carve(block, &used, (size_t)e->strip_room, sizeof *e->strips);
     e->peers = (ddp__peer *)ddp__carve(block, &used, world, sizeof *e->peers);
-    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * world,
-                                         sizeof *e->rows);
+    e->rows = (ddp__exchange *)ddp__carve(block, &used, (size_t)(DDP__WINDOW + 2 * e->lanes) * world, sizeof *e->rows);
     e->slot = (ddp__slot *)ddp__carve(block, &used, slots, sizeof *e->slot);
-    e->control =
-        (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
+    e->control = (ddp__control *)ddp__carve(block, &used, (size_t)e->control_room, sizeof *e->control);
     e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
@@ -253,13 +54,11 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
         e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     }
-    e->member = (int *)ddp__carve(block, &used, world, sizeof *e->member);
-    e->place = (int *)ddp__carve(block, &used, world, sizeof *e->place);
+    e->member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->member);
+    e->place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof *e->place);
     e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
     e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
     e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
-    e->group_member = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
-    e->group_place = (int *)ddp__carve(block, &used, world * DDP__GROUPS, sizeof(int));
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
         if (r == e->rank) continue;
@@ -304,8 +103,7 @@ static void ddp__dimension(ddp__engine *e)
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
         double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) /
-                            (double)bytes +
-                        5;
+                            (double)bytes + 5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
@@ -314,31 +112,26 @@ static void ddp__dimension(ddp__engine *e)
     e->ring_bytes = ddp__ring_bytes(e);
     e->full_bytes = ddp__full_bytes(e);
     e->share_bytes = ddp__share_bytes(e);
-    e->delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
+    e->stats.delay_bytes = (size_t)(e->extra - 1) * bytes * (size_t)(e->world - 1);
     e->strip_room = DDP__STRIPS_MIN;
 }
 
 static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *err)
 {
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
-        return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank,
-                         cfg->world);
+        return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
     if (!cfg->wire)
         return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
-        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range",
-                         cfg->rate, cfg->delay_s);
+        return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
-            return ddp__fail(err, DDP_UNSUPPORTED,
-                             "this transport cannot drop a connection, as the script wants at t=%g: "
-                             "choose tcp or threads",
-                             cfg->links->act[i].at);
+            return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
+                             "t=%g: choose tcp or threads", cfg->links->act[i].at);
     if (cfg->coding == DDP_AS_INT8 && !cfg->coder)
         return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
     if (cfg->check_writes && cfg->max_count == 0)
-        return ddp__fail(err, DDP_ARG,
-                         "check_writes needs max_count, the floats of the largest message");
+        return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
 }
 
@@ -346,8 +139,7 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
 static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
 {
     if (pthread_create(&e->thread, NULL, ddp__engine_main, e) != 0)
-        return ddp__fail(err, DDP_MEMORY,
-                         "cannot start the comm thread: the system has no threads left");
+        return ddp__fail(err, DDP_MEMORY, "cannot start the comm thread: the system has no threads left");
     pthread_mutex_lock(&e->lock);
     while (!e->begun_wire) pthread_cond_wait(&e->changed, &e->lock);
     pthread_mutex_unlock(&e->lock);
@@ -357,12 +149,27 @@ static ddp_status ddp__engine_thread(ddp__engine *e, ddp_error *err)
     return e->error.code;
 }
 
-static int ddp__engine_conditions(ddp__engine *e)
+static int ddp__engine_locks(ddp__engine *e)
 {
-    if (ddp__cond_init(&e->changed)) return 0;
-    if (ddp__cond_init(&e->park) == 0) return 1;
-    pthread_cond_destroy(&e->changed);
+    if (pthread_mutex_init(&e->lock, NULL)) return 0;
+    if (ddp__cond_init(&e->changed) == 0) {
+        if (ddp__cond_init(&e->park) == 0) return 1;
+        pthread_cond_destroy(&e->changed);
+    }
+    pthread_mutex_destroy(&e->lock);
     return 0;
+}
+
+static void ddp__engine_free(ddp__engine *e)
+{
+    ddp_allocator allocator = e->cfg.allocator;
+
+    ddp__guard_close(e);
+    if (e->membership) e->membership->close(e);
+    pthread_cond_destroy(&e->park);
+    pthread_cond_destroy(&e->changed);
+    pthread_mutex_destroy(&e->lock);
+    ddp__release(&allocator, e, e->block_bytes);
 }
 
 ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err)
@@ -382,21 +189,24 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     ddp__emulate_plan(&plan);
     if (plan.cfg.queue < 1) plan.cfg.queue = 64;
     if (!(plan.cfg.note_s > 0)) plan.cfg.note_s = 5;
-    plan.memory = ddp__host_memory();
     plan.checks = !cfg->no_checksum && !cfg->wire->intact && ddp__crc32c_is_fast();
+    ddp__ways_fill(plan.ways);
     plan.first_due = plan.last_due = -1;
     ddp__dimension(&plan);
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
     if (!block)
-        return ddp__fail(err, DDP_MEMORY, "the network engine needs %lu bytes and got none",
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the network engine needs %lu bytes",
                          (unsigned long)plan.block_bytes);
     (void)ddp__engine_layout(&plan, block);
     e = (ddp__engine *)(void *)block;
     *e = plan;
+    if (!ddp__engine_locks(e)) {
+        ddp__release(&cfg->allocator, block, plan.block_bytes);
+        return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
+    }
     ddp__emulate_start(e);
     e->stats.staging_bytes = e->block_bytes;
-    e->stats.delay_bytes = e->delay_bytes;
     for (int r = 0; r < e->world; r++) {
         e->peers[r].in_slot = e->peers[r].first_pending = e->peers[r].last_pending = -1;
         if (r == e->rank) e->peers[r].free_slot = -1;
@@ -406,49 +216,24 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     e->epoch.workers = e->world;
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
-    if (e->membership) status = e->membership->open(e, err);
-    if (status != DDP_OK) {
-        ddp__release(&cfg->allocator, block, plan.block_bytes);
-        return status;
-    }
-    if (pthread_mutex_init(&e->lock, NULL) == 0) {
-        if (ddp__engine_conditions(e)) {
-            if (cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
-            if (status == DDP_OK) status = ddp__engine_thread(e, err);
-            if (status == DDP_OK) {
-                *out = e;
-                return DDP_OK;
-            }
-            ddp__guard_close(e);
-            pthread_cond_destroy(&e->park);
-            pthread_cond_destroy(&e->changed);
-        }
-        pthread_mutex_destroy(&e->lock);
-    }
-    if (e->membership) e->membership->close(e);
-    ddp__release(&cfg->allocator, block, plan.block_bytes);
-    if (status != DDP_OK) return status;
-    return ddp__fail(err, DDP_MEMORY, "cannot make the engine's lock: the system has none left");
+    if (e->membership && (status = e->membership->open(e, err)) != DDP_OK) e->membership = NULL; /* it holds nothing */
+    if (status == DDP_OK && cfg->check_writes) status = ddp__engine_guard(e, cfg->max_count, err);
+    if (status == DDP_OK) status = ddp__engine_thread(e, err);
+    if (status == DDP_OK) *out = e;
+    else ddp__engine_free(e);
+    return status;
 }
 
 int ddp__engine_width(const ddp__engine *e) { return e->width; }
 
 void ddp__engine_close(ddp__engine *e)
 {
-    ddp_allocator allocator;
-
     if (!e) return;
-    allocator = e->cfg.allocator;
     pthread_mutex_lock(&e->lock);
     e->stop = 1;
     ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
     pthread_join(e->thread, NULL);
     e->wire->table->close(e->wire);
-    ddp__guard_close(e);
-    if (e->membership) e->membership->close(e);
-    pthread_cond_destroy(&e->park);
-    pthread_cond_destroy(&e->changed);
-    pthread_mutex_destroy(&e->lock);
-    ddp__release(&allocator, e, e->block_bytes);
+    ddp__engine_free(e);
 }

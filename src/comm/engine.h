@@ -1,4 +1,4 @@
-/* The comm worker: one thread per context that owns the wire and runs the send queue. Everything that
+/* The comm thread: one thread per context that owns the wire and runs the send queue. Everything that
  * travels is one kind of message here; strategies never see a socket. */
 #ifndef DDP_COMM_ENGINE_H
 #define DDP_COMM_ENGINE_H
@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "base/core.h"
 #include "comm/message.h"
-#include "comm/reduce.h"
 #include "emulate/links.h"
 #include "wire/wire.h"
 
@@ -32,6 +31,13 @@ typedef struct ddp__op_span {
     char    algorithm;   /* ddp__algorithm.letter */
 } ddp__op_span;
 
+/* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the
+ * same bits when it is encoded again. Both fail with a sentence about x[index], or about the payload. */
+typedef struct ddp__coder {
+    ddp_status (*encode)(unsigned char *out, const float *x, size_t count, ddp_error *err);
+    ddp_status (*decode)(float *out, const unsigned char *payload, size_t count, ddp_error *err);
+} ddp__coder;
+
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */
     int           rank, world;      /* at least 2 */
@@ -42,9 +48,9 @@ typedef struct ddp__engine_config {
     size_t ring_bytes; /* all-reduces from this size on go round the ring; 0 = by the link,
                           SIZE_MAX = none. Same on all ranks; a world of 2 has no ring */
     size_t full_bytes; /* all-reduces up to this size are full exchanges, unless rings; 0 = by the
-                          link, 1 = none. Same on all ranks; never in elastic worlds */
+                          link, 1 = none. Same on all ranks; never with a membership */
     size_t share_bytes; /* all-reduces from this size on, of ranks that are threads of one process,
-                           unshaped and not elastic, are summed where the values are (share.c);
+                           unshaped and without a membership, are summed where the values are (share.c);
                            0 = 256 KiB, SIZE_MAX = none. Same on all ranks */
     double        peer_timeout_s;   /* no byte from a peer for so long = lost; 0 = never */
     double        op_timeout_s; /* an operation fails so long after the first rank began it; 0 = never */
@@ -58,7 +64,7 @@ typedef struct ddp__engine_config {
     const ddp__coder *coder;        /* of int8 blocks; borrowed */
     int           no_checksum;      /* 1: payloads go without a CRC-32C; each rank for what it sends */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
-    const struct ddp__membership *membership; /* NULL: a lost peer is an error; member/elastic.h */
+    const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int           min_world;        /* membership: as in ddp_config */
     size_t        elastic_bytes;    /* membership: for inputs and results in flight: more operations queue,
                                        a longer message is an error; 0 = grows with the longest */
@@ -71,10 +77,8 @@ typedef struct ddp__engine_config {
 } ddp__engine_config;
 
 /* Allocates everything it will ever use and starts the comm thread. */
-DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out,
-                                    ddp_error *err);
-/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the
- * wire. */
+DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, ddp_error *err);
+/* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
 
 /* From now on checksums the memory of messages of up to max_count floats while they are in flight:
@@ -85,8 +89,7 @@ DDP_LIB ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error
 /* Queues a message; *ticket identifies it to ddp__engine_wait. Never blocks unless the queue is
  * full. After a failure returns the engine's first error, once nobody touches the memory of any
  * message any more. Copies the message and its lists. */
-DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket,
-                                      ddp_error *err);
+DDP_LIB ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err);
 /* Blocks until that message is done or the engine failed; *err gets the engine's first error. */
 DDP_LIB ddp_status ddp__engine_wait(ddp__engine *e, long ticket, ddp_error *err);
 DDP_LIB int        ddp__engine_done(ddp__engine *e, long ticket);
@@ -99,13 +102,11 @@ DDP_LIB void ddp__engine_nudge(ddp__engine *e);
 /* Submits a message and waits for it. Of calls that follow each other closely, on an idle engine
  * without emulated links or membership, the second and later are moved by the calling thread. */
 DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all
- * groups in the same order, those included that they are not in; the n-th collective of a group
- * meets the n-th of its other members, whatever the world and other groups do meanwhile. Not in an
- * elastic world (DDP_UNSUPPORTED). At most 63. */
-DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group,
-                                     ddp_error *err);
-/* Its ranks; 1 where it is none. */
+/* Makes a group of n distinct ranks in rising order; *group numbers it, from 1. All ranks make all groups in the
+ * same order, those included that they are not in; the n-th collective of a group meets the n-th of its other
+ * members, whatever the world and other groups do meanwhile. Not with a membership (DDP_UNSUPPORTED). At most 63. */
+DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
+/* Its ranks; 1 where there is no such group. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
@@ -114,8 +115,7 @@ DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
 /* Sets the order in which rings go round (a permutation of all ranks; NULL = by number) and from how
  * many bytes on (0 = as opened, SIZE_MAX = never). Nothing may be in flight (DDP_USAGE); the same on
  * all ranks, before any of them submits again. */
-DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes, ddp_error *err);
 /* How many collectives are in flight at a time: the oldest not yet complete. */
 DDP_LIB int        ddp__engine_width(const ddp__engine *e);
 /* Fails everything in flight here and, through control frames, on all peers. Any thread. */
@@ -196,14 +196,13 @@ DDP_LIB void       ddp__oplog_free(ddp__oplog *log);
 
 /* ---- who is live ----
  *
- * With a membership a lost peer begins a new epoch instead of an error: the majority that is left
- * finishes what was in flight, all with the same bits. Ranks are stable ids 0..world-1 (world at
- * most 64); an epoch is a ballot and the set of ids that are live in it. Collectives run over the
- * live ids; blocks of others in an all-gather become 0, a lost root's broadcast is that of the
- * lowest live id. */
+ * With a membership a lost peer begins a new epoch instead of an error: the majority that is left finishes what was
+ * in flight, all with the same bits. Ranks are stable ids 0..world-1 (world at most 64); an epoch is a ballot and
+ * the set of ids that are live in it. Collectives run over the live ids; blocks of others in an all-gather become 0,
+ * a lost root's broadcast is that of the lowest live id. */
 typedef struct ddp__epoch_info {
     uint32_t ballot;     /* rises with every epoch, 0 at first; not by 1 */
-    uint64_t live;       /* bit r: worker r is in it; all ones of world where not elastic */
+    uint64_t live;       /* bit r: worker r is in it; all ones of world without a membership */
     int      workers;    /* how many */
     long     changes;    /* epochs that this engine has begun */
     double   recovery_s; /* from the first sign of the loss to the last change's new epoch */

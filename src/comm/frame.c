@@ -107,7 +107,7 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 size_t ddp__frame_values(const ddp__frame *f)
 {
     const size_t block = sizeof(float) + DDP__CODING_BLOCK;
-    size_t size = f->coding == (int)DDP_AS_BFLOAT   ? sizeof(uint16_t)
+    size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t)
                   : f->coding == (int)DDP__AS_BYTES ? 1
                                                     : sizeof(float),
            blocks;
@@ -124,8 +124,7 @@ uint32_t ddp__frame_payload(int coding, size_t count)
 
     if (coding == (int)DDP__AS_BYTES) return (uint32_t)count;
     if (coding == (int)DDP_AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
-    return (uint32_t)(count *
-                      (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
+    return (uint32_t)(count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
 }
 
 /* Number i of the eight words of a head, before its checksum. */

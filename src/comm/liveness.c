@@ -1,17 +1,108 @@
-/* Peers that are lost or silent, and operations that do not move. */
+/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, and lines about long
+ * waits. */
 #include "comm/state.h"
 
-/* The oldest operation in flight, or the oldest that needs that peer; NULL when idle. */
-static const ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
+/* Not every rank sends something to every other in an operation: where a peer owes nothing, only
+ * its heartbeats tell. */
+int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
-    const ddp__op *oldest = NULL;
+    const ddp__peer *p = &e->peers[peer];
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
 
-    for (int i = 0; i < DDP__ROWS; i++) {
-        const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                                            : e->peers[peer].paired[i - DDP__WINDOW];
-        if (op && (!oldest || op->ticket < oldest->ticket)) oldest = op;
+    if (peer == e->rank || ddp__team_of(e, op).place[peer] < 0 || x->seen) return 0;
+    if (op->p2p && peer != op->m.peer) return 0;
+    /* heartbeats tell of the world's operations, and of nothing urgent */
+    if (op->m.group || (op->p2p && ddp__paired_lane(op))) return x->expected;
+    if (p->heard_at > 0 && (int32_t)(begun - op->seq) > 0) return 0;
+    return p->heard_at >= op->active_at || x->expected;
+}
+
+static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *buf, size_t room)
+{
+    size_t used = 0;
+    int listed = 0, more = 0;
+
+    buf[0] = '\0';
+    for (int r = 0; r < e->world; r++) more += ddp__is_missing(e, op, r);
+    if (more > 0) used = (size_t)snprintf(buf, room, more > 1 ? "ranks " : "rank ");
+    for (int r = 0; r < e->world && used + 32 < room; r++) {
+        if (!ddp__is_missing(e, op, r)) continue;
+        used += (size_t)snprintf(buf + used, room - used, listed++ ? ", %d" : "%d", r);
+        more--;
+    }
+    if (more > 0) snprintf(buf + used, room - used, " and %d more", more);
+    return buf;
+}
+
+/* The oldest operation in flight; of one peer: that needs it; NULL when idle. */
+static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
+{
+    ddp__op *oldest = NULL;
+
+    for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
+        const int of = (i - DDP__WINDOW) / DDP__PAIRED;
+        ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[of].paired[(i - DDP__WINDOW) % DDP__PAIRED];
+        if (op && (i < DDP__WINDOW || peer < 0 || peer == of) && (!oldest || op->ticket < oldest->ticket)) oldest = op;
     }
     return oldest;
+}
+
+static double ddp__beat(const ddp__engine *e)
+{
+    double beat = 5; /* seconds: often enough to tell before a limit passes who is where */
+
+    if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
+    if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
+    return beat / 5;
+}
+
+static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf, size_t room)
+{
+    double longest = 2.5 * ddp__beat(e);
+
+    buf[0] = '\0';
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        if (r == e->rank || ddp__team_of(e, op).place[r] < 0 || (op->p2p && r != op->m.peer)) continue;
+        if (now - p->last_got <= longest) continue;
+        longest = now - p->last_got;
+        snprintf(buf, room, "; rank %d has been silent for %.1f s", r, longest);
+    }
+    return buf;
+}
+
+static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double waited)
+{
+    char text[128], who[96], where[64];
+
+    ddp__op_text(e, op, text, sizeof text);
+    ddp__missing_text(e, op, who, sizeof who);
+    where[0] = '\0';
+    for (int r = 0; r < e->world && !op->p2p && !where[0]; r++)
+        if (ddp__is_missing(e, op, r) && e->peers[r].heard_at > 0)
+            snprintf(where, sizeof where, " (rank %d has begun %lu operations)", r, (unsigned long)e->peers[r].begun);
+    if (who[0])
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu, not submitted by %s%s",
+                 e->rank, waited, text, (unsigned long)op->seq, who, where);
+    else
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d has waited %.0f s in %s, operation %lu: all ranks have submitted "
+                 "it, %lu values are still to send or receive%s", e->rank, waited, text, (unsigned long)op->seq,
+                 (unsigned long)op->left, ddp__silent_text(e, op, now, where, sizeof where));
+}
+
+static void ddp__note_wait(ddp__engine *e, double now, double *again)
+{
+    ddp__op *op = ddp__oldest_op(e, -1);
+    double since;
+
+    if (!op) return;
+    since = ddp__still_since(op);
+    if (now - since >= op->note_s) {
+        op->note_s *= 2;
+        ddp__note(e, op, now, now - since);
+    }
+    if (since + op->note_s < *again) *again = since + op->note_s;
 }
 
 const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room)
@@ -55,17 +146,14 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
     }
     ddp__missing_text(e, op, who, sizeof who);
     if (who[0])
-        ddp__fault(e, DDP_TIMEOUT,
-                   "%s timed out: %s did not submit it within %.1f s of the first rank; look "
-                   "there first, or raise DREAMDDP_OP_TIMEOUT (now %g s)",
-                   ddp__op_text(e, op, text, sizeof text), who, passed, limit);
+        ddp__fault(e, DDP_TIMEOUT, "%s timed out: %s did not submit it within %.1f s of the first rank; look there "
+                   "first, or raise DREAMDDP_OP_TIMEOUT (now %g s)", ddp__op_text(e, op, text, sizeof text), who,
+                   passed, limit);
     else
-        ddp__fault(e, DDP_TIMEOUT,
-                   "%s timed out after %.1f s with %lu values still to send or receive, the last "
-                   "of them moved %.1f s ago%s: a rank is stopped or the network stalls; raise "
-                   "DREAMDDP_OP_TIMEOUT (now %g s) if it is merely slow",
-                   ddp__op_text(e, op, text, sizeof text), passed, (unsigned long)op->left,
-                   now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who),
+        ddp__fault(e, DDP_TIMEOUT, "%s timed out after %.1f s with %lu values still to send or receive, the last of "
+                   "them moved %.1f s ago%s: a rank is stopped or the network stalls; raise DREAMDDP_OP_TIMEOUT (now "
+                   "%g s) if it is merely slow", ddp__op_text(e, op, text, sizeof text), passed,
+                   (unsigned long)op->left, now - ddp__still_since(op), ddp__silent_text(e, op, now, who, sizeof who),
                    limit);
 }
 
@@ -79,11 +167,9 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
-        ddp__fault(e, DDP_TIMEOUT,
-                   "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not "
-                   "submitted: all ranks must submit the same operations; raise "
-                   "DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely slow",
-                   peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
+        ddp__fault(e, DDP_TIMEOUT, "rank %d has waited %.1f s in %s of %s, which this rank (%d) has not submitted: all "
+                   "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely "
+                   "slow", peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
     else if (e->slot[s].arrived + limit < *again)
         *again = e->slot[s].arrived + limit;
@@ -96,8 +182,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
     if (e->look_by > 0 && late > beat + 1) {
         /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
          * read before anybody is judged. */
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process stood still for %.1f s", e->rank,
-                 late);
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
         return e->look_by = now + beat / 5;
     }
 
@@ -110,8 +195,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
                 p->last_beat = now;
             }
             if (p->last_beat + beat < again) again = p->last_beat + beat;
-            if (e->cfg.peer_timeout_s > 0 && !e->newcomer &&
-                (p->in_state != DDP__IN_PAUSED || e->stalled)) {
+            if (e->cfg.peer_timeout_s > 0 && !e->newcomer && (p->in_state != DDP__IN_PAUSED || e->stalled)) {
                 double limit = e->cfg.peer_timeout_s;
                 if (now - p->last_got >= limit) {
                     char why[64];

@@ -1,10 +1,107 @@
-/* What a message points at: its values in pieces, and the detection of foreign writes to them: every
- * chunk is hashed when the message is submitted and compared before it leaves, before it is summed
- * and before a result overwrites it. */
+/* The memory of messages: arithmetic on it, the pieces that it lies in, and the detection of foreign writes to it:
+ * every chunk is hashed when the message is submitted and compared before it leaves, before it is summed and before a
+ * result overwrites it. */
 #include "comm/state.h"
 
-void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
-                     size_t *here)
+/* ---- arithmetic ---- */
+
+/* Sums live in a block that stays in the first-level cache, so that every term is read from
+ * memory once; its fixed length lets compilers vectorise at -O2. */
+enum { DDP__SUM_BLOCK = 1024 };
+
+static void ddp__add_block(float *DDP_RESTRICT sum, const float *DDP_RESTRICT x)
+{
+    for (int i = 0; i < DDP__SUM_BLOCK; i++) sum[i] += x[i];
+}
+
+static void ddp__scale_block(float *x, float scale)
+{
+    for (int i = 0; i < DDP__SUM_BLOCK; i++) x[i] *= scale;
+}
+
+void ddp__floats_add(float *sum, const float *x, size_t n)
+{
+    size_t at = 0;
+
+    for (; at + DDP__SUM_BLOCK <= n; at += DDP__SUM_BLOCK) ddp__add_block(sum + at, x + at);
+    for (; at < n; at++) sum[at] += x[at];
+}
+
+static double ddp__distance(const float *DDP_RESTRICT a, const float *DDP_RESTRICT b, size_t count)
+{
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    size_t i = 0;
+    for (; i + 4 <= count; i += 4) {
+        double d0 = (double)a[i] - (double)b[i], d1 = (double)a[i + 1] - (double)b[i + 1];
+        double d2 = (double)a[i + 2] - (double)b[i + 2], d3 = (double)a[i + 3] - (double)b[i + 3];
+        s0 += d0 * d0;
+        s1 += d1 * d1;
+        s2 += d2 * d2;
+        s3 += d3 * d3;
+    }
+    for (; i < count; i++) s0 += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+    return (s0 + s1) + (s2 + s3);
+}
+
+void ddp__floats_store(float *own, const float *from, size_t n, double *divergence)
+{
+    if (divergence) *divergence += ddp__distance(from, own, n);
+    memcpy(own, from, n * sizeof *own);
+}
+
+void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale, double *divergence)
+{
+    float sum[DDP__SUM_BLOCK];
+
+    for (size_t at = 0; at < n; at += DDP__SUM_BLOCK) {
+        const size_t here = n - at < DDP__SUM_BLOCK ? n - at : (size_t)DDP__SUM_BLOCK;
+        memcpy(sum, terms[0] + at, here * sizeof *sum);
+        for (int i = 1; i < count; i++) ddp__floats_add(sum, terms[i] + at, here);
+        if (here == DDP__SUM_BLOCK) ddp__scale_block(sum, scale);
+        for (size_t i = 0; here < DDP__SUM_BLOCK && i < here; i++) sum[i] *= scale;
+        ddp__floats_store(own + at, sum, here, divergence);
+    }
+}
+
+static uint32_t ddp__bfloat_bits(float x)
+{
+    uint32_t bits, nan;
+
+    memcpy(&bits, &x, sizeof bits);
+    nan = (bits & 0x7fffffffu) > 0x7f800000u; /* rounding up could carry a NaN into infinity */
+    return nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+
+void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) out[i] = (uint16_t)ddp__bfloat_bits(x[i]);
+}
+
+void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n)
+{
+    /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
+    const unsigned char *from = (const unsigned char *)x;
+
+    for (size_t i = 0; i < n; i++) {
+        uint16_t half;
+        uint32_t bits;
+        memcpy(&half, from + 2 * i, sizeof half);
+        bits = (uint32_t)half << 16;
+        memcpy((unsigned char *)out + 4 * i, &bits, sizeof bits);
+    }
+}
+
+void ddp__bfloat_round(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits = ddp__bfloat_bits(x[i]) << 16;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+
+/* ---- pieces ---- */
+
+void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here)
 {
     int low = 0, high = in->count - 1;
     const ddp__strip *s;
@@ -22,51 +119,54 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 
 const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->from : &op->to; }
 
-void ddp__memory_gather(const ddp__op *op, size_t at, size_t count, void *out)
-{
-    size_t done = 0, here;
-
-    for (; done < count; done += here) {
-        const void *own = ddp__memory_at(op, &op->from, at + done, count - done, &here);
-        memcpy((unsigned char *)out + done * op->unit, own, here * op->unit);
-    }
-}
-
-/* Two lists may part a range in unlike ways: how far both run on. */
-static size_t ddp__both_at(const ddp__op *op, size_t at, size_t count, float **result, float **to)
+void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out)
 {
     size_t here;
 
-    *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
-    *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
-    return here;
+    for (unsigned char *to = (unsigned char *)out; count > 0; at += here, count -= here, to += here * op->unit) {
+        const void *own = ddp__memory_at(op, in, at, count, &here);
+        memcpy(to, own, here * op->unit);
+    }
 }
 
-void ddp__memory_store(ddp__engine *e, ddp__op *op, size_t at, const void *data, size_t count,
-                       double *divergence)
+void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data)
 {
     const unsigned char *from = (const unsigned char *)data;
     size_t here;
 
     for (; count > 0; at += here, count -= here, from += here * op->unit) {
-        void *to = ddp__memory_at(op, &op->to, at, count, &here);
-        if (op->m.add) e->memory.add((float *)to, (const float *)(const void *)from, here);
-        else if (op->unit == 1) memcpy(to, from, here);
-        else e->memory.store((float *)to, (const float *)(const void *)from, here, divergence);
+        void *own = ddp__memory_at(op, in, at, count, &here);
+        memcpy(own, from, here * op->unit);
     }
 }
 
-void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
-                     double *divergence)
+void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence)
+{
+    const float *from = (const float *)data;
+    size_t here;
+
+    if (op->unit == 1) {
+        ddp__memory_scatter(op, &op->to, at, count, data);
+        return;
+    }
+    for (; count > 0; at += here, count -= here, from += here) {
+        float *to = (float *)ddp__memory_at(op, &op->to, at, count, &here);
+        if (op->m.add) ddp__floats_add(to, from, here);
+        else ddp__floats_store(to, from, here, divergence);
+    }
+}
+
+void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
     size_t here;
 
     for (; count > 0; at += here, count -= here) {
-        float *result, *to;
-        here = ddp__both_at(op, at, count, &result, &to);
+        /* three lists may part a range in unlike ways: how far all run on */
+        float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
+        float *to = (float *)ddp__memory_at(op, &op->to, at, here, &here);
         e->terms[place] = (const float *)ddp__memory_at(op, &op->from, at, here, &here);
-        e->memory.reduce(result, e->terms, place, terms, here, op->scale, divergence);
-        if (op->m.add) e->memory.add(to, result, here);
+        ddp__floats_sum(result, e->terms, terms, here, op->scale, divergence);
+        if (op->m.add) ddp__floats_add(to, result, here);
         for (int i = 0; i < terms; i++) e->terms[i] += here;
     }
 }
@@ -81,12 +181,10 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
 
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none",
-                         (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
-        status = ddp__fail(err, DDP_USAGE,
-                           "the check of writes cannot begin while %ld messages are in flight",
+        status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
                            e->submitted - e->first);
         ddp__release(&e->cfg.allocator, sums, bytes);
     } else {
@@ -117,38 +215,42 @@ static int ddp__guards(const ddp__engine *e, const ddp__op *op)
     return op->m.verb == DDP_ALL_REDUCE || (op->p2p && op->m.verb < DDP_RECEIVE);
 }
 
-static uint64_t ddp__hash_range(ddp__engine *e, const ddp__op *op, size_t offset, size_t count)
+/* A 64-bit hash that any change of a float changes; chained through h. */
+static uint64_t ddp__floats_hash(uint64_t h, const float *data, size_t n)
 {
-    uint64_t h = offset;
-
-    while (count > 0) {
-        size_t here;
-        const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
-        h = e->memory.checksum(h, (const float *)data, here);
-        offset += here;
-        count -= here;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, data + i, sizeof bits);
+        h = (h ^ bits) * UINT64_C(0x9e3779b97f4a7c15);
+        h ^= h >> 29;
     }
     return h;
 }
 
-/* Chunks are numbered through the segments, each segment beginning a new one. */
+static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
+{
+    uint64_t h = offset;
+    size_t here;
+
+    for (; count > 0; offset += here, count -= here) {
+        const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
+        h = ddp__floats_hash(h, (const float *)data, here);
+    }
+    return h;
+}
+
+/* Chunks begin again with each segment of an all-reduce: no two of them have the same number. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    size_t from, to, per;
-    int of;
+    const int sums = op->m.verb == DDP_ALL_REDUCE;
 
-    if (op->m.verb != DDP_ALL_REDUCE || op->way->whole) return offset / e->chunk;
-    per = (op->n / (size_t)team.members + 1 + e->chunk - 1) / e->chunk;
-    of = ddp__segment_of(e, op, offset);
-    ddp__segment(e, op, of, &from, &to);
-    return (size_t)team.place[of] * per + (offset - from) / e->chunk;
+    return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
 /* Hashes are of what was sent or summed: a result elsewhere changes nothing of that. */
 void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
-    if (op->sums) op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(e, op, offset, count);
+    if (op->sums) op->sums[ddp__hash_index(e, op, offset)] = ddp__hash_range(op, offset, count);
 }
 
 void ddp__guard_all(ddp__engine *e, ddp__op *op)
@@ -168,8 +270,7 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
 
 int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count)
 {
-    return !op->sums ||
-           op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(e, op, offset, count);
+    return !op->sums || op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(op, offset, count);
 }
 
 void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
@@ -177,10 +278,9 @@ void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
     char layer[64];
 
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE,
-               "%s was written while it was being %s (step %ld): do not touch parameters "
-               "between ddp_backward_end and ddp_forward_begin / ddp_step_end",
-               layer, op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
+               "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
+               op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
 }
 
 int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)

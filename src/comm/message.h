@@ -1,9 +1,9 @@
 /* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
- * post messages (run/strategy.h); the comm worker moves them and never looks at what they mean. */
+ * post messages (run/strategy.h); the comm thread moves them and never looks at what they mean. */
 #ifndef DDP_COMM_MESSAGE_H
 #define DDP_COMM_MESSAGE_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 typedef enum ddp_verb {
     DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */
@@ -16,12 +16,12 @@ typedef enum ddp_verb {
                            DDP_SERVE there */
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
-    DDP_RECEIVE,        /* from peer, or from whoever comes first (DDP_ANY) */
-    DDP_SERVE,          /* the next push or request of whoever comes first */
+    DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
+    DDP_SERVE,          /* the next push or request of whichever rank comes first */
     DDP_PULL            /* asks peer, and receives its DDP_ANSWER */
 } ddp_verb;
 
-enum { DDP_ANY = -1 }; /* as peer of a receive: whoever comes first */
+enum { DDP_ANY = -1 }; /* as peer of a receive: whichever rank comes first */
 
 /* Contiguous values; a message is a list of them (a bucket of several layers is no copy). */
 typedef struct ddp_piece {
@@ -57,8 +57,7 @@ typedef struct ddp_message {
     const ddp_piece *to;        /* where what comes is written: as many values as from has; NULL: in */
     int              to_count;  /* place. A member's own values of a broadcast or all-gather are not
                                    copied from one to the other */
-    int              add;       /* 1: what comes is added to `to`, which is another memory; from is
-                                   scratch then */
+    int              add;       /* 1: what comes is added to `to`, which is another memory; from is scratch then */
     int              bytes;     /* 1: values are bytes; no sums */
     float            scale;     /* sums: multiplied into the sum once; 0 = 1 */
     int              mean;      /* sums: scale = 1 / members of the group, or live workers */
@@ -71,9 +70,8 @@ typedef struct ddp_message {
     int              link;      /* 0 or 1 (ddp_links) */
     long             after;     /* collectives: 1 + the ticket of a message that has to be done before
                                    this one begins (its memory is not looked at before); 0 = none */
-    ddp_coding       coding;    /* all-reduce: contributions and results travel so, sums are in float in
-                                   rank order, never round a ring; as the context was opened for, or
-                                   DDP_AS_FLOAT */
+    ddp_coding       coding;    /* all-reduce: contributions and results travel so, sums are in float in rank order,
+                                   never round a ring; as the context was opened for, or DDP_AS_FLOAT */
     float           *residual;  /* NULL, or one float per value, borrowed: what coding the result cut
                                    off this rank's segment, divided by the scale, is added to it */
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over

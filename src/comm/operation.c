@@ -1,10 +1,171 @@
-/* The progress of an operation, from its first byte to its completion. */
+/* What an operation is: who takes part, who owns which of its values, and the words for it; what of it has moved; and
+ * what ends an engine before its time. */
 #include "comm/state.h"
+
+const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
+{
+    const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
+
+    if (name && name[0]) snprintf(buf, room, "layer %s", name);
+    else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
+    else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
+                             : layer == DDP__OWN_WORD ? "the library's own data" : "a plain buffer");
+    return buf;
+}
+
+const char *ddp__verb_name(int verb)
+{
+    static const char *const text[] = {"all-reduce", "broadcast", "all-gather", "reduce-scatter", "send", "push",
+                                       "answer", "request", "receive", "serve", "pull"};
+    return verb >= 0 && verb <= (int)DDP_PULL ? text[verb] : "unknown operation";
+}
+
+const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room)
+{
+    char layer[64], peer[32];
+
+    ddp__layer_text(e, op->m.layer, layer, sizeof layer);
+    peer[0] = '\0';
+    if (op->p2p)
+        snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
+    snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer, op->m.step);
+    return buf;
+}
+
+void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
+{
+    va_list args;
+
+    if (e->fault.code != DDP_OK) return;
+    va_start(args, fmt);
+    vsnprintf(e->fault.msg, sizeof e->fault.msg, fmt, args);
+    va_end(args);
+    e->fault.code = code;
+    e->fault_origin = e->rank;
+    pthread_mutex_lock(&e->lock);
+    if (e->error.code == DDP_OK) e->error = e->fault;
+    else e->fault = e->error;
+    pthread_mutex_unlock(&e->lock);
+}
+
+void ddp__notify(ddp__engine *e)
+{
+    int sleeping = e->sleeping;
+
+    e->sleeping = 0;
+    pthread_cond_broadcast(&e->changed);
+    if (e->parked && !e->driven) pthread_cond_signal(&e->park);
+    if (sleeping) e->wire->table->wake(e->wire);
+}
 
 ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer)
 {
     return &e->rows[(size_t)op->row * (size_t)e->world + (size_t)peer];
 }
+
+/* ---- who takes part ---- */
+
+ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
+{
+    const size_t at = (size_t)op->m.group * (size_t)e->world;
+    ddp__members team;
+
+    team.members = op->m.group ? e->group_members[op->m.group] : e->members;
+    team.member = e->member + at;
+    team.place = e->place + at;
+    return team;
+}
+
+void ddp__members_set(ddp__engine *e, uint64_t live)
+{
+    int n = 0;
+
+    e->members = 0;
+    for (int r = 0; r < e->world; r++) {
+        int in = e->world > 64 || (live >> r & 1);
+        e->place[r] = in ? e->members : -1;
+        if (in) e->member[e->members++] = r;
+    }
+    for (int i = 0; i < e->world; i++) {
+        const int id = e->order[i];
+        e->turn[id] = e->place[id] < 0 ? -1 : n;
+        if (e->place[id] >= 0) e->ring[n++] = id;
+    }
+}
+
+uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next)
+{
+    if (e->membership) return next;
+    return (uint32_t)group << DDP__GROUP_SHIFT | (next & (((uint32_t)1 << DDP__GROUP_SHIFT) - 1));
+}
+
+int ddp__seq_past(const ddp__engine *e, uint32_t seq)
+{
+    const uint32_t group = e->membership ? 0 : seq >> DDP__GROUP_SHIFT;
+    const uint32_t next = group ? e->group_next[group] : e->next_seq;
+
+    if (e->membership) return (int32_t)(seq - next) < 0;
+    return (int32_t)((seq - next) << (32 - DDP__GROUP_SHIFT)) < 0;
+}
+
+/* ---- values ---- */
+
+const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
+{
+    int i = 0;
+
+    while (!e->ways[i]->fits(e, op)) i++; /* the last two fit whatever there is */
+    return e->ways[i];
+}
+
+int ddp__sums(const ddp__op *op)
+{
+    return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER;
+}
+
+int ddp__root(const ddp__engine *e, const ddp__op *op)
+{
+    return ddp__team_of(e, op).place[op->m.peer] >= 0 ? op->m.peer : e->member[0];
+}
+
+void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    /* in the world's all-gather the blocks of the lost are there, and 0 */
+    int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
+    size_t parts = (size_t)(all ? e->world : team.members), j;
+
+    *from = *to = 0;
+    if (op->way->whole) *to = op->n;
+    if (op->way->whole || team.place[of] < 0) return;
+    j = (size_t)(all ? of : team.place[of]);
+    *from = op->n / parts * j + op->n % parts * j / parts;
+    *to = op->n / parts * (j + 1) + op->n % parts * (j + 1) / parts;
+    if (op->m.coding != DDP_AS_INT8) return;
+    *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
+    if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
+}
+
+size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of)
+{
+    size_t from, to;
+
+    ddp__segment(e, op, of, &from, &to);
+    return to - from;
+}
+
+int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
+{
+    size_t from, to;
+    int i = 0;
+    const ddp__members team = ddp__team_of(e, op);
+
+    do ddp__segment(e, op, team.member[i], &from, &to);
+    while (offset >= to && i + 1 < team.members && ++i);
+    return team.member[i];
+}
+
+/* ---- places and frames ---- */
 
 int ddp__paired_lane(const ddp__op *op)
 {
@@ -23,6 +184,17 @@ int ddp__paired(const ddp__op *op)
     return 2 * ddp__paired_lane(op) + (op->m.verb >= DDP_RECEIVE);
 }
 
+ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
+{
+    if (f->p2p) {
+        ddp__op *op = e->peers[peer].paired[2 * (f->seq >> 30) + 1];
+        return op && op->seq == f->seq ? op : NULL;
+    }
+    for (int i = 0; i < DDP__WINDOW; i++)
+        if (e->window[i] && e->window[i]->seq == f->seq) return e->window[i];
+    return NULL;
+}
+
 void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count)
 {
     f->type = type;
@@ -36,6 +208,8 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
     f->layer = op->m.layer;
     f->sent = f->check = 0;
 }
+
+/* ---- progress ---- */
 
 double ddp__still_since(const ddp__op *op)
 {
@@ -88,7 +262,7 @@ void ddp__op_release(ddp__engine *e, ddp__op *op)
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;
-    if (op->note_s > e->cfg.note_s) { /* a line said that it stands still */
+    if (op->note_s > e->cfg.note_s) { /* a line said that it does not move */
         char text[128];
         op->note_s = e->cfg.note_s;
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,
@@ -122,27 +296,10 @@ void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer)
     if (op->missing > 0) op->missing--;
 }
 
-int ddp__in_order(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f, size_t from,
-                  size_t to, size_t *at)
-{
-    const size_t count = ddp__frame_values(f);
-
-    if (f->offset == from + *at && count <= to - f->offset) {
-        *at += count;
-        return 1;
-    }
-    ddp__fault(e, DDP_NET,
-               "rank %d sent values from %lu of operation %lu, expected were those from %lu: "
-               "all ranks must use the same chunk size",
-               peer, (unsigned long)f->offset, (unsigned long)op->seq, (unsigned long)(from + *at));
-    return 0;
-}
-
 void ddp__check_left(ddp__engine *e, int peer)
 {
     for (int i = 0; i < DDP__ROWS; i++) {
-        const ddp__op *op = i < DDP__WINDOW ? e->window[i]
-                                            : e->peers[peer].paired[i - DDP__WINDOW];
+        const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
         char text[128];
         if (!op || op->state != DDP__OP_ACTIVE) continue;
         if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;
@@ -151,10 +308,8 @@ void ddp__check_left(ddp__engine *e, int peer)
             e->membership->left(e, peer);
             return;
         }
-        ddp__fault(e, DDP_PEER_LOST,
-                   "rank %d has left (it closed its context) and %s still needs it: every "
-                   "rank must run the same number of steps",
-                   peer, ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every rank must "
+                   "run the same number of steps", peer, ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }

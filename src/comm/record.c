@@ -1,16 +1,6 @@
-/* The record of what travelled when: spans, counters, and a copy of the last operations for the
- * post-mortem. What belongs to the comm thread is read by that thread, or when it has let go of
- * everything. */
+/* The record of what travelled when: spans, counters, and a copy of the last operations for the post-mortem. What
+ * belongs to the comm thread is read by that thread, or when it has let go of everything. */
 #include "comm/state.h"
-
-static void ddp__span_finish(ddp__engine *e, const ddp__op *op)
-{
-    ddp__op_span *s = &e->spans[e->span_count++ % DDP__SPANS];
-
-    *s = op->span;
-    e->stats.operations++;
-    if (op->m.verb == DDP_ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
-}
 
 void ddp__publish(ddp__engine *e)
 {
@@ -18,7 +8,9 @@ void ddp__publish(ddp__engine *e)
     while (e->finished) {
         ddp__op *op = e->finished;
         e->finished = op->next_done;
-        ddp__span_finish(e, op);
+        e->spans[e->span_count++ % DDP__SPANS] = op->span;
+        e->stats.operations++;
+        if (op->m.verb == DDP_ALL_REDUCE) e->stats.algorithm = op->span.algorithm;
         op->done = 1;
     }
     while (e->first < e->submitted && e->ops[e->first % e->cfg.queue].done) {
@@ -80,8 +72,7 @@ void ddp__oplog_free(ddp__oplog *log)
     memset(log, 0, sizeof *log);
 }
 
-static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
-                                      ddp__op_progress progress)
+static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span, ddp__op_progress progress)
 {
     ddp__op_record *r = &log->record[log->count++];
 

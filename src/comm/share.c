@@ -1,19 +1,18 @@
 /* All-reduce between ranks that are threads of one process: no byte of an array passes a wire.
  *
- * A rank that begins such an operation tells the others in a frame (OFFER) where its values are.
- * When all have, each takes chunk after chunk that nobody has taken, adds up all ranks' values in
- * rank order and writes the sum into all their arrays: values are read once and overwritten while
- * they are in the cache, and a rank that gets no processor holds up nobody. A rank that finds no
- * chunk left tells so (SUMMED), after which it touches the operation's memory no more; with that of
- * all others an operation is complete. As everywhere, frames also carry what finds mismatches, late
- * ranks and those that left.
+ * A rank that begins such an operation tells the others in a frame (OFFER) where its values are. When all have, each
+ * takes chunk after chunk that nobody has taken, adds up all ranks' values in rank order and writes the sum into all
+ * their arrays: values are read once and overwritten while they are in the cache, and a rank that gets no processor
+ * holds up nobody. A rank that finds no chunk left tells so (SUMMED), after which it touches the operation's memory
+ * no more; with that of all others an operation is complete. As everywhere, frames also carry what finds mismatches,
+ * late ranks and those that left.
  *
- * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum
- * of doubles is rounded must not depend on who was quicker.
+ * With a divergence asked for, a rank takes the chunks of its own segment only, in order: how a sum of doubles is
+ * rounded must not depend on who was quicker.
  *
- * A rank that fails must not free memory on which others are at work: it shuts its offers, after
- * which nobody begins, and waits for those who are at it. They work on a few chunks at a time
- * (DDP__SHARE_BATCH) and wait for nothing meanwhile. */
+ * A rank that fails must not free memory on which others are at work: it shuts its offers, after which nobody
+ * begins, and waits for those who are at it. They work on a few chunks at a time (DDP__SHARE_BATCH) and wait for
+ * nothing meanwhile. */
 #include "comm/state.h"
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
@@ -86,8 +85,7 @@ static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
         return 1;
     }
-    if (x->u.share.frames != 1 ||
-        (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
+    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
         return 0;
     ddp__describe(f, op, DDP__FRAME_SUMMED, x->u.share.complaint, 0);
     return 1;
@@ -108,25 +106,7 @@ static void ddp__share_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
 }
 
-static int ddp__share_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
-{
-    (void)e;
-    (void)op;
-    (void)peer;
-    return f->type == DDP__FRAME_OFFER || f->type == DDP__FRAME_SUMMED;
-}
-
-/* The end of the chunk at an offset. */
-static size_t ddp__share_chunk_end(ddp__engine *e, const ddp__op *op, size_t at)
-{
-    size_t from, to;
-
-    ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
-    return at + e->chunk < to ? at + e->chunk : to;
-}
-
-static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f,
-                               double now)
+static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     if (f->type == DDP__FRAME_OFFER) {
         ddp__row(e, op, peer)->u.share.row = (int)f->offset;
@@ -134,9 +114,9 @@ static void ddp__share_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
         return;
     }
     if (f->offset > 0) { /* it found values that are not those that were submitted */
-        size_t at = f->offset - 1;
-        if (ddp__guard_check(e, op, at, ddp__share_chunk_end(e, op, at) - at))
-            ddp__guard_fault(e, op);
+        size_t at = f->offset - 1, from, to;
+        ddp__segment(e, op, ddp__segment_of(e, op, at), &from, &to);
+        if (ddp__guard_check(e, op, at, to - at < e->chunk ? to - at : e->chunk)) ddp__guard_fault(e, op);
         return;
     }
     ddp__row(e, op, peer)->u.share.over = 1;
@@ -203,14 +183,12 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
             e->terms[i] = (const float *)ddp__memory_at(theirs, &theirs->from, at, here, &here);
         }
         sum = (float *)ddp__memory_at(op, ddp__result_of(op), at, here, &skip);
-        e->memory.reduce(sum, e->terms, team.place[e->rank], team.members, here, op->scale,
-                         ddp__share_divergence(e, own));
+        ddp__floats_sum(sum, e->terms, team.members, here, op->scale, ddp__share_divergence(e, own));
         for (int i = 0; i < team.members; i++) {
             const ddp__offer *offer = ddp__offered(e, op, team.member[i]);
             to = (float *)ddp__memory_at(offer->op, &offer->op->to, at, here, &skip);
-            if (offer->op->m.add) e->memory.add(to, sum, here);
-            else if (offer != own)
-                e->memory.store(to, sum, here, ddp__share_divergence(e, offer));
+            if (offer->op->m.add) ddp__floats_add(to, sum, here);
+            else if (offer != own) ddp__floats_store(to, sum, here, ddp__share_divergence(e, offer));
         }
     }
 }
@@ -233,44 +211,24 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     return 1;
 }
 
-/* Nobody frees what is held; 0 if somebody has shut his offer: then nothing is held. */
-static int ddp__share_hold(ddp__engine *e, const ddp__op *op)
+/* 1: nobody frees what all offer, until by = -1. 0 if somebody has shut his offer. */
+static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
-    int held = 0, all = 1;
-
-    while (all && held < team.members)
-        all = ddp__atomic_add(&ddp__offered(e, op, team.member[held++])->users, 1L) >=
-              (long)DDP__OFFER_OPEN;
-    while (!all && held > 0)
-        ddp__atomic_add(&ddp__offered(e, op, team.member[--held])->users, -1L);
-    return all;
-}
-
-static void ddp__share_release(ddp__engine *e, const ddp__op *op)
-{
-    const ddp__members team = ddp__team_of(e, op);
+    int open = 1;
 
     for (int i = 0; i < team.members; i++)
-        ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, -1L);
+        open &= ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, by) >= (long)DDP__OFFER_OPEN;
+    return open;
 }
 
-/* Statistics count values given and got as if they had travelled: an owner of each segment gets
- * those of the others, and gives them its sum. */
+/* Statistics count values given and got as if they had travelled: an owner of each segment gets those of the others,
+ * and gives them its sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
-    const ddp__members team = ddp__team_of(e, op);
-    size_t from, to, own, floats = 0;
-    int64_t bytes;
+    const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
+    const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
-    ddp__segment(e, op, e->rank, &from, &to);
-    own = to - from;
-    for (int i = 0; i < team.members; i++) {
-        if (team.member[i] == e->rank) continue;
-        ddp__segment(e, op, team.member[i], &from, &to);
-        floats += own + (to - from);
-    }
-    bytes = (int64_t)(floats * sizeof(float));
     op->bytes += bytes;
     ddp__atomic_add(&e->stats.payload_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
@@ -284,8 +242,7 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way->fits != ddp__share_fits || op->missing ||
-            op->u.share.state != DDP__SHARE_OFFERED)
+        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
             continue;
         if (!best || op->m.priority < best->m.priority ||
             (op->m.priority == best->m.priority && op->ticket < best->ticket))
@@ -301,7 +258,8 @@ int ddp__share_run(ddp__engine *e, double now)
     int measures;
 
     if (!op) return 0;
-    if (!ddp__share_hold(e, op)) {
+    if (!ddp__share_hold(e, op, 1)) {
+        (void)ddp__share_hold(e, op, -1);
         op->u.share.state = DDP__SHARE_STUCK; /* until the news of the failure is here */
         return 0;
     }
@@ -310,7 +268,7 @@ int ddp__share_run(ddp__engine *e, double now)
         if (!ddp__share_take(e, op, measures, &at, &count)) op->u.share.state = DDP__SHARE_OVER;
         else if (ddp__share_intact(e, op, at, count)) ddp__share_sum(e, op, at, count, measures);
     }
-    ddp__share_release(e, op);
+    (void)ddp__share_hold(e, op, -1);
     if (op->u.share.state == DDP__SHARE_OVER) ddp__share_account(e, op);
     ddp__op_moves(e, op, now);
     return 1;
@@ -319,10 +277,10 @@ int ddp__share_run(ddp__engine *e, double now)
 const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
-    static const ddp__algorithm way = {'d', "direct", NULL, 0, 0, ddp__share_fits, ddp__share_begin,
-                                       ddp__share_next, ddp__share_leaves, ddp__share_sent,
-                                       ddp__share_agrees, ddp__share_arrived, ddp__share_unsent,
-                                       ddp__share_is_over, ddp__share_finished};
+    static const ddp__algorithm way = {
+        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
+        ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL,
+        ddp__share_arrived, ddp__share_unsent, ddp__share_is_over, ddp__share_finished};
 
     return &way;
 }

@@ -6,17 +6,15 @@
 
 /* ---- slots here ---- */
 
-void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
+static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__peer *p = &e->peers[peer];
     int i = 0;
 
     while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
     if (i == DDP__SLOTS_MAX) {
-        ddp__fault(e, DDP_NET,
-                   "rank %d sends more than its credits allow: it runs another version of this "
-                   "library or its stream is damaged",
-                   peer);
+        ddp__fault(e, DDP_NET, "rank %d sends more than its credits allow: it runs another version of this library or "
+                   "its stream is damaged", peer);
         return;
     }
     if (i == p->owed_count) {
@@ -87,10 +85,9 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
-    const int ring = op->way->letter == 'r';
     int free_slots = e->credits - e->lanes - p->held_collective;
     int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
-    int claims = 0, bubble = ring && !forward;
+    int claims = 0, bubble = op->way->relays && !forward;
 
     for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
         if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
@@ -100,7 +97,7 @@ int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
         if (!other || other == op) continue;
         if ((own == 0 || forward) && other->ticket > op->ticket) continue;
         if (!other->way->unsent(e, other, peer)) continue;
-        if (other->way->letter == 'r') bubble = 1;
+        if (other->way->relays) bubble = 1;
         if (ddp__row(e, other, peer)->held == 0) claims++;
     }
     for (int i = 0; i < e->waits; i++)
@@ -131,14 +128,8 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
                    "version of this library or its stream is damaged", peer);
 }
 
-/* As long as sixteen chunks travel. */
-static double ddp__credit_patience(const ddp__engine *e)
-{
-    return 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
-}
-
 /* Credits go back together where chunks are small against the slots: each frame wakes a thread.
- * They wait for one another while the peer has half of its slots left, and not for long. */
+ * They wait for one another while the peer has half of its slots left, and as long as sixteen chunks travel. */
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
@@ -146,9 +137,8 @@ int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
-    if (p->owed_by <= 0) p->owed_by = ddp_now() + ddp__credit_patience(e);
-    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 ||
-           ddp_now() >= p->owed_by;
+    if (p->owed_by <= 0) p->owed_by = ddp_now() + 16 * (double)(e->chunk * sizeof(float)) / e->slowest;
+    return owed >= e->credits / DDP__CREDITS_WAIT || p->staged + owed > e->credits / 2 || ddp_now() >= p->owed_by;
 }
 
 double ddp__credit_by(const ddp__engine *e, double now, double until)
@@ -159,4 +149,56 @@ double ddp__credit_by(const ddp__engine *e, double now, double until)
         if (p->owed_count > 0 && p->owed_by > now && p->owed_by < until) until = p->owed_by;
     }
     return until;
+}
+
+/* ---- chunks on their way ---- */
+
+int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+    const size_t count = ddp__frame_values(f);
+
+    if (f->type == DDP__FRAME_RESULT) {
+        x->u.flow.results += count;
+        return -1;
+    }
+    x->u.flow.sent += count;
+    ddp__hold_credit(e, op, peer);
+    (void)ddp__guard_check(e, op, f->offset, count);
+    return -1;
+}
+
+int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
+{
+    ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all ranks "
+               "must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
+               (unsigned long)at);
+    return 0;
+}
+
+int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at)
+{
+    const size_t count = ddp__frame_values(f);
+
+    if (f->offset != from + *at || count > to - f->offset) return ddp__out_of_order(e, peer, f, from + *at);
+    *at += count;
+    return 1;
+}
+
+void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, size_t from, size_t to,
+                       double now)
+{
+    ddp__exchange *x = ddp__row(e, op, peer);
+    const size_t count = ddp__frame_values(f);
+
+    if (!ddp__in_order(e, peer, f, from, to, &x->u.flow.finished)) return;
+    if (slot >= 0) {
+        if (!ddp__guard_check(e, op, f->offset, count)) return;
+        ddp__memory_store(op, f->offset, e->slot[slot].data, count, op->m.divergence ? &x->divergence : NULL);
+        ddp__slot_free(e, slot);
+    } else if (f->type != DDP__FRAME_RESULT) {
+        ddp__owe(e, peer, f);
+    }
+    ddp__op_moves(e, op, now);
+    ddp__op_advance(e, op, count);
 }

@@ -1,38 +1,34 @@
-/* What the files of the engine share, in the order in which they call each other: each uses those
- * above it. Everything here but the part marked "shared" belongs to the comm thread alone. */
+/* What the files of the engine share, in the order in which they call each other: each uses those above it. Everything
+ * here but the part marked "shared" belongs to the comm thread alone. */
 #ifndef DDP_COMM_STATE_H
 #define DDP_COMM_STATE_H
 
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "comm/engine.h"
 #include "comm/frame.h"
-#include "comm/reduce.h"
-#include "emulate/shape.h"
-#include "wire/offer.h"
+#include "emulate/links.h"
+#include "wire/wire.h"
 
+/* Lanes of messages between two: send, urgent send, push and ask, answer; what is urgent waits for nothing else. */
 enum {
-    DDP__LANES = 4, /* of messages between two: send, urgent send, push and ask, answer; what is urgent
-                       waits for nothing that is not */
     DDP__LANE_URGENT = 1,
     DDP__LANE_SERVE = 2,
     DDP__LANE_ANSWER = 3,
-    DDP__PAIRED = 2 * DDP__LANES,         /* in each lane a send and a receive are in flight */
+    DDP__LANES = 4,
+    DDP__PAIRED = 2 * DDP__LANES,          /* in each lane a send and a receive are in flight */
     DDP__ROWS = DDP__WINDOW + DDP__PAIRED, /* one per window position, then as in paired, of lanes in use */
     DDP__SLOTS_MAX = 256,
     DDP__SPANS = 2048,
-    DDP__STRIPS_MIN = 4096    /* pieces of all queued messages together */
+    DDP__STRIPS_MIN = 4096 /* pieces of all queued messages together */
 };
-#define DDP__STAGING_BYTES                                                                         \
-    ((size_t)1 << 20) /* slots of one peer, with what the wire takes for it */
+#define DDP__STAGING_BYTES ((size_t)1 << 20)  /* slots of one peer, with what the wire takes for it */
 #define DDP__CHUNK_MAX     ((size_t)128 << 10)
-#define DDP__CHUNK_SMALL                                                                           \
-    ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
+#define DDP__CHUNK_SMALL   ((size_t)32 << 10) /* with these DDP__WINDOW operations are in flight, else 4 */
 
 typedef struct ddp__strip { /* a piece and where it starts within its message */
     unsigned char *data;
-    size_t start, count;
+    size_t         start, count;
 } ddp__strip;
 
 typedef struct ddp__strips { /* the memory of a message, in order */
@@ -40,37 +36,31 @@ typedef struct ddp__strips { /* the memory of a message, in order */
     int         count;
 } ddp__strips;
 
-typedef enum ddp__op_state {
-    DDP__OP_FREE,
-    DDP__OP_QUEUED,
-    DDP__OP_ACTIVE,
-    DDP__OP_DONE
-} ddp__op_state;
+typedef enum ddp__op_state { DDP__OP_FREE, DDP__OP_QUEUED, DDP__OP_ACTIVE, DDP__OP_DONE } ddp__op_state;
 
 typedef struct ddp__op {
     ddp_message   m;
     const struct ddp__algorithm *way;
-    ddp__strips   from, to;    /* the same where the message is in place */
-    size_t        unit;        /* bytes of a value */
-    float         scale;       /* m.scale, or the mean of the epoch it runs in */
-    long          strips_end;  /* the pool is free up to here once this operation is the oldest */
-    size_t        n;           /* values */
+    ddp__strips   from, to;       /* the same where the message is in place */
+    size_t        unit;           /* bytes of a value */
+    float         scale;          /* m.scale, or the mean of the epoch it runs in */
+    long          strips_end;     /* the pool is free up to here once this operation is the oldest */
+    size_t        n;              /* values */
     long          ticket;
-    uint32_t      seq;         /* among collectives, or among sends or receives with m.peer */
-    int           p2p;
-    int           row;
+    uint32_t      seq;            /* among collectives, or among sends or receives with m.peer */
+    int           p2p, row;
     int           done, released; /* shared: under the lock */
     ddp__op_state state;
-    size_t        reduced;     /* values of the own segment that are final */
-    size_t        left;        /* values still to send or to receive */
-    int           missing;     /* ranks that must send something and have not sent anything */
+    size_t        reduced;        /* values of the own segment that are final */
+    size_t        left;           /* values still to send or to receive */
+    int           missing;        /* ranks that must send something and have not sent anything */
     double        active_at, waiting_since, last_move;
-    double        clock;       /* when the first rank began it, as far as is known here */
-    double        note_s;      /* the next line about its standing still is due after so long */
-    ddp__op_span  span;        /* shared: under the lock, except bytes and peer_wait before done */
+    double        clock;          /* when the first rank began it, as far as is known here */
+    double        note_s;         /* the next line about its standing still is due after so long */
+    ddp__op_span  span;           /* shared: under the lock, except bytes and peer_wait before done */
     int64_t       bytes;
     double        peer_wait;
-    union {                    /* what only its algorithm knows */
+    union {                       /* what only its algorithm knows */
         struct {
             size_t sums_left, results_left; /* values not yet given to the next rank */
             size_t to_come;                 /* values the rank before has still to send */
@@ -78,34 +68,34 @@ typedef struct ddp__op {
         } ring;
         struct {
             int    state;
-            size_t next;       /* chunks of the own segment taken so far, in order */
+            size_t next;                    /* chunks of the own segment taken so far, in order */
         } share;
         struct {
-            int    donor;      /* who hands over its result */
-            int    asked;      /* it was asked */
+            int    donor;                   /* who hands over its result */
+            int    asked;                   /* it was asked */
         } handed;
     } u;
-    uint64_t     *sums;        /* one hash per chunk of from; NULL: writes are not checked */
-    struct ddp__op *next_done; /* complete, not yet published */
+    uint64_t       *sums;         /* one hash per chunk of from; NULL: writes are not checked */
+    struct ddp__op *next_done;    /* complete, not yet published */
 } ddp__op;
 
 /* Between one operation and one peer; offsets in values. */
 typedef struct ddp__exchange {
-    int    held;       /* the peer's staging slots that this operation occupies */
-    int    expected;   /* the peer has to send something and nothing came so far */
-    int    seen;       /* something came: the peer has begun it */
+    int    held;     /* the peer's staging slots that this operation occupies */
+    int    expected; /* the peer has to send something and nothing came so far */
+    int    seen;     /* something came: the peer has begun it */
     double divergence;
     union {
         struct {
-            size_t sent;     /* contribution or data, bytes fully taken by the wire or under way */
-            size_t results;  /* own finished values given to that peer */
-            size_t taken;    /* contribution or data of the peer, reduced or stored */
-            size_t finished; /* results of the peer's segment, stored */
+            size_t sent;      /* contribution or data, bytes fully taken by the wire or under way */
+            size_t results;   /* own finished values given to that peer */
+            size_t taken;     /* contribution of the peer, summed */
+            size_t finished;  /* data, or results of the peer's segment, stored */
         } flow;
-        struct {             /* a ring: of the segment with the peer's number */
+        struct {              /* of the segment with the peer's number */
             size_t sent, results, taken, finished;
-        } segment;
-        struct {             /* share.c */
+        } ring;
+        struct {
             int    frames;    /* sent so far */
             int    over;      /* it has added up its last chunk */
             int    row;       /* of its offer */
@@ -116,9 +106,9 @@ typedef struct ddp__exchange {
 
 typedef struct ddp__slot {
     ddp__frame f;
-    double     arrived;      /* read from the wire */
-    double     reached;      /* the emulated link's end, had nobody been late */
-    int        next;         /* free list, pending list or delay queue */
+    double     arrived; /* read from the wire */
+    double     reached; /* the emulated link's end, had nobody been late */
+    int        next;    /* free list, pending list or delay queue */
     int        peer;
     float     *data;
 } ddp__slot;
@@ -128,51 +118,47 @@ typedef struct ddp__owed { /* slots freed but not yet given back */
     int      p2p, count;
 } ddp__owed;
 
-typedef enum ddp__out_state {
-    DDP__OUT_IDLE,
-    DDP__OUT_SERIALISING,
-    DDP__OUT_WRITING
-} ddp__out_state;
+typedef enum ddp__out_state { DDP__OUT_IDLE, DDP__OUT_SERIALISING, DDP__OUT_WRITING } ddp__out_state;
 typedef enum ddp__in_state { DDP__IN_HEAD, DDP__IN_PAUSED, DDP__IN_PAYLOAD } ddp__in_state;
 
 typedef struct ddp__peer {
     /* outgoing */
     ddp__out_state out_state;
-    double         release;     /* emulated links: when what is being serialised has left */
+    double         release;  /* emulated links: when what is being serialised has left */
     ddp__frame     out;
-    ddp__op       *out_op;      /* whose memory is the payload; NULL: control */
-    int            out_slot;    /* the payload is here instead, or -1 */
-    uint16_t      *coded;       /* or here, if out.coding; [chunk], NULL without cfg.coding */
-    const char    *out_text;    /* or here, if there is no out_op */
+    ddp__op       *out_op;   /* whose memory is the payload; NULL: control */
+    int            out_slot; /* the payload is here instead, or -1 */
+    uint16_t      *coded;    /* or here, if out.coding; [chunk], NULL without cfg.coding */
+    const char    *out_text; /* or here, if there is no out_op */
     unsigned char  out_head[DDP__FRAME_BYTES];
     size_t         out_sent, out_total;
     int            held_collective, held_p2p[DDP__LANES];
     int            want_heartbeat, want_abort, want_goodbye, want_farewell;
-    int            send_dead;   /* the wire takes no more; the reading side says why */
+    int            send_dead;  /* the wire takes no more; the reading side says why */
     double         last_sent, last_beat;
     ddp__owed      owed[DDP__SLOTS_MAX];
     int            owed_count;
-    double         owed_by;     /* when they go back at the latest; 0 = not known yet */
+    double         owed_by;    /* when they go back at the latest; 0 = not known yet */
     /* incoming */
     ddp__in_state  in_state;
     ddp__frame     in;
     unsigned char  in_head[DDP__FRAME_BYTES];
     size_t         in_got;
-    int            in_slot;     /* -1: straight into in_op's memory, or control */
+    int            in_slot;    /* -1: straight into in_op's memory, or control */
     ddp__op       *in_op;
-    int            discard;     /* the frame that is being read counts for nothing */
+    int            discard;    /* the frame that is being read counts for nothing */
     double         last_got;
-    uint32_t transit; /* microseconds from sent to read, plus the difference of the clocks, */
-    double         transit_at;   /* of the quickest frame so far; 0: none yet */
-    double         reached;      /* by the last frame: those of one peer stay in order */
+    uint32_t       transit;    /* microseconds from sent to read, plus the difference of the clocks, */
+    double         transit_at; /* of the quickest frame so far; 0: none yet */
+    double         reached;    /* by the last frame: those of one peer stay in order */
     int            free_slot, solicited, staged; /* slots in use, by kind of frame */
     int            first_pending, last_pending;
     int            goodbye_read, abort_read, left, farewell, closed;
     int            out_of_world; /* membership: nothing it says counts */
     uint32_t       paired_seq[DDP__PAIRED]; /* of the next */
-    uint32_t       begun, sends, receives; /* what it has begun, by its last heartbeat ... */
-    double         heard_at;               /* ... read then; 0 = none yet */
-    ddp__op       *paired[DDP__PAIRED]; /* oldest not yet complete: send, receive; of each lane */
+    uint32_t       begun, sends, receives;  /* what it has begun, by its last heartbeat ... */
+    double         heard_at;                /* ... read then; 0 = none yet */
+    ddp__op       *paired[DDP__PAIRED];     /* oldest not yet complete: send, receive; of each lane */
     char           text[DDP_ERROR_TEXT];
 } ddp__peer;
 
@@ -190,14 +176,15 @@ typedef struct ddp__members {
     const int *member, *place;
 } ddp__members;
 
-/* One way in which the values of an operation travel. The operations of one number take the same on
- * all ranks. Frames of an operation come from one peer in the order in which it sent them. */
+/* One way in which the values of an operation travel. The operations of one number take the same on all ranks. Frames
+ * of an operation come from one peer in the order in which it sent them. */
 typedef struct ddp__algorithm {
     char        letter;
     const char *name;
-    const char *does; /* "averages by ring", for the sentence about ranks that do not agree; or NULL */
-    int         whole; /* every rank sums all values: chunks count through them, not through segments */
+    unsigned    types; /* of the frames that peers send: 1 << DDP__FRAME_PART, ... */
+    int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
+    int         relays; /* sums are sent on from the slot that they came in, from rank to rank */
     /* 1 if it is for this operation, whose message is known, not yet its memory. */
     int  (*fits)(const ddp__engine *e, const ddp__op *op);
     /* Counts what is left, and who has to send something. */
@@ -206,12 +193,12 @@ typedef struct ddp__algorithm {
     int  (*next)(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
     /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
     int  (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
-    /* It was written. */
+    /* It was written. NULL: that is so much less to do. */
     void (*sent)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now);
-    /* 1 if a frame of the operation's number, verb, count and layer is one that a peer could send. */
+    /* 1 if a frame of the operation's number, verb, count and layer is one that a peer could send. NULL: by `types`. */
     int  (*agrees)(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f);
-    /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds
-     * them in the list of pending ones), or (-1) in memory already. */
+    /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them in the
+     * list of pending ones), or (-1) in memory already. */
     void (*arrived)(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now);
     /* Something is left that needs a slot at that peer. */
     int  (*unsent)(ddp__engine *e, const ddp__op *op, int peer);
@@ -221,7 +208,9 @@ typedef struct ddp__algorithm {
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
 
-/* What an engine asks of src/member where a lost peer is no error. All but fits is the comm thread's. */
+enum { DDP__WAYS = 5 };
+
+/* What an engine asks of a membership, where a lost peer is no error. All but fits and queued is the comm thread's. */
 typedef struct ddp__membership {
     ddp_status (*open)(ddp__engine *e, ddp_error *err); /* memory; who is live from the start */
     void (*close)(ddp__engine *e);
@@ -236,8 +225,8 @@ typedef struct ddp__membership {
     /* A peer was lost, or has left while somebody needs it. */
     void (*lost)(ddp__engine *e, int peer, const char *why);
     void (*left)(ddp__engine *e, int peer);
-    /* Frames of its own (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and kept results): the next
-     * one for a peer, urgent or not; where a payload goes, NULL: it fits none; it was read. */
+    /* Frames of its own (types from DDP__FRAME_STATE to DDP__FRAME_WANT, and kept results): the next one for a peer,
+     * urgent or not; where a payload goes, NULL: it fits none; it was read. */
     int  (*frame)(ddp__engine *e, int peer, int urgent, ddp__frame *f);
     unsigned char *(*payload)(ddp__engine *e, int peer, const ddp__frame *f);
     void (*read)(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -260,9 +249,9 @@ struct ddp__engine {
     ddp__wire         *wire;
     int                rank, world;
     int               *member;        /* ids that are live, rising; collectives run over them */
-    int               *place;         /* [world] index in member, -1: not live */
+    int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
-    ddp__memory_ops    memory;
+    const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
     double             slowest;       /* emulated rate anywhere, on all ranks; 0 = all unlimited */
@@ -281,7 +270,7 @@ struct ddp__engine {
     int                extra;         /* slots per peer for results */
     int                slots;         /* both */
     int                width;         /* collectives in flight, at most DDP__WINDOW */
-    size_t             block_bytes, delay_bytes;
+    size_t             block_bytes;
 
     ddp__op           *ops;           /* ring of cfg.queue, by ticket */
     ddp__strip        *strips;
@@ -301,7 +290,7 @@ struct ddp__engine {
 
     ddp__op           *window[DDP__WINDOW];
     long               taken;         /* tickets below were seen by the comm thread */
-    long begun; /* emulated links: tickets below had their time of submission */
+    long               begun;         /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
     uint32_t           group_next[DDP__GROUPS]; /* the same of each group but 0, the world */
@@ -325,113 +314,121 @@ struct ddp__engine {
     /* shared, under lock */
     pthread_mutex_t    lock;
     int                groups;        /* made so far, the world included */
-    int               *group_member, *group_place; /* [DDP__GROUPS x world] */
     int                group_members[DDP__GROUPS];
     pthread_cond_t     changed;
     pthread_t          thread;
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked;        /* the comm thread leaves the engine to whoever drives it, */
+    int                parked;        /* the comm thread leaves the engine to the caller that drives it, */
     double             park_until;    /* until then */
     int                driven;        /* a caller moves the bytes */
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
+    float              nothing;       /* 0: what the request of a pull consists of */
     long               strips_head, strips_tail;
     ddp__op_span      *spans;
     long               span_count;
     ddp__net_stats     stats;         /* bytes: written by the comm thread, atomically */
     ddp__oplog        *wanted;        /* somebody waits for a copy of the log */
     ddp__epoch_info    epoch;
-    uint64_t *sums; /* cfg.queue x sums_room hashes; NULL: writes are not checked */
+    uint64_t          *sums;          /* cfg.queue x sums_room hashes; NULL: writes are not checked */
     size_t             sums_room, sums_count; /* for messages of up to sums_count floats */
 };
 
-/* ---- fault.c: what ends an engine, and the words for it ---- */
-DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
-/* "all-reduce of layer h.0.mlp (step 12)" */
-DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-/* "all-reduce" */
-/* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer" */
+/* ---- operation.c ---- */
+/* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
+DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
+DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
-
-/* ---- group.c: who takes part, and who owns which values ---- */
-/* A message's group exists and has this rank, and the root, among its members. */
-DDP_LIB ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, ddp_error *err);
+DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
 DDP_LIB ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op);
-/* The number of a group's collective: the group in the upper bits, so that frames and staging tell
- * operations of unlike groups apart; all bits count where there is a membership and no group. */
+/* These ids are live from now on: under the lock where the engine runs. */
+DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
+/* The number of a group's collective: the group in the upper bits, so that frames and staging tell operations of
+ * unlike groups apart; all bits count where there is a membership and no group. */
 DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
 /* 1 if a collective's number was given out before. */
 DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
-/* These ids are live from now on: under the lock where the engine runs. */
-DDP_LIB void ddp__members_set(ddp__engine *e, uint64_t live);
+DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
 /* All-reduce or reduce-scatter. */
 DDP_LIB int  ddp__sums(const ddp__op *op);
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
-/* Segment of rank `of`: what it owns in an all-reduce, its block in an all-gather. */
+/* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
 DDP_LIB void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to);
+DDP_LIB size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of);
 DDP_LIB int  ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset);
+/* The lane of a message between two, and its place in ddp__peer.paired. */
+DDP_LIB int  ddp__paired_lane(const ddp__op *op);
+DDP_LIB int  ddp__paired(const ddp__op *op);
+/* The operation in flight that a peer's frame belongs to, or NULL. */
+DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
+DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
+/* Since when an operation has not moved. */
+DDP_LIB double ddp__still_since(const ddp__op *op);
+/* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
+ * comm thread's round. */
+DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
+/* First sign of an operation on this rank, and the end of any wait for a peer. */
+DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
+/* Nothing reads its input any more. */
+DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op);
+/* That peer has to send something, to be called in begin; it has begun it. */
+DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
+DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
+/* A peer has left: what still needs it fails, or a membership is told. */
+DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
 
-/* ---- memory.c: what a message points at ---- */
+/* ---- memory.c ---- */
+/* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them. Where
+ * divergence is not NULL, here and below, sum((new - old)^2) over the overwritten values is added to it. */
+DDP_LIB void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale,
+                             double *divergence);
+DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *divergence);
+DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
+/* out = x as bfloat16, rounded to nearest even; infinities stay, NaN stay NaN. */
+DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
+DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* there and back */
+/* out = x exactly; x may be the second half of out. */
+DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
-DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count,
-                             size_t *here);
+DDP_LIB void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, size_t count, size_t *here);
 /* Where a finished value lies and is sent from: to, or from where what comes is added to `to`. */
 DDP_LIB const ddp__strips *ddp__result_of(const ddp__op *op);
-/* from's values there, in a row. */
-DDP_LIB void ddp__memory_gather(const ddp__op *op, size_t at, size_t count, void *out);
+/* Values from offset at on of a list, in a row; and back. */
+DDP_LIB void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out);
+DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data);
 /* What has come is written, or added: values and how far they were from those that stood there. */
-DDP_LIB void ddp__memory_store(ddp__engine *e, ddp__op *op, size_t at, const void *data, size_t count,
-                               double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]), of which terms[place] are the own values and
- * e->terms has the others; e->terms is advanced. */
+DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
+/* result = scale * (terms[0] + ... + terms[terms - 1]), of which terms[place] are the own values and e->terms has the
+ * others; e->terms is advanced. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              double *divergence);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* 1 unless the memory changed since it was hashed; op may be another rank's. */
+/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine because of that; both:
+ * 0 after a failure. */
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
-/* Ends the engine because of that. */
 DDP_LIB void ddp__guard_fault(ddp__engine *e, const ddp__op *op);
-/* Both: 0 after a failure. */
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
 
-/* ---- operation.c: progress and completion ---- */
-DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
-/* The lane of a message between two, and its place in ddp__peer.paired. */
-DDP_LIB int  ddp__paired_lane(const ddp__op *op);
-DDP_LIB int  ddp__paired(const ddp__op *op);
-/* Subtracts values from what is left; completes the operation at zero. Its memory stays valid
- * until the end of the comm thread's round. */
-DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
-/* First sign of an operation on this rank, and the end of any wait for a peer. */
-DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* Nothing reads its input any more. */
-DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op);
-/* The peer has begun it. */
-DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
-/* That peer has to send something; to be called in begin. */
-DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
-DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* A chunk at *at of a region is here, which must be the next one; 0 after a failure. */
-DDP_LIB int  ddp__in_order(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f,
-                           size_t from, size_t to, size_t *at);
-/* A peer has left: what still needs it fails, or a membership is told. */
-DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
-/* Since when an operation stands still. */
-DDP_LIB double ddp__still_since(const ddp__op *op);
+/* ---- coding.c: values that do not travel as floats ---- */
+/* The payload of a frame about to leave; 0 after a failure: a value has no code. */
+DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
+/* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
+DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
+DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
+/* Sums count values from offset at on, of which terms are the others' contributions. */
+DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence);
 
 /* ---- staging.c: slots here and credits for slots there ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
-/* A chunk that took no slot gives its credit back. */
-DDP_LIB void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__pending_add(ddp__engine *e, int slot);
 /* The oldest staged chunk of an operation from a peer; -1 if none. */
 DDP_LIB int  ddp__pending(const ddp__engine *e, int peer, const ddp__op *op);
@@ -443,115 +440,73 @@ DDP_LIB void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f);
 /* Credits are to go back now; until, or when those that wait for one another have to, if earlier. */
 DDP_LIB int    ddp__credit_due(const ddp__engine *e, ddp__peer *p);
 DDP_LIB double ddp__credit_by(const ddp__engine *e, double now, double until);
+/* An algorithm's `leaves`, of what is in memory and not coded otherwise: own values, which take a slot, or results. */
+DDP_LIB int  ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
+/* The next values of a region, in a slot or in memory already, are the operation's. */
+DDP_LIB void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, size_t from,
+                               size_t to, double now);
+/* A chunk at *at of a region is here, which must be the next one; 0 after a failure. The failure: 0. */
+DDP_LIB int  ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at);
+DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at);
 
-/* ---- coding.c: values that do not travel as floats ---- */
-/* The payload of a frame about to leave; 0 after a failure: a value has no code. */
-DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
-/* The payload read into a slot becomes floats; 0 after a failure. */
-DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
-/* Sums count values from offset at on, of which terms are the others' contributions. */
-DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count,
-                                 double *divergence);
-/* Where in a slot a payload is read to. */
-DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
-
-/* ---- the algorithms, and the choice among them (way.c) ---- */
+/* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(void);
-/* direct.c: sums every chunk of the own part of which all contributions are here. */
-DDP_LIB void   ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now);
-/* A chunk of the own values has been taken by the wire for every peer. */
-DDP_LIB int    ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
 DDP_LIB const ddp__algorithm *ddp__full_way(void);
-/* The size up to which all-reduces are full exchanges. */
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
-/* The size from which on all-reduces are rings. Direct pays 2 delays, the ring 2 (n - 1), but no
- * incast where ranks are out of step (in step both take 1 to 2 % more than the transfer of
- * 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
- * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip
- * outgrows the staging of one peer. */
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
-/* The size from which on all-reduces are summed in place; SIZE_MAX: the ranks are no threads. */
-DDP_LIB size_t ddp__share_bytes(const ddp__engine *e);
+DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
 /* Adds up a few chunks; 1 if it did. */
 DDP_LIB int    ddp__share_run(ddp__engine *e, double now);
-DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
 
-/* ---- notes.c: who has not begun an operation, and lines about long waits ---- */
+/* ---- liveness.c ---- */
 /* Whether a peer has not begun an operation of this rank, as far as is known here. */
 DDP_LIB int    ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer);
-/* "rank 2", "ranks 1, 3", or "" where all have begun it. */
-DDP_LIB const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-/* What a heartbeat says, and what it said. */
-DDP_LIB void   ddp__tell_progress(const ddp__engine *e, int peer, ddp__frame *f);
-DDP_LIB void   ddp__hear_progress(ddp__engine *e, int peer, const ddp__frame *f, double now);
-/* "; rank 2 has been silent for 7.1 s" of those it needs, or "". */
-DDP_LIB const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now,
-                                     char *buf, size_t room);
-/* Seconds between heartbeats. */
-DDP_LIB double ddp__beat(const ddp__engine *e);
-/* A line about the oldest operation that stands still, after 5, 10, 20, ... seconds. */
-DDP_LIB void   ddp__note_wait(ddp__engine *e, double now, double *again);
-
-/* ---- collect.c: frames that have arrived ---- */
-/* 1 if the frame may be taken, 0 after a failure. */
-DDP_LIB int  ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f);
-DDP_LIB int  ddp__is_control(const ddp__frame *f);
-DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
-DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
-/* Bytes of a frame were read straight into memory, or it has none. */
-DDP_LIB void ddp__frame_ready(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f, double now);
-/* Handles what came before the operation was active. */
-DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
-DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
-
-/* ---- activate.c: from the queue into the window ---- */
-/* Begins, or begins again in a new epoch, an operation that has its place and number. */
-DDP_LIB void ddp__start(ddp__engine *e, ddp__op *op, int again, double now);
-/* Fills the window and the send/recv positions from the queue. */
-DDP_LIB void ddp__activate(ddp__engine *e, double now);
-
-/* ---- schedule.c: what to send next ---- */
-/* The best frame for a peer into *f; 0 = nothing may go now. *op is NULL for control frames. */
-DDP_LIB int  ddp__next_frame(ddp__engine *e, int peer, ddp__frame *f, ddp__op **op);
-/* An operation has a frame that could go to that peer (credits allowing). */
-DDP_LIB int  ddp__op_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f);
-/* Before the thread sleeps: marks operations that wait for a peer. */
-DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
+/* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
+DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
+DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
+/* Heartbeats, silent peers, old operations; returns when to look again. */
+DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
 
 /* ---- delay.c: what is under way on the emulated link ---- */
-/* Microseconds, rounded up: a frame must not seem to arrive earlier than it may. */
+/* What the configuration says of links, before memory is laid out; and after. */
+DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
+DDP_LIB void   ddp__emulate_start(ddp__engine *e);
+/* Does what the script asks for by now; returns when to look again, -1: never. */
+DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
+/* Rounded up: a frame must not seem to arrive earlier than it may. */
 DDP_LIB uint32_t ddp__microseconds(double t);
 /* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
 DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
 /* When the last chunk of a peer that is under way will be here; -1: none is. */
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
-/* What the configuration says of links, before memory is laid out; and after. */
-DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
-DDP_LIB void   ddp__emulate_start(ddp__engine *e);
-/* Does what the script asks for by now; returns when to look again, -1: never. */
-DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
 
-/* ---- transfer.c: bytes to and from the wire; 1 if anything moved ---- */
-DDP_LIB int    ddp__send_all(ddp__engine *e, double now);
-DDP_LIB int    ddp__receive_all(ddp__engine *e);
-DDP_LIB int    ddp__continue_frame(ddp__engine *e, int peer, double now);
-/* Begins to write the next control frame at once, shaped or not; 0 if there is none. */
-DDP_LIB int    ddp__start_control(ddp__engine *e, int peer);
+/* ---- receive.c ---- */
+/* Reads what is there; 1 if anything moved. */
+DDP_LIB int  ddp__receive_all(ddp__engine *e);
+/* Frames that have reached this rank: a chunk in its slot, a control frame. */
+DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
+DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
+/* Handles what came before the operation was active. */
+DDP_LIB void ddp__collect_early(ddp__engine *e, ddp__op *op, double now);
 
-/* ---- events.c: runs the emulated link up to now ---- */
-DDP_LIB int    ddp__run_due(ddp__engine *e, double now);
-DDP_LIB double ddp__next_due(const ddp__engine *e);
+/* ---- activate.c ---- */
+/* Begins, or begins again in a new epoch, an operation that has its place and number. */
+DDP_LIB void ddp__start(ddp__engine *e, ddp__op *op, int again, double now);
+/* Fills the window and the send/recv positions from the queue. */
+DDP_LIB void ddp__activate(ddp__engine *e, double now);
 
-/* ---- liveness.c ---- */
-DDP_LIB void   ddp__peer_lost(ddp__engine *e, int peer, const char *why);
-/* " during " the oldest operation that is in flight or needs that peer, " after " the last one, or "". */
-DDP_LIB const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t room);
-/* Heartbeats, silent peers, old operations; returns when to look again. */
-DDP_LIB double ddp__check_liveness(ddp__engine *e, double now);
+/* ---- send.c ---- */
+/* Bytes to the wire, over all peers, or of the frame being written; 1 if anything moved. */
+DDP_LIB int  ddp__send_all(ddp__engine *e, double now);
+DDP_LIB int  ddp__continue_frame(ddp__engine *e, int peer, double now);
+/* Begins to write the next frame at once, paced or not; 0 if there is none. */
+DDP_LIB int  ddp__start_next(ddp__engine *e, int peer, double now);
+/* Before the thread sleeps: marks operations that wait for a peer. */
+DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
 /* ---- record.c ---- */
 /* Tells the submitters what is complete. */
@@ -559,18 +514,13 @@ DDP_LIB void ddp__publish(ddp__engine *e);
 /* Under the lock: a copy of the log for who waits for it. */
 DDP_LIB void ddp__oplog_serve(ddp__engine *e);
 
-/* ---- engine.c: the comm thread ---- */
+/* ---- thread.c ---- */
 /* Does what can be done now; 1 if anything moved, else *until says when to look again. */
 DDP_LIB int  ddp__round(ddp__engine *e, double *until);
 DDP_LIB void ddp__sleep(ddp__engine *e, double until);
-/* The comm thread, with nothing to do, stays out of the way of blocking calls that follow each other
- * closely; 0 if there are none. */
-DDP_LIB int  ddp__park(ddp__engine *e);
 #define DDP__PARK_S 2e-3 /* the next blocking call is expected within */
 /* Under the lock: what the comm thread must not sleep over. */
 DDP_LIB int  ddp__needed(const ddp__engine *e);
-
-/* ---- submit.c ---- */
-DDP_LIB int  ddp__ticket_done(const ddp__engine *e, long ticket);
+DDP_LIB void *ddp__engine_main(void *engine);
 
 #endif /* DDP_COMM_STATE_H */

@@ -1,5 +1,67 @@
-/* What a program does with an engine: submits messages, waits for them, aborts. */
+/* What a program does with an engine: makes groups, submits messages, waits for them, aborts. */
 #include "comm/state.h"
+
+/* ---- groups ---- */
+
+static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
+{
+    const int *place;
+
+    if (m->group == 0) return DDP_OK;
+    if (m->group < 0 || m->group >= e->groups)
+        return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
+    place = e->place + (size_t)m->group * (size_t)e->world;
+    if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
+        return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", verb, m->group);
+    if (place[e->rank] < 0)
+        return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
+    if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
+        return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer, m->group);
+    return DDP_OK;
+}
+
+ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
+{
+    ddp_status status = DDP_OK;
+
+    for (int i = 0; i < n; i++)
+        if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
+            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
+                             ranks[i], i, e->world - 1);
+    if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
+    if (e->membership)
+        return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
+    pthread_mutex_lock(&e->lock);
+    if (e->groups == DDP__GROUPS) {
+        status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
+    } else {
+        int *member = e->member + (size_t)e->groups * (size_t)e->world;
+        int *place = e->place + (size_t)e->groups * (size_t)e->world;
+        for (int r = 0; r < e->world; r++) place[r] = -1;
+        for (int i = 0; i < n; i++) {
+            member[i] = ranks[i];
+            place[ranks[i]] = i;
+        }
+        e->group_members[e->groups] = n;
+        *group = e->groups++;
+    }
+    pthread_mutex_unlock(&e->lock);
+    return status;
+}
+
+int ddp__engine_group_size(const ddp__engine *e, int group)
+{
+    if (group == 0) return e->world;
+    return group > 0 && group < e->groups ? e->group_members[group] : 1;
+}
+
+const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
+{
+    if (group <= 0 || group >= e->groups) return NULL;
+    return e->member + (size_t)group * (size_t)e->world;
+}
+
+/* ---- messages ---- */
 
 /* Values of a list of pieces; SIZE_MAX where they are more than a frame can count. */
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
@@ -10,31 +72,24 @@ static size_t ddp__pieces_count(const ddp_piece *piece, int count)
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
 
-static int ddp__is_served(ddp_verb verb)
-{
-    return verb == DDP_PUSH || verb == DDP__ASK || verb == DDP_ANSWER || verb >= DDP_SERVE;
-}
-
 /* Only an all-reduce is summed, measured, coded; only values that lie apart can be added to. */
-static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, ddp_error *err)
+static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
+    const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
 
-    if (m->bytes && sums)
-        return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed",
-                         ddp__verb_name((int)m->verb));
+    if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
-        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, "
-                         "are needed", ddp__verb_name((int)m->verb));
+        return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
+                         verb);
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
-        return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s",
-                         ddp__verb_name((int)m->verb), m->to ? " with a `to` of its own" : "");
-    if (ddp__is_served(m->verb) && e->lanes < (int)DDP__LANES)
+        return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
+                         m->to ? " with a `to` of its own" : "");
+    if (serves && e->lanes < (int)DDP__LANES)
         return ddp__fail(err, DDP_USAGE, "%s in a context whose strategy does not serve: set "
-                         "DDP_SERVES in its traits", ddp__verb_name((int)m->verb));
+                         "DDP_NEEDS_SERVERS in its traits", verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
-        return ddp__fail(err, DDP_ARG,
-                         "only an all-reduce can travel as %s, over an engine opened for it",
+        return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
                          m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");
     return DDP_OK;
 }
@@ -52,13 +107,13 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
 {
     int from_count;
     const ddp_piece *from = ddp__input_of(m, &from_count);
-    const size_t n = ddp__pieces_count(from, from_count),
-                 to = m->to ? ddp__pieces_count(m->to, m->to_count) : n;
+    const size_t n = ddp__pieces_count(from, from_count), to = m->to ? ddp__pieces_count(m->to, m->to_count) : n;
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
-    const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER &&
-                      m->verb != DDP_REDUCE_SCATTER;
+    const int named = m->verb != DDP_ALL_REDUCE && m->verb != DDP_ALL_GATHER && m->verb != DDP_REDUCE_SCATTER;
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-    int members;
+    const int members = ddp__engine_group_size(e, m->group);
+    const char *verb = ddp__verb_name((int)m->verb);
+    ddp_status bad;
 
     if (n == SIZE_MAX)
         return ddp__fail(err, DDP_ARG, "a message of more than %lu values is too long; split it",
@@ -67,22 +122,15 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
         return ddp__fail(err, DDP_ARG, "a message from %lu values to %lu: both lists need as many",
                          (unsigned long)n, (unsigned long)to);
     if (m->from_count < 0 || (m->to && m->to_count < 0) || pieces > e->strip_room / 2)
-        return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces,
-                         e->strip_room / 2);
-    if (named && !any &&
-        (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
-        return ddp__fail(err, DDP_ARG,
-                         "rank %d cannot be the peer of a message of rank %d in a world of %d",
-                         m->peer, e->rank, e->world);
-    DDP__TRY(ddp__message_kind(e, m, err));
-    DDP__TRY(ddp__group_check(e, m, err));
-    members = m->group ? e->group_members[m->group] : e->world;
-    if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members &&
-        !(m->ragged && m->group))
+        return ddp__fail(err, DDP_ARG, "a message of %ld pieces; at most %ld are possible", pieces, e->strip_room / 2);
+    if (named && !any && (m->peer < 0 || m->peer >= e->world || (m->peer == e->rank && m->verb != DDP_BROADCAST)))
+        return ddp__fail(err, DDP_ARG, "rank %d cannot be the peer of a message of rank %d in a world of %d", m->peer,
+                         e->rank, e->world);
+    if ((m->verb == DDP_ALL_GATHER || m->verb == DDP_REDUCE_SCATTER) && n % (size_t)members && !(m->ragged && m->group))
         return ddp__fail(err, DDP_ARG, "%s of %lu values does not divide over %d ranks",
-                         m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter",
-                         (unsigned long)n, members);
-    return DDP_OK;
+                         m->verb == DDP_ALL_GATHER ? "an all-gather" : "a reduce-scatter", (unsigned long)n, members);
+    bad = ddp__message_kind(e, m, verb, err);
+    return bad ? bad : ddp__group_check(e, m, verb, err);
 }
 
 /* Room for count strips in the pool, contiguous; the first index, or -1. */
@@ -90,8 +138,7 @@ static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
 
-    if (start % e->strip_room + count > e->strip_room)
-        start += e->strip_room - start % e->strip_room;
+    if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
 
@@ -156,11 +203,10 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
 /* Under the lock, which it lets go of: after a failure until nobody touches any memory. */
 static void ddp__settle(ddp__engine *e)
 {
-    while (e->error.code != DDP_OK && !e->quiet)
-        pthread_cond_wait(&e->changed, &e->lock);
+    while (e->error.code != DDP_OK && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
 }
 
-ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
+static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
 {
     ddp_status bad = ddp__message_check(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
@@ -192,19 +238,17 @@ ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket
     return DDP_OK;
 }
 
-int ddp__ticket_done(const ddp__engine *e, long ticket)
+static int ddp__ticket_done(const ddp__engine *e, long ticket)
 {
     return ticket < e->first || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].done);
 }
 
 static int ddp__ticket_released(const ddp__engine *e, long ticket)
 {
-    return ddp__ticket_done(e, ticket) ||
-           (ticket < e->submitted && e->ops[ticket % e->cfg.queue].released);
+    return ddp__ticket_done(e, ticket) || (ticket < e->submitted && e->ops[ticket % e->cfg.queue].released);
 }
 
-static ddp_status ddp__wait_until(ddp__engine *e, long ticket,
-                                  int (*over)(const ddp__engine *, long), ddp_error *err)
+static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
 {
     ddp_status status = DDP_OK;
 
@@ -268,10 +312,10 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 
 int ddp__engine_left(ddp__engine *e)
 {
-    int r, gone = -1;
+    int gone = -1;
 
     pthread_mutex_lock(&e->lock);
-    for (r = e->world - 1; r >= 0; r--)
+    for (int r = e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
     pthread_mutex_unlock(&e->lock);
     return gone;
@@ -279,25 +323,38 @@ int ddp__engine_left(ddp__engine *e)
 
 /* ---- blocking calls ----
  *
- * To wake the comm thread for each of calls that follow each other closely, and to be woken by it,
- * takes as long as a small message. So for a moment after such a call the comm thread, if it has
- * nothing to do, parks, and the next caller moves its message itself. Only one of the two touches the
- * engine at a time, and they hand it over under the lock. */
+ * To wake the comm thread for each of calls that follow each other closely, and to be woken by it, takes as long as a
+ * small message. So for a moment after such a call the comm thread, if it has nothing to do, parks, and the next caller
+ * moves its message itself. Only one of the two touches the engine at a time, and they hand it over under the lock. */
 
 /* Moves bytes until the message is done, or the comm thread has to go on. */
 static void ddp__drive(ddp__engine *e, long ticket)
 {
     double until;
-    int done = 0;
 
-    while (!done) {
-        int moved = ddp__round(e, &until);
-        if (e->fault.code != DDP_OK || e->stopping) return;
-        pthread_mutex_lock(&e->lock);
-        done = ddp__ticket_done(e, ticket);
-        pthread_mutex_unlock(&e->lock);
-        if (!moved && !done) ddp__sleep(e, until);
+    for (;;) {
+        const int moved = ddp__round(e, &until);
+        if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
+        if (!moved) ddp__sleep(e, until);
     }
+}
+
+ddp_status ddp__engine_submit(ddp__engine *e, const ddp_message *m, long *ticket, ddp_error *err)
+{
+    if (m->verb == DDP_PULL) { /* two messages: its request, and what comes back */
+        ddp_message ask = *m;
+        ddp_piece p;
+        p.data = &e->nothing;
+        p.count = 1;
+        ask.verb = DDP__ASK;
+        ask.from = &p;
+        ask.from_count = 1;
+        ask.to = NULL;
+        ask.add = 0;
+        ask.received = NULL;
+        DDP__TRY(ddp__submit_one(e, &ask, NULL, err));
+    }
+    return ddp__submit_one(e, m, ticket, err);
 }
 
 ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
@@ -331,11 +388,11 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
-    int i, found = -1;
+    int found = -1;
 
     pthread_mutex_lock(&e->lock);
     for (;;) {
-        for (i = 0; found < 0 && i < count; i++)
+        for (int i = 0; found < 0 && i < count; i++)
             if (ddp__ticket_done(e, tickets[i])) found = i;
         if (found >= 0 || e->quiet || ddp__atomic_load(stop)) break;
         pthread_cond_wait(&e->changed, &e->lock);

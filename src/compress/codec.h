@@ -3,7 +3,7 @@
 #define DDP_COMPRESS_CODEC_H
 
 #include "base/platform.h"
-#include "compress/packing.h"
+#include "compress/compress.h"
 
 #define DDP__MAGNITUDE UINT32_C(0x7fffffff) /* all bits but the sign: ordered as the magnitudes */
 #define DDP__INFINITE  UINT32_C(0x7f800000) /* magnitudes above it are NaN */
@@ -67,14 +67,17 @@ DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 /* DDP_NUMERIC: x[at] is NaN. */
 DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err);
 
+/* A selection's arguments. */
+DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
+                                     size_t have, size_t need, const uint64_t *index, ddp_error *err);
+
 /* DDP_ARG if bytes do not fit the capacity. */
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 
 /* DDP_NUMERIC if v is not finite, or if a finite x[at] would not stay so. Has nothing to say of a
  * |v| below DDP__HUGE, which is half the last place of the largest float. */
-DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
 
 /* Validates the whole message, then applies it to x[0..n-1]. */
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
@@ -83,8 +86,7 @@ DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpa
 /* The same for a quantised payload of n elements whose header has been read; fill writes it, of
  * elements that are finite. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
-DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n,
-                                   unsigned char *payload);
+DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
                                         ddp__unpack how, const float *x, size_t n, ddp_error *err);
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,

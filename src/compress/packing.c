@@ -6,8 +6,7 @@
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
-static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8",
-                                                 "int4"};
+static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8", "int4"};
 
 const char *ddp_packing_name(ddp_packing packing)
 {
@@ -39,8 +38,7 @@ static size_t ddp__pack_gaps(size_t n, size_t k)
     size_t bytes = k;
     int shift;
 
-    for (shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7)
-        bytes += n >> shift < k ? n >> shift : k;
+    for (shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7) bytes += n >> shift < k ? n >> shift : k;
     return bytes;
 }
 
@@ -116,17 +114,14 @@ static ddp_status ddp__pack_measure(ddp_packing packing, size_t n, size_t k, con
         next = index[i] + 1;
     }
     i = ddp__first_nan(value, k);
-    if (i < k)
-        return ddp__fail(err, DDP_NUMERIC, "value[%zu], of element %" PRIu64 ", is NaN", i,
-                         index[i]);
+    if (i < k) return ddp__fail(err, DDP_NUMERIC, "value[%zu], of element %" PRIu64 ", is NaN", i, index[i]);
     *bytes = ddp_pack_bound(packing, n, k);
     if (packing == DDP_PACK_DELTA) *bytes = DDP_PACK_HEAD + 4 * k + gaps;
     return DDP_OK;
 }
 
-ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index,
-                           const float *value, void *out, size_t capacity, size_t *bytes,
-                           ddp_error *err)
+ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64_t *index, const float *value,
+                           void *out, size_t capacity, size_t *bytes, ddp_error *err)
 {
     unsigned char *p;
     size_t need = 0, i;
@@ -136,12 +131,10 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
     if (packing != DDP_PACK_I64 && packing != DDP_PACK_I32 && packing != DDP_PACK_DELTA)
         return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: packing %d (%s) keeps no indexes; use "
                          "i64, i32 or delta", (int)packing, ddp_packing_name(packing));
-    if (!index || !value || !bytes)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: index, value or bytes is NULL");
+    if (!index || !value || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: index, value or bytes is NULL");
     if (!ddp_pack_bound(packing, n, k))
-        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: %s cannot hold k = %zu of n = %zu "
-                         "elements; k must be in 1..n, and n at most %zu, for i32 2^32",
-                         ddp_packing_name(packing), k, n, DDP__PACK_MOST);
+        return ddp__fail(err, DDP_ARG, "ddp_pack_sparse: %s cannot hold k = %zu of n = %zu elements; k must be in "
+                         "1..n, and n at most %zu, for i32 2^32", ddp_packing_name(packing), k, n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_measure(packing, n, k, index, value, &need, err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
 
@@ -155,22 +148,19 @@ ddp_status ddp_pack_sparse(ddp_packing packing, size_t n, size_t k, const uint64
         ddp__pack_values(p + 4 * k, value, k);
     } else {
         ddp__pack_values(p, value, k);
-        for (p += 4 * k, i = 0; i < k; next = index[i++] + 1)
-            p += ddp__pack_gap(p, index[i] - next);
+        for (p += 4 * k, i = 0; i < k; next = index[i++] + 1) p += ddp__pack_gap(p, index[i] - next);
     }
     *bytes = need;
     return DDP_OK;
 }
 
-ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes,
-                          ddp_error *err)
+ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t capacity, size_t *bytes, ddp_error *err)
 {
     size_t need = ddp_pack_bound(DDP_PACK_DENSE, n, n), nan;
 
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_dense: x or bytes is NULL");
     if (!need)
-        return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; 1 to %zu elements make a message", n,
-                         DDP__PACK_MOST);
+        return ddp__fail(err, DDP_ARG, "ddp_pack_dense: n = %zu; 1 to %zu elements make a message", n, DDP__PACK_MOST);
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     nan = ddp__first_nan(x, n);
     if (nan < n) return ddp__found_nan(nan, err);
@@ -218,8 +208,7 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
 
     if (!p || !out) return ddp__fail(err, DDP_ARG, "ddp_packed_read: message or out is NULL");
     if (bytes < DDP_PACK_HEAD)
-        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes; its header alone has %d", bytes,
-                         DDP_PACK_HEAD);
+        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes; its header alone has %d", bytes, DDP_PACK_HEAD);
     if (ddp__codec_get32(p) != DDP__PACK_MAGIC || p[4] != DDP__PACK_VERSION || p[6] || p[7])
         return ddp__fail(err, DDP_FORMAT, "not a compressed message of this version");
     if (p[5] < DDP_PACK_I64 || p[5] > DDP_PACK_INT4)
@@ -228,14 +217,12 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
     k = ddp__codec_get64(p + 16);
     packing = (ddp_packing)p[5];
     if (n > DDP__PACK_MOST || k < 1 || k > n || (packing > DDP_PACK_DELTA && k != n))
-        return ddp__fail(err, DDP_FORMAT, "the message says k = %" PRIu64 " of n = %" PRIu64
-                         " elements", k, n);
+        return ddp__fail(err, DDP_FORMAT, "the message says k = %" PRIu64 " of n = %" PRIu64 " elements", k, n);
     bound = ddp_pack_bound(packing, (size_t)n, (size_t)k);
     least = packing == DDP_PACK_DELTA ? DDP_PACK_HEAD + 5 * (size_t)k : bound;
     if (!bound || bytes < least || bytes > bound)
-        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes says %s with k = %" PRIu64
-                         " of n = %" PRIu64 ", which takes %zu to %zu", bytes,
-                         ddp_packing_name(packing), k, n, least, bound);
+        return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes says %s with k = %" PRIu64 " of n = %" PRIu64 ", "
+                         "which takes %zu to %zu", bytes, ddp_packing_name(packing), k, n, least, bound);
     out->packing = packing;
     out->n = n;
     out->k = k;
@@ -264,8 +251,7 @@ static ddp__unpack_walk ddp__unpack_begin(const ddp_packed *m, const unsigned ch
     return w;
 }
 
-/* The next index; UINT64_MAX if the bytes end within it, it overflows, or it has more bytes than
- * it needs. */
+/* The next index; UINT64_MAX if the bytes end within it, it overflows, or it has more bytes than it needs. */
 static uint64_t ddp__unpack_index(ddp__unpack_walk *w)
 {
     uint64_t at = 0, part;
@@ -302,7 +288,6 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
     for (i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint32_t magnitude = ddp__codec_bits(v) & DDP__MAGNITUDE;
-
         at = ddp__unpack_index(&w);
         if (at == UINT64_MAX && m->packing == DDP_PACK_DELTA)
             return ddp__fail(err, DDP_FORMAT, "gap %" PRIu64 " of the message, behind index %" PRIu64
@@ -313,18 +298,15 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
         if (magnitude > DDP__INFINITE)
             return ddp__fail(err, DDP_FORMAT, "value %" PRIu64 " of the message, of element %" PRIu64
                              ", is NaN", i, at);
-        if (magnitude >= DDP__HUGE && how != DDP__UNPACK_STORE)
-            DDP__TRY(ddp__sum_check(how, x, at, v, err));
+        if (magnitude >= DDP__HUGE && how != DDP__UNPACK_STORE) DDP__TRY(ddp__sum_check(how, x, at, v, err));
         next = at + 1;
     }
     if (m->packing == DDP_PACK_DELTA && w.index != w.end)
-        return ddp__fail(err, DDP_FORMAT, "the message has %zu bytes after its last index",
-                         (size_t)(w.end - w.index));
+        return ddp__fail(err, DDP_FORMAT, "the message has %zu bytes after its last index", (size_t)(w.end - w.index));
     return DDP_OK;
 }
 
-static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_t bytes,
-                              ddp__unpack how, float *x)
+static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_t bytes, ddp__unpack how, float *x)
 {
     ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
     uint64_t i;
@@ -333,15 +315,13 @@ static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_
     for (i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint64_t at = ddp__unpack_index(&w);
-
         if (how == DDP__UNPACK_STORE) x[at] = v;
         else if (how == DDP__UNPACK_ADD) x[at] += v;
         else x[at] -= v;
     }
 }
 
-static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n,
-                                    ddp_error *err)
+static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, float *x, size_t n, ddp_error *err)
 {
     const size_t part = DDP__UNPACK_PART;
     float v[DDP__UNPACK_PART];
@@ -351,14 +331,12 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
         len = n - at < part ? n - at : part;
         ddp__codec_floats(p + 4 * at, v, len);
         i = ddp__first_nan(v, len);
-        if (i < len)
-            return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", at + i);
+        if (i < len) return ddp__fail(err, DDP_FORMAT, "value %zu of the message is NaN", at + i);
         if (how == DDP__UNPACK_STORE) continue;
         for (i = 0; (i += ddp__first_from(v + i, len - i, DDP__HUGE)) < len; i++)
             DDP__TRY(ddp__sum_check(how, x, at + i, v[i], err));
     }
-    if (how == DDP__UNPACK_STORE)
-        ddp__codec_floats(p, x, n);
+    if (how == DDP__UNPACK_STORE) ddp__codec_floats(p, x, n);
     else
         for (i = 0; i < n; i++) {
             v[0] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
@@ -367,8 +345,7 @@ static ddp_status ddp__unpack_dense(const unsigned char *p, ddp__unpack how, flo
     return DDP_OK;
 }
 
-ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n,
-                            ddp_error *err)
+ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x, size_t n, ddp_error *err)
 {
     const unsigned char *p = (const unsigned char *)message;
     ddp_packed m;
@@ -376,8 +353,7 @@ ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, 
     if (!x) return ddp__fail(err, DDP_ARG, "the array that a message is unpacked into is NULL");
     DDP__TRY(ddp_packed_read(message, bytes, &m, err));
     if (m.n != n)
-        return ddp__fail(err, DDP_FORMAT, "the message is of %" PRIu64 " elements, the array has "
-                         "%zu", m.n, n);
+        return ddp__fail(err, DDP_FORMAT, "the message is of %" PRIu64 " elements, the array has %zu", m.n, n);
     if (m.packing == DDP_PACK_DENSE) return ddp__unpack_dense(p + DDP_PACK_HEAD, how, x, n, err);
     if (m.packing == DDP_PACK_INT8 || m.packing == DDP_PACK_INT4) {
         DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, how, x, n, err));
@@ -407,21 +383,18 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
     const float *DDP_RESTRICT g = gradient;
     size_t i;
 
-    if (!residual || !gradient)
-        return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
+    if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
     for (i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
         DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
     for (i = 0; i < n; i++) r[i] += g[i];
     return DDP_OK;
 }
 
-ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k,
-                             ddp_error *err)
+ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err)
 {
     size_t i;
 
-    if (!residual || !index)
-        return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");
+    if (!residual || !index) return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");
     for (i = 0; i < k; i++)
         if (index[i] >= n)
             return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: index[%zu] = %" PRIu64
@@ -430,8 +403,7 @@ ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, s
     return DDP_OK;
 }
 
-ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n,
-                                 ddp_error *err)
+ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n, ddp_error *err)
 {
     return ddp__unpack_into(message, bytes, DDP__UNPACK_SUBTRACT, residual, n, err);
 }

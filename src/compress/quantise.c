@@ -7,31 +7,20 @@
  * code at -O2. A last block that is shorter is padded with zeros. */
 enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
 
-/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the
- * quotient of two floats is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x|
- * the numerator of (2 |x| - (2 h + 1) s) / 2 s is a multiple of the last place of s, which is more
- * than s / 2^24; just below s / 2 the last place of x is s / 2^25 at least. |x| (1 / s) in double
- * is off by less than 2^-44. So exact halves go up, what is below them never does, and the level is
- * that of the exact quotient, fused multiply-add or not. */
+/* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats
+ * is not h + 1/2 exactly, it is further than 2^-26 from it: for s / 2 <= |x| the numerator of (2 |x| - (2 h + 1) s) / 2
+ * s is a multiple of the last place of s, which is more than s / 2^24; just below s / 2 the last place of x is s / 2^25
+ * at least. |x| (1 / s) in double is off by less than 2^-44. So exact halves go up, what is below them never does, and
+ * the level is that of the exact quotient, fused multiply-add or not. */
 #define DDP__QUANTISE_HALF (0.5 + 1.0 / (1 << 30))
 
 typedef int32_t ddp__quantise_lanes __attribute__((vector_size(16)));
 
-static float ddp__quantise_levels(ddp_packing packing)
-{
-    return packing == DDP_PACK_INT8 ? 127 : 7;
-}
-
-static size_t ddp__quantise_blocks(size_t n)
-{
-    return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0);
-}
+static float ddp__quantise_levels(ddp_packing packing) { return packing == DDP_PACK_INT8 ? 127 : 7; }
+static size_t ddp__quantise_blocks(size_t n) { return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0); }
 
 /* Bytes of the levels of n elements. */
-static size_t ddp__quantise_size(ddp_packing packing, size_t n)
-{
-    return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2;
-}
+static size_t ddp__quantise_size(ddp_packing packing, size_t n) { return packing == DDP_PACK_INT8 ? n : n / 2 + n % 2; }
 
 size_t ddp__quantised_bytes(ddp_packing packing, size_t n)
 {
@@ -86,16 +75,13 @@ static void ddp__quantise_block(const float *x, float scale, signed char *level)
 
     for (i = 0; i < DDP__QUANTISE_BLOCK; i++) {
         int q = (int)(fabs((double)x[i]) * inverse + DDP__QUANTISE_HALF);
-
         whole[i] = x[i] < 0 ? -q : q;
     }
 #ifdef __SSE2__ /* what compilers make of the loop below takes as long as all of the above */
     for (i = 0; i < DDP__QUANTISE_BLOCK; i += 16) {
         __m128i part[4];
-
         memcpy(part, whole + i, sizeof part);
-        part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]),
-                                  _mm_packs_epi32(part[2], part[3]));
+        part[0] = _mm_packs_epi16(_mm_packs_epi32(part[0], part[1]), _mm_packs_epi32(part[2], part[3]));
         memcpy(level + i, part, sizeof part[0]);
     }
 #else
@@ -110,7 +96,6 @@ static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 
     for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get64((const unsigned char *)level + i);
-
         w = (w ^ UINT64_C(0x8080808080808080)) - UINT64_C(0x7878787878787878);
         w = (w | w >> 4) & UINT64_C(0x00ff00ff00ff00ff);
         w = (w | w >> 8) & UINT64_C(0x0000ffff0000ffff);
@@ -124,7 +109,6 @@ static void ddp__quantise_double(const unsigned char *p, signed char *level)
 
     for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get32(p);
-
         w = (w | w << 16) & UINT64_C(0x0000ffff0000ffff);
         w = (w | w << 8) & UINT64_C(0x00ff00ff00ff00ff);
         w = (w | w << 4) & UINT64_C(0x0f0f0f0f0f0f0f0f);
@@ -137,15 +121,13 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
 {
     const float levels = ddp__quantise_levels(packing);
     signed char level[DDP__QUANTISE_BLOCK];
-    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to;
-    unsigned char part[DDP__QUANTISE_BLOCK];
+    unsigned char *scales = payload, *p = payload + 4 * ddp__quantise_blocks(n), *to, part[DDP__QUANTISE_BLOCK];
     float last[DDP__QUANTISE_BLOCK];
     size_t at, len;
 
     for (at = 0; at < n; at += len, scales += 4) {
         const float *from = x + at;
         float scale;
-
         len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
         to = p;
         if (len < DDP_QUANTISE_BLOCK) {
@@ -170,8 +152,7 @@ static int ddp__quantised_level(ddp_packing packing, const unsigned char *p, siz
     return (int)(p[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does:
- * at least `bytes`. */
+/* Where the first eight bytes begin that hold a level below the lowest: -128, or -8. None does: at least `bytes`. */
 static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, size_t bytes)
 {
     const int wide = packing == DDP_PACK_INT8;
@@ -184,7 +165,6 @@ static size_t ddp__quantised_low(ddp_packing packing, const unsigned char *p, si
     for (at = 0; at < bytes; at += 8) {
         const unsigned char *from = p + at;
         uint64_t w;
-
         if (bytes - at < 8) from = (const unsigned char *)memcpy(last, from, bytes - at);
         w = ddp__codec_get64(from) ^ lowest;
         if ((w - one) & ~w & top) break; /* a field of zeros borrows */
@@ -210,14 +190,12 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     }
     for (b = 0; b < blocks; b++) {
         float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
-
         if (!(scale >= 0) || !(scale * levels <= FLT_MAX))
             return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be finite and "
                              ">= 0", b, (double)scale);
         if (how == DDP__UNPACK_STORE || scale * levels < huge) continue;
         for (at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
             float v = (float)ddp__quantised_level(packing, p, at) * scale;
-
             DDP__TRY(ddp__sum_check(how, x, at, v, err));
         }
     }
@@ -234,15 +212,12 @@ static void ddp__quantised_block(const signed char *level, float scale, int add,
     for (i = 0; i < DDP__QUANTISE_BLOCK; i++) whole[i] = (float)level[i];
     if (add)
         for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
-            ddp__f4_store(x + i, ddp__f4_load(x + i) +
-                                     ddp__f4_mul(ddp__f4_load(whole + i), scales));
+            ddp__f4_store(x + i, ddp__f4_load(x + i) + ddp__f4_mul(ddp__f4_load(whole + i), scales));
     else
-        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4)
-            ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
+        for (i = 0; i < DDP__QUANTISE_BLOCK; i += 4) ddp__f4_store(x + i, ddp__f4_mul(ddp__f4_load(whole + i), scales));
 }
 
-void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how,
-                          float *x, size_t n)
+void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp__unpack how, float *x, size_t n)
 {
     const unsigned char *p = payload + 4 * ddp__quantise_blocks(n), *from;
     unsigned char part[DDP__QUANTISE_BLOCK];
@@ -252,7 +227,6 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
 
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
-
         if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
         len = n - at < DDP_QUANTISE_BLOCK ? n - at : DDP_QUANTISE_BLOCK;
         from = p;

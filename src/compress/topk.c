@@ -1,8 +1,8 @@
-/* The k largest elements of an array, exactly, and k at random. */
+/* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline compresses. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "compress/codec.h"
-#include "compress/topk.h"
+#include "compress/compress.h"
 
 /* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
  * |x|, infinity next to last and NaN above it. */
@@ -98,12 +98,10 @@ ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v,
 
 /* ---- the k-th of a list ---- */
 
-/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first
- * `digits` are found, the rest is 0). *ties = how many that agree with it in these are among the
- * rank. Two counts of each bin, taken in turn: most magnitudes fall into few bins, and a count
- * cannot be read again before it is written. */
-static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits,
-                              size_t *bins, size_t *ties)
+/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are found, the
+ * rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each bin, taken in turn:
+ * most magnitudes fall into few bins, and a count cannot be read again before it is written. */
+static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins, size_t *ties)
 {
     static const int shift[3] = {20, 10, 0};
     size_t *odd = bins + DDP__TOPK_BINS;
@@ -115,7 +113,6 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
         const uint32_t mask = digit ? 1023 : 2047;
         uint32_t b = mask;
         size_t i;
-
         memset(bins, 0, 2 * DDP__TOPK_BINS * sizeof *bins);
         for (i = 0; i + 2 <= m; i += 2) {
             bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
@@ -132,8 +129,7 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
 
 /* Writes the k elements above nth, and the first of those equal to it, in their order. out may be
  * the list itself: what is written was read before. */
-static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties,
-                           uint64_t *index, void *out)
+static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
 {
     unsigned char *value = (unsigned char *)out;
     size_t i, kept = 0;
@@ -141,7 +137,6 @@ static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, siz
     for (i = 0; kept < k; i++) {
         uint32_t bits = f->bits[i], magnitude = bits & DDP__MAGNITUDE;
         size_t tie = (magnitude == nth) & (ties > 0);
-
         index[kept] = f->index[i];
         memcpy(value + kept * sizeof bits, &bits, sizeof bits);
         ties -= tie;
@@ -154,8 +149,7 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
     size_t i;
 
     for (i = 0; i < f->n; i++)
-        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE)
-            return ddp__found_nan(f->index[i], err);
+        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE) return ddp__found_nan(f->index[i], err);
     return DDP_OK;
 }
 
@@ -185,7 +179,6 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
 
     for (i = 0; i < n; i++) {
         uint32_t bits = ddp__codec_bits(x[i]);
-
         index[m] = at + i;
         list[m] = bits;
         m += (int32_t)(bits & DDP__MAGNITUDE) > floor;
@@ -209,8 +202,7 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 }
 
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
-static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k,
-                                    ddp_error *err)
+static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
     uint32_t list[DDP__TOPK_RUN / DDP__TOPK_BLOCK];
     size_t at, blocks, b;
@@ -218,8 +210,7 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
     for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
         if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
         blocks = ddp__topk_blocks(x + at, f->floor, list);
-        for (b = 0; b < blocks; b++)
-            ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
+        for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
     }
     if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
     ddp__topk_append(f, x + at, n - at, at);
@@ -237,7 +228,6 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
 
     for (i = 0; i < m; i += DDP__TOPK_NEAR) {
         const float *from = x + i / DDP__TOPK_NEAR * part;
-
         from += ddp_rng_below(&r, part - DDP__TOPK_NEAR + 1);
         memcpy(sample + i, from, DDP__TOPK_NEAR * sizeof *sample);
     }
@@ -245,8 +235,7 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
 
 /* A threshold that a few more than k magnitudes are likely to exceed; attempt 1 allows for twice
  * as many, attempt 2 for all. Never so high that a NaN would be missed. */
-static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k,
-                               int attempt)
+static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
     double rank;
@@ -263,21 +252,16 @@ static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t 
     return (int32_t)(nth > DDP__INFINITE ? DDP__INFINITE : nth) - 1;
 }
 
-/* A selection's arguments. */
-static ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k,
-                             const void *scratch, size_t have, size_t need,
-                             const uint64_t *index, ddp_error *err)
+ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
+                             size_t have, size_t need, const uint64_t *index, ddp_error *err)
 {
     if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
-    if (k < 1 || k > n)
-        return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k,
-                         n);
+    if (k < 1 || k > n) return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k, n);
     if (!need || have < need)
         return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
                          "%s_scratch", who, have, need, who);
     if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
-        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8",
-                         who);
+        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8", who);
     return DDP_OK;
 }
 
@@ -289,8 +273,7 @@ ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t sc
     size_t ties;
     int attempt;
 
-    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k),
-                               index, err));
+    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k), index, err));
     f.most = ddp__topk_most(n, k);
     f.index = (uint64_t *)scratch;
     f.bins = (size_t *)(f.index + f.most);
@@ -319,12 +302,6 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Which of a word's bits is the lowest one that is set, counting from 0. */
-static unsigned ddp__randomk_lowest(uint64_t word)
-{
-    return (unsigned)__builtin_ctzll((unsigned long long)word);
-}
-
 /* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
  * newest of them, which nobody can have drawn before. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
@@ -334,23 +311,95 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
     size_t words, w, kept = 0;
     ddp_rng r = ddp_rng_seed(seed, n);
 
-    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes,
-                               ddp_randomk_scratch(n), index, err));
+    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes, ddp_randomk_scratch(n), index, err));
     words = ddp_randomk_scratch(n) / sizeof *bitmap;
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)
         if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
     for (w = 0; w < words; w++)
         for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + ddp__randomk_lowest(word);
+            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
             if (ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
         }
     for (w = 0; w < words; w++)
         for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + ddp__randomk_lowest(word);
+            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
             index[kept] = i;
             if (value) value[kept] = x[i];
             kept++;
         }
+    return DDP_OK;
+}
+
+/* ---- AdaTopK ---- */
+
+size_t ddp_keep_count(size_t n, double ratio)
+{
+    double k;
+
+    if (!(ratio > 1) || n < 1) return n;
+    k = ceil((double)n / ratio);
+    if (k >= (double)n) return n;
+    return k < 1 ? 1 : (size_t)k;
+}
+
+static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, int links,
+                                     const ddp_adatopk_options *o, ddp_error *err)
+{
+    int i;
+
+    if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
+    if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
+                         "(100 = a hundredth is sent)", o->ratio);
+    if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
+        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3", o->factor);
+    if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
+        return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
+                         "the least that can be kept", o->factor, o->ratio, (double)DDP__PACK_MOST);
+    if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 &&
+        o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
+        return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
+                         (int)o->packing, ddp_packing_name(o->packing));
+    for (i = 0; i < links; i++) {
+        if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
+        if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
+            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
+                             i, count[i], DDP__PACK_MOST);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
+                       const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err)
+{
+    double slowest = 0, factor;
+    ddp_packing packing;
+    int i;
+
+    if (!link_s || !count || !o || !out) return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
+    DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
+    factor = o->factor > 0 ? o->factor : 3;
+    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
+    for (i = 0; i < links; i++)
+        if (link_s[i] > slowest) slowest = link_s[i];
+    for (i = 0; i < links; i++) {
+        ddp_link_compression *c = out + i;
+        size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
+        /* the fraction first: the slowest link's is exactly 1 */
+        c->ratio = o->ratio;
+        if (!o->uniform) c->ratio = slowest > 0 ? factor * o->ratio * (link_s[i] / slowest) : 1;
+        if (!(c->ratio > 1)) c->ratio = 1;
+        c->keep = ddp_keep_count(count[i], c->ratio);
+        c->bytes = ddp_pack_bound(packing, count[i], c->keep);
+        /* 0: an array too long for the packing */
+        c->dense = !c->bytes || c->bytes >= dense;
+        if (c->dense) {
+            c->keep = count[i];
+            c->bytes = dense;
+        }
+        c->link_s = link_s[i] * ((double)(c->bytes - DDP_PACK_HEAD) / (double)(dense - DDP_PACK_HEAD));
+    }
     return DDP_OK;
 }

@@ -1,8 +1,7 @@
-/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and
- * heads up to 512 wide; and what chooses between it and the tensor-core kernels of flash.cuh, which
- * are checked against it. Saved per row and head as on the CPU: max of the scaled scores, 1 / sum.
- * Backward takes two passes, one for queries and one for keys and values, so that no sum is shared
- * by two blocks. */
+/* attention, plain: float32 arithmetic on tiles of 16 R queries and keys, for every number type and heads up to 512
+ * wide; and what chooses between it and the tensor-core kernels of flash.cuh, which are checked against it. Saved per
+ * row and head as on the CPU: max of the scaled scores, 1 / sum. Backward takes two passes, one for queries and one for
+ * keys and values, so that no sum is shared by two blocks. */
 #ifndef DDP_CUDA_ATTENTION_CUH
 #define DDP_CUDA_ATTENTION_CUH
 
@@ -12,44 +11,36 @@
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
 /* Row length in shared memory of d floats: rows of one piece each lie in different banks. */
-__host__ __device__ static __forceinline__ int ddp__attend_row(int d)
-{
-    return (d + 3) / 4 * 4 + 4;
-}
+__host__ __device__ static __forceinline__ int ddp__attend_row(int d) { return (d + 3) / 4 * 4 + 4; }
 
 /* Rows first.. of an array into shared memory, zeros beyond count rows and d columns. */
 template <typename T, int R>
-__device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count,
-                                        int d)
+__device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
-    int r, c;
-
-    for (r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
-        for (c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
+    for (int r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
+        for (int c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
             tile[r * ddp__attend_row(d) + c] =
                 first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
 }
 
 /* s[i][j] = row y + 16 i of a times row x + 16 j of b. */
-template <int R>
-__device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
+template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, const float *b, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
     const int ld = ddp__attend_row(d);
     ddp__vec<float> va[R], vb[R];
-    int i, j, p, k;
 
-    for (i = 0; i < R; i++)
-        for (j = 0; j < R; j++) s[i][j] = 0;
-    for (p = 0; p < d; p += 4) {
-        for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < R; j++) s[i][j] = 0;
+    for (int p = 0; p < d; p += 4) {
+        for (int i = 0; i < R; i++) {
             va[i] = ddp__vec_load(a + (y + DDP__ATTEND_SIDE * i) * ld + p);
             vb[i] = ddp__vec_load(b + (x + DDP__ATTEND_SIDE * i) * ld + p);
         }
-        for (i = 0; i < R; i++)
-            for (j = 0; j < R; j++)
-                for (k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
+        for (int i = 0; i < R; i++)
+            for (int j = 0; j < R; j++)
+                for (int k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
     }
 }
 
@@ -57,9 +48,7 @@ __device__ static void ddp__attend_scores(float (&s)[R][R], const float *a, cons
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
     int step;
-
-    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2)
-        v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
     return v;
 }
 
@@ -76,26 +65,24 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
     DDP__SHARED(float, shared);
     float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
     float max[R], sum[R], acc[R][C], s[R][R];
-    long first;
-    int i, j, c, k;
 
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         max[i] = -INFINITY;
         sum[i] = 0;
-        for (c = 0; c < C; c++) acc[i][c] = 0;
+        for (int c = 0; c < C; c++) acc[i][c] = 0;
     }
     ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-    for (first = 0; first <= from; first += tile) {
+    for (long first = 0; first <= from; first += tile) {
         __syncthreads();
         ddp__attend_load<T, R>(kv, keys, z.row, first, z.t, z.d);
         __syncthreads();
         ddp__attend_scores<R>(s, q, kv, z.d);
         __syncthreads();
         ddp__attend_load<T, R>(kv, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
-        for (i = 0; i < R; i++) {
+        for (int i = 0; i < R; i++) {
             const long t = from + y + side * i;
             float top = max[i], shrink;
-            for (j = 0; j < R; j++) {
+            for (int j = 0; j < R; j++) {
                 s[i][j] = first + x + side * j <= t ? s[i][j] * z.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
@@ -103,26 +90,25 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
             shrink = expf(max[i] - top);
             max[i] = top;
             sum[i] *= shrink;
-            for (c = 0; c < C; c++) acc[i][c] *= shrink;
-            for (j = 0; j < R; j++) {
+            for (int c = 0; c < C; c++) acc[i][c] *= shrink;
+            for (int j = 0; j < R; j++) {
                 const float e = expf(s[i][j] - top);
                 sum[i] += e;
                 p[(y + side * i) * (tile + 1) + x + side * j] = e;
             }
         }
         __syncthreads();
-        for (k = 0; k < tile; k++)
-            for (c = 0; c < C; c++)
-                for (i = 0; i < R && x + side * c < z.d; i++)
+        for (int k = 0; k < tile; k++)
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < R && x + side * c < z.d; i++)
                     acc[i][c] += p[(y + side * i) * (tile + 1) + k] * kv[k * ld + x + side * c];
     }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
         const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
-        for (c = 0; c < C && x + side * c < z.d; c++)
-            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] =
-                ddp__from_float<T>(acc[i][c] * inverse);
+        for (int c = 0; c < C && x + side * c < z.d; c++)
+            out[ddp__heads_out(&z, head) + t * z.width + x + side * c] = ddp__from_float<T>(acc[i][c] * inverse);
         if (x) continue;
         stat[2 * (head * z.t + t)] = max[i];
         stat[2 * (head * z.t + t) + 1] = inverse;
@@ -132,21 +118,19 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
 /* p and d = p (dp - mean) scale of a tile of queries from on and of keys first on, into rows of
  * shared memory; by all threads. */
 template <int R>
-__device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k,
-                                         const float *v, const float *dout, const float *stat,
-                                         const float *mean, const ddp__heads *z, long from,
-                                         long first)
+__device__ static void ddp__attend_grads(float *p, float *d, const float *q, const float *k, const float *v,
+                                         const float *dout, const float *stat, const float *mean, const ddp__heads *z,
+                                         long from, long first)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R;
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
-    int i, j;
 
     ddp__attend_scores<R>(s, q, k, z->d);
     ddp__attend_scores<R>(dp, dout, v, z->d);
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        for (j = 0; j < R; j++) {
+        for (int j = 0; j < R; j++) {
             const int at = (y + side * i) * (tile + 1) + x + side * j;
             const int seen = t < z->t && first + x + side * j <= t;
             const float e = seen ? expf(s[i][j] * z->scale - stat[2 * t]) * stat[2 * t + 1] : 0;
@@ -159,8 +143,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
 /* Block (tile of queries, head): dq. */
 template <typename T, int R, int C>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
-                 ddp__heads z, int add)
+ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
@@ -172,29 +155,26 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
     float acc[R][C];
-    long first;
-    int i, c, n;
 
-    for (i = 0; i < R; i++)
-        for (c = 0; c < C; c++) acc[i][c] = 0;
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < C; c++) acc[i][c] = 0;
     ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
     ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
-    for (first = 0; first <= from; first += tile) {
+    for (long first = 0; first <= from; first += tile) {
         __syncthreads();
         ddp__attend_load<T, R>(k, keys, z.row, first, z.t, z.d);
         ddp__attend_load<T, R>(v, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
         __syncthreads();
-        ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from,
-                             first);
+        ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
         __syncthreads();
-        for (n = 0; n < tile; n++)
-            for (c = 0; c < C; c++)
-                for (i = 0; i < R && x + side * c < z.d; i++)
+        for (int n = 0; n < tile; n++)
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < R && x + side * c < z.d; i++)
                     acc[i][c] += d[(y + side * i) * (tile + 1) + n] * k[n * ld + x + side * c];
     }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
             T *g = to + t * z.row + x + side * c;
             *g = ddp__from_float<T>(acc[i][c] + (add ? ddp__to_float(*g) : 0));
         }
@@ -204,8 +184,7 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
 /* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
 template <typename T, int R, int C>
 static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
-ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean,
-                  ddp__heads z, int add)
+ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
@@ -216,33 +195,30 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
     float dk[R][C], dv[R][C];
-    long head, from;
-    int i, c, n;
 
-    for (i = 0; i < R; i++)
-        for (c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
     ddp__attend_load<T, R>(k, in + at, z.row, first, z.t, z.d);
     ddp__attend_load<T, R>(v, in + at + values, z.row, first, z.t, z.d);
-    for (head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
-        for (from = first; from < z.t; from += tile) {
+    for (long head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
+        for (long from = first; from < z.t; from += tile) {
             __syncthreads();
             ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
             ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
             __syncthreads();
-            ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z,
-                                 from, first);
+            ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
-            for (n = 0; n < tile; n++)
-                for (c = 0; c < C; c++)
-                    for (i = 0; i < R && x + side * c < z.d; i++) {
+            for (int n = 0; n < tile; n++)
+                for (int c = 0; c < C; c++)
+                    for (int i = 0; i < R && x + side * c < z.d; i++) {
                         const int key = n * (tile + 1) + y + side * i;
                         dk[i][c] += d[key] * q[n * ld + x + side * c];
                         dv[i][c] += p[key] * o[n * ld + x + side * c];
                     }
         }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = first + y + side * i;
-        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
             T *g = grad + at + t * z.row + x + side * c;
             *g = ddp__from_float<T>(dk[i][c] + (add ? ddp__to_float(*g) : 0));
             g += values;
@@ -254,8 +230,7 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
 /* mean[head t + row] = out . dout of a row of a head: the mean of dp under p. lanes threads each, a
  * power of 2 up to 32. */
 template <typename T>
-static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z,
-                                          int lanes, int wide)
+static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % lanes;
@@ -263,51 +238,36 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
     const long row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
-    int j, k;
 
-    for (j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
+    for (int j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
         ddp__piece_load(a, out + at, j, z.d, wide);
         ddp__piece_load(b, dout + at, j, z.d, wide);
-        for (k = 0; k < width; k++) sum += a[k] * b[k];
+        for (int k = 0; k < width; k++) sum += a[k] * b[k];
     }
     sum = ddp__warp_sum(sum, lanes);
-    if (lane == 0 && row < z.b * z.t)
-        mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
+    if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
 }
 
 static inline ddp__heads ddp__heads_of(const ddp_op_spec *s)
 {
     const ddp__head_layout l = ddp__head_layout_of(s);
-    ddp__heads z;
-
-    z.b = s->in[0].dim[0];
-    z.t = s->in[0].dim[1];
-    z.heads = l.heads;
-    z.kv_heads = l.kv_heads;
-    z.group = l.heads / l.kv_heads;
-    z.row = l.row;
-    z.width = l.heads * l.d;
-    z.d = (int)l.d;
-    z.scale = 1 / sqrtf((float)l.d);
-    return z;
+    return {s->in[0].dim[0], s->in[0].dim[1], l.heads, l.kv_heads, l.heads / l.kv_heads, l.row, l.heads * l.d, (int)l.d,
+            1 / sqrtf((float)l.d)};
 }
 
 template <typename T, int R, int C>
 static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long tile = DDP__ATTEND_SIDE * R;
-
-    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
-                DDP__ATTEND_THREADS,
-                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float),
-                dev->stream, (T *)c->out, (float *)c->saved, (const T *)c->in[0], *z);
+    DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
+                (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream, (T *)c->out,
+                (float *)c->saved, (const T *)c->in[0], *z);
 }
 
 /* Bytes of shared memory of a block of backward. */
 static inline long ddp__attend_grad_bytes(int r, int d)
 {
     const long tile = DDP__ATTEND_SIDE * r;
-
     return (4 * tile * ddp__attend_row(d) + 2 * tile * (tile + 1)) * (long)sizeof(float);
 }
 
@@ -316,15 +276,12 @@ static void ddp__cuda_attend_grad(ddp__cuda *dev, const ddp_op_call *c, const dd
 {
     const long tile = DDP__ATTEND_SIDE * R, shared = ddp__attend_grad_bytes(R, z->d);
 
-    DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads),
-                DDP__ATTEND_THREADS, shared, dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
+    DDP__LAUNCH((ddp__k_attend_dq<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
+                shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
                 (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_attend_dkv<T, R, C>),
-                (unsigned)(ddp__blocks(z->t, tile) * z->b * z->kv_heads), DDP__ATTEND_THREADS,
-                shared, dev->stream,
-                (T *)c->grad_in[0], (const T *)c->in[0], (const T *)c->grad_out,
-                (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
+    DDP__LAUNCH((ddp__k_attend_dkv<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->kv_heads),
+                DDP__ATTEND_THREADS, shared, dev->stream, (T *)c->grad_in[0], (const T *)c->in[0],
+                (const T *)c->grad_out, (const float *)c->saved, (const float *)dev->scratch, *z, c->add_in[0]);
 }
 
 /* R and C for heads up to 64 wide: larger tiles in float32, which has no other kernels. */
@@ -352,9 +309,8 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
 
     if (!c->grad_in[0]) return;
     while (lanes < 32 && lanes * ddp__vec<T>::width < z.d) lanes *= 2;
-    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS,
-              (float *)dev->scratch, (const T *)c->out, (const T *)c->grad_out, z, lanes,
-              ddp__wide<T>(z.d, c->out, c->grad_out));
+    DDP__EACH((ddp__k_attend_mean<T>), z.b * z.t * z.heads * lanes, DDP__ATTEND_THREADS, (float *)dev->scratch,
+              (const T *)c->out, (const T *)c->grad_out, z, lanes, ddp__wide<T>(z.d, c->out, c->grad_out));
     if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, c->grad_out, c->grad_in[0]))
         ddp__cuda_flash_backward(dev, c, &z);
     else if (z.d <= 64 && ddp__attend_grad_bytes(DDP__ATTEND_SMALL_R(T), z.d) <=
@@ -366,11 +322,9 @@ template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, c
         ddp__cuda_attend_grad<T, 1, 32>(dev, c, &z);
 }
 
-static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_attention_scratch(const ddp_op_spec *s, int)
 {
     const ddp__heads z = ddp__heads_of(s);
-
-    (void)narrow;
     return (size_t)(z.b * z.t * z.heads) * sizeof(float);
 }
 

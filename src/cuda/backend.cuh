@@ -5,16 +5,15 @@
 
 #include "cuda/batch_norm.cuh"
 #include "cuda/conv.cuh"
-#include "cuda/host_messages.cuh"
 #include "cuda/pool.cuh"
 #include "cuda/text.cuh"
+#include "cuda/update.cuh"
 
 /* ---- opening ---- */
 
 static void ddp__cuda_backend_close(void *self)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
 
     if (!c) return;
     if (c->dev) {
@@ -23,8 +22,7 @@ static void ddp__cuda_backend_close(void *self)
         (void)cudaStreamSynchronize(c->dev->stream);
         ddp__cuda_free_slots(c);
         ddp__cuda_free_marks(c);
-        for (i = 0; i < DDP__UPLOAD_PARTS; i++)
-            if (c->ring_free[i]) (void)cudaEventDestroy(c->ring_free[i]);
+        ddp__cuda_events_free(c->ring_free, DDP__UPLOAD_PARTS);
         if (c->ring) (void)cudaFreeHost(c->ring);
         if (c->early) (void)cudaFreeHost(c->early);
         if (c->early_done) (void)cudaEventDestroy(c->early_done);
@@ -39,7 +37,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
                                          void **self, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)ddp__calloc(1, sizeof *c);
-    int device = b->device, i, n = 0;
+    int device = b->device, n = 0;
     ddp__cuda *dev;
 
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the state of a GPU");
@@ -58,12 +56,11 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
-        (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares,
-                                        (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
-    for (i = 0; i < DDP__UPLOAD_PARTS && !dev->failed; i++)
-        (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->ring_free[i], cudaEventDisableTiming));
-    if (!dev->failed && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
+        (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
+    if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);
+    if (c->ring_free && !DDP__CUDA(dev, cudaMallocHost((void **)&c->early, sizeof *c->early)))
         (void)DDP__CUDA(dev, cudaEventCreateWithFlags(&c->early_done, cudaEventDisableTiming));
+    if (!dev->failed && !c->ring_free) ddp__cuda_fail(dev, DDP_MEMORY, "out of memory for the state of a GPU");
     if (ddp__cuda_status(dev, err)) {
         ddp__cuda_backend_close(c);
         return err->code;
@@ -101,20 +98,17 @@ static void *ddp__cuda_alloc(void *self, size_t bytes)
     return p;
 }
 
-static void ddp__cuda_release(void *self, void *at, size_t bytes)
+static void ddp__cuda_release(void *self, void *at, size_t)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
-    (void)bytes;
     (void)cudaSetDevice(dev->device);
     (void)cudaFree(at);
 }
 
-static void *ddp__cuda_pin(void *self, size_t bytes)
+static void *ddp__cuda_pin(void *, size_t bytes)
 {
     void *p = NULL;
 
-    (void)self;
     if (cudaMallocHost(&p, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         return NULL;
@@ -123,26 +117,17 @@ static void *ddp__cuda_pin(void *self, size_t bytes)
     return p;
 }
 
-static void ddp__cuda_unpin(void *self, void *at, size_t bytes)
-{
-    (void)self;
-    (void)bytes;
-    (void)cudaFreeHost(at);
-}
+static void ddp__cuda_unpin(void *, void *at, size_t) { (void)cudaFreeHost(at); }
 
 static void ddp__cuda_memory(void *self, double *total, double *unused)
 {
     size_t all = 0, left = 0;
-
     (void)DDP__CUDA(((ddp__cuda_self *)self)->dev, cudaMemGetInfo(&left, &all));
     *total = (double)all;
     *unused = (double)left;
 }
 
-static int ddp__cuda_element_bytes(void *self)
-{
-    return ((ddp__cuda_self *)self)->dev->half ? 2 : 4;
-}
+static int ddp__cuda_element_bytes(void *self) { return ((ddp__cuda_self *)self)->dev->half ? 2 : 4; }
 
 static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 {
@@ -169,9 +154,8 @@ static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 static void ddp__cuda_forget(void *self, float *params)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
 
-    for (i = 0; i < c->mirrors; i++) {
+    for (int i = 0; i < c->mirrors; i++) {
         if (c->mirror[i].master != params) continue;
         ddp__cuda_release(self, c->mirror[i].copy, 0);
         c->mirror[i] = c->mirror[--c->mirrors];
@@ -184,7 +168,6 @@ static void ddp__cuda_forget(void *self, float *params)
 static uint16_t ddp__bf16_bits(float x)
 {
     uint32_t u;
-
     memcpy(&u, &x, sizeof u);
     if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays one */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
@@ -194,7 +177,6 @@ static uint16_t ddp__bf16_bits(float x)
 static char *ddp__cuda_ring(ddp__cuda_self *c)
 {
     const int part = c->ring_next;
-
     (void)ddp__cuda_await(c, c->ring_free[part], NULL); /* poll says it once more */
     return c->ring + (size_t)part * DDP__UPLOAD_BYTES;
 }
@@ -202,7 +184,6 @@ static char *ddp__cuda_ring(ddp__cuda_self *c)
 static void ddp__cuda_ring_go(ddp__cuda_self *c, void *to, const char *from, size_t bytes)
 {
     ddp__cuda *dev = c->dev;
-
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, dev->stream));
     (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[c->ring_next], dev->stream));
     c->ring_next = (c->ring_next + 1) % DDP__UPLOAD_PARTS;
@@ -226,21 +207,19 @@ static void ddp__cuda_upload_elements(void *self, void *to, const float *from, s
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     const size_t most = DDP__UPLOAD_BYTES / sizeof(uint16_t);
-    size_t at = 0, n, i;
+    size_t at = 0, n;
 
     for (; at < count; at += n) {
         uint16_t *part = (uint16_t *)(void *)ddp__cuda_ring(c);
         n = count - at < most ? count - at : most;
-        for (i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
+        for (size_t i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
         ddp__cuda_ring_go(c, (uint16_t *)to + at, (const char *)part, n * sizeof *part);
     }
 }
 
-static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes,
-                                     ddp_error *err)
+static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
     DDP__TRY(ddp__cuda_wait(self, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
@@ -250,23 +229,20 @@ static ddp_status ddp__cuda_download(void *self, void *to, const void *from, siz
 static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *out, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     *out = 0;
     if (n == 0) return DDP_OK;
     ddp__cuda_clip_add(self, x, n, 1);
     return ddp__cuda_download(self, out, c->squares + DDP__CLIP_PARTS, sizeof *out, err);
 }
 
-static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count,
-                                              ddp_error *err)
+static ddp_status ddp__cuda_download_elements(void *self, float *to, const void *from, size_t count, ddp_error *err)
 {
     uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
     ddp_status s;
-    size_t i;
 
     if (!bits) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
     s = ddp__cuda_download(self, bits, from, count * sizeof *bits, err);
-    for (i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const uint32_t u = (uint32_t)bits[i] << 16;
         memcpy(&to[i], &u, sizeof u);
     }
@@ -278,17 +254,14 @@ static void ddp__cuda_early(void *self, const float *from)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     c->early_from = from;
-    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost,
-                                        dev->stream)))
+    if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost, dev->stream)))
         (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
 }
 
 static int ddp__cuda_early_value(void *self, const float *from, float *value)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     if (c->early_from != from) return 0;
     *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
     return 1;
@@ -297,7 +270,6 @@ static int ddp__cuda_early_value(void *self, const float *from, float *value)
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
     ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
 }
@@ -305,7 +277,6 @@ static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     (void)DDP__CUDA(dev, cudaMemsetAsync(at, 0, bytes, dev->stream));
 }
 
@@ -338,7 +309,6 @@ static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->de
 static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     c->nccl = ddp__nccl_join(c->dev, p, c->slots, err);
     return c->nccl ? DDP_OK : err->code;
 }
@@ -347,50 +317,37 @@ static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_err
 static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
                                   const size_t *counts, int arrays_count, ddp_error *err)
 {
-    int i;
-
     if (!c->mirrors) return DDP_OK;
-    for (i = 0; i < arrays_count; i++)
-        ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    for (int i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
 
-static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays,
-                                    const size_t *counts, int arrays_count, int sum,
-                                    ddp_error *err)
+static ddp_status ddp__cuda_average(void *self, int slot, float *const *arrays, const size_t *counts, int arrays_count,
+                                    int sum, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
-    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts,
-                             arrays_count, err));
+    DDP__TRY(ddp__nccl_queue(c->nccl, slot, sum ? DDP__NCCL_SUM : DDP__NCCL_MEAN, arrays, counts, arrays_count, err));
     return sum ? DDP_OK : ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
 static void ddp__cuda_follow(void *self, int slot)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->nccl->stream));
 }
 
-static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn,
-                                   float *const *arrays, const size_t *counts, int arrays_count,
-                                   ddp_error *err)
+static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn, float *const *arrays,
+                                   const size_t *counts, int arrays_count, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
-    if (turn)
-        DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
+    if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);
 }
 
-static void ddp__cuda_finish(void *self, int slot)
-{
-    ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot);
-}
+static void ddp__cuda_finish(void *self, int slot) { ddp__nccl_finish(((ddp__cuda_self *)self)->nccl, slot); }
 
 static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
 {
@@ -400,7 +357,6 @@ static ddp_status ddp__cuda_poll(void *self, ddp_error *err)
 static void ddp__cuda_leave(void *self, int on_error)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     ddp__nccl_leave(c->nccl, on_error);
     c->nccl = NULL;
 }

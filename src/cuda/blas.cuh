@@ -1,5 +1,5 @@
-/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the
- * algorithm of a product are kept per shape: the library is asked once, at the first step. */
+/* Matrix products through cuBLASLt. Sums are float32 in every mode. The descriptors and the algorithm of a product are
+ * kept per shape: the library is asked once, at the first step. */
 #ifndef DDP_CUDA_BLAS_CUH
 #define DDP_CUDA_BLAS_CUH
 
@@ -44,7 +44,6 @@ static int ddp__cuda_alignment(const void *p)
 {
     const uintptr_t at = (uintptr_t)p;
     int n = 256;
-
     while (at % (uintptr_t)n) n /= 2;
     return n;
 }
@@ -56,13 +55,11 @@ static ddp__cuda_product_key ddp__cuda_product_key_of(const ddp__cuda_product *p
     memset(&k, 0, sizeof k); /* keys are compared as bytes */
     memcpy(&k.shape, &p->shape, sizeof k.shape);
     k.epilogue = p->gelu && p->before ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS
-                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS
-                 : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+                 : p->gelu ? CUBLASLT_EPILOGUE_GELU_BIAS : p->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
     k.a_align = ddp__cuda_alignment(p->a);
     k.b_align = ddp__cuda_alignment(p->b);
     k.c_align = k.d_align = ddp__cuda_alignment(p->c);
-    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align)
-        k.d_align = ddp__cuda_alignment(p->bias);
+    if (p->bias && ddp__cuda_alignment(p->bias) < k.d_align) k.d_align = ddp__cuda_alignment(p->bias);
     return k;
 }
 
@@ -136,8 +133,7 @@ static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 }
 
 /* Per call: where bias and the array before GELU lie. The heuristic wants to see them too. */
-static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p,
-                                   const ddp__cuda_product *q)
+static int ddp__cuda_product_point(ddp__cuda *dev, ddp__cuda_product_plan *p, const ddp__cuda_product *q)
 {
     return p->key.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
            (ddp__cuda_describe(dev, p, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &q->bias,
@@ -150,7 +146,6 @@ static int ddp__cuda_prefer(ddp__cuda *dev, cublasLtMatmulPreference_t pref,
                             cublasLtMatmulPreferenceAttributes_t what, int number)
 {
     const uint32_t value = (uint32_t)number;
-
     return DDP__BLAS(dev, cublasLtMatmulPreferenceSetAttribute(pref, what, &value, sizeof value));
 }
 
@@ -181,8 +176,7 @@ static int ddp__cuda_product_choose(ddp__cuda *dev, ddp__cuda_product_plan *p)
                                                 pref, 1, &best, &found);
     if (pref) (void)cublasLtMatmulPreferenceDestroy(pref);
     p->none = !failed && (status != CUBLAS_STATUS_SUCCESS || found < 1);
-    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS &&
-        k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
+    if (p->none && k->epilogue != CUBLASLT_EPILOGUE_GELU_BIAS && k->epilogue != CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
         failed = 1;
         ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d: cuBLASLt knows no way to multiply %ld x %ld "
                        "by %ld x %ld in %s; use sizes that are multiples of 8", dev->device, s->m,
@@ -206,7 +200,6 @@ static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
 static void ddp__cuda_products_free(ddp__cuda *dev)
 {
     ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
-
     for (; p; p = next) {
         next = p->next;
         ddp__cuda_product_drop(p);
@@ -227,8 +220,7 @@ static ddp__cuda_product_plan *ddp__cuda_product_plan_of(ddp__cuda *dev, const d
         return NULL;
     }
     memcpy(&p->key, &key, sizeof key);
-    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) ||
-        ddp__cuda_product_choose(dev, p)) {
+    if (ddp__cuda_product_describe(dev, p) || ddp__cuda_product_point(dev, p, q) || ddp__cuda_product_choose(dev, p)) {
         ddp__cuda_product_drop(p);
         return NULL;
     }
@@ -249,9 +241,8 @@ static DDP__UNUSED int ddp__cuda_multiply(ddp__cuda *dev, const ddp__cuda_produc
     p = ddp__cuda_product_plan_of(dev, q);
     if (p && p->none) return 0;
     if (p && !ddp__cuda_product_point(dev, p, q))
-        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b,
-                                            &add, q->c, p->c, q->c, p->c, &p->algo, dev->workspace,
-                                            p->workspace, dev->stream));
+        (void)DDP__BLAS(dev, cublasLtMatmul(dev->blas_lt, p->product, &one, q->b, p->a, q->a, p->b, &add, q->c, p->c,
+                                            q->c, p->c, &p->algo, dev->workspace, p->workspace, dev->stream));
     return 1;
 }
 

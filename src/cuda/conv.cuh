@@ -1,10 +1,118 @@
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or,
- * for 1x1 windows, one of cuBLASLt. */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
+ * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
 #ifndef DDP_CUDA_CONV_CUH
 #define DDP_CUDA_CONV_CUH
 
+#include "cuda/batch_norm.cuh"
 #include "cuda/blas.cuh"
-#include "cuda/conv_depthwise.cuh"
+#include "cuda/conv_product.cuh"
+
+/* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
+
+enum { DDP__DEPTHWISE_THREADS = 256 };
+
+static int ddp__cuda_depthwise(const ddp__cuda_conv &v) { return v.planes == 1 && v.groups > 1; }
+
+/* Weights: [groups x m][kh][kw]. One thread per output. */
+template <typename T> __global__ void ddp__k_depthwise_forward(ddp__cuda_conv v, const T *w)
+{
+    const long n = v.pixels * v.groups * v.m, plane = (long)v.rows * v.cols;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long at = i / plane, channels = (long)v.groups * v.m, channel = at % channels;
+    const int r = (int)(i % plane) / v.cols, c = (int)(i % plane) % v.cols;
+    const T *x = (const T *)v.x + at / channels * v.image + channel / v.m * ((long)v.h * v.w);
+    float sum = 0;
+
+    if (i >= n) return;
+    w += channel * v.kh * v.kw;
+    for (int a = 0; a < v.kh; a++) {
+        const int row = v.top + r * v.step + a;
+        if (row < 0 || row >= v.h) continue;
+        for (int b = 0; b < v.kw; b++) {
+            const int col = v.left + c * v.step + b;
+            if (col < 0 || col >= v.w) continue;
+            sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(x[(long)row * v.w + col]);
+        }
+    }
+    if (v.bias) sum += ddp__to_float(((const T *)v.bias)[channel]);
+    ((T *)v.y)[i] = ddp__from_float<T>(sum);
+}
+
+/* dx at a row and column: from every window that saw it. One thread per input; y is dy. */
+template <typename T> __global__ void ddp__k_depthwise_input(ddp__cuda_conv v, T *dx, const T *w, int add)
+{
+    const long plane = (long)v.h * v.w, out = (long)v.rows * v.cols;
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x, at = i / plane;
+    const long n = v.pixels / out * v.groups * plane, group = at % v.groups;
+    const int r = (int)(i % plane) / v.w - v.top, c = (int)(i % plane) % v.w - v.left;
+    const T *y = (const T *)v.y + at * v.m * out;
+    float sum = 0;
+
+    if (i >= n) return;
+    w += group * v.m * v.kh * v.kw;
+    for (int o = 0; o < v.m; o++, y += out, w += v.kh * v.kw)
+        for (int a = r % v.step; a < v.kh && a <= r; a += v.step) {
+            const int row = (r - a) / v.step;
+            if (row >= v.rows) continue;
+            for (int b = c % v.step; b < v.kw && b <= c; b += v.step) {
+                const int col = (c - b) / v.step;
+                if (col >= v.cols) continue;
+                sum += ddp__to_float(w[a * v.kw + b]) * ddp__to_float(y[(long)row * v.cols + col]);
+            }
+        }
+    if (add) sum += ddp__to_float(dx[i]);
+    dx[i] = ddp__from_float<T>(sum);
+}
+
+/* part[(channel out, part)][tap]: each block sums one tap after the other over a part of a
+ * channel's outputs; c describes those. */
+template <typename T> __global__ void ddp__k_depthwise_weights(ddp__cuda_conv v, float *part, ddp__channels c)
+{
+    __shared__ double all[DDP__CHANNEL_THREADS];
+    const int t = (int)threadIdx.x, taps = v.kh * v.kw;
+    const T *x = (const T *)v.x + (long)blockIdx.x / v.m * ((long)v.h * v.w);
+    const T *y = (const T *)v.y;
+
+    for (int tap = 0; tap < taps; tap++) {
+        const int a = tap / v.kw, b = tap % v.kw;
+        float sum = 0;
+
+        for (ddp__channel_walk walk(c, 1); walk.left > 0; walk.next()) {
+            const int row = v.top + (int)(walk.i / v.cols) * v.step + a;
+            const int col = v.left + (int)(walk.i % v.cols) * v.step + b;
+            const long image = walk.at / (c.channels * c.n);
+            if (row >= 0 && row < v.h && col >= 0 && col < v.w)
+                sum += ddp__to_float(y[walk.at]) * ddp__to_float(x[image * v.image + (long)row * v.w + col]);
+        }
+        const double total = ddp__block_sum<DDP__CHANNEL_THREADS>((double)sum, all);
+        if (t == 0) part[((long)blockIdx.y * c.channels + blockIdx.x) * taps + tap] = (float)total;
+    }
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_forward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    DDP__EACH((ddp__k_depthwise_forward<T>), v.pixels * v.groups * v.m, DDP__DEPTHWISE_THREADS, v,
+              (const T *)call->param[0]);
+}
+
+template <typename T>
+static void ddp__cuda_depthwise_backward(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
+{
+    const ddp__channels c = ddp__channels_of(&call->spec->out);
+    const long weights = ddp_shape_count(&call->spec->param[0].shape);
+    float *part = (float *)dev->scratch;
+
+    if (call->grad_param[0]) {
+        DDP__RUN((ddp__k_depthwise_weights<T>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, v, part, c);
+        ddp__conv_add_parts(dev, call->grad_param[0], weights, c.parts);
+    }
+    if (call->grad_in[0])
+        DDP__EACH((ddp__k_depthwise_input<T>), ddp_shape_count(&call->spec->in[0]), DDP__DEPTHWISE_THREADS, v,
+                  (T *)call->grad_in[0], (const T *)call->param[0], call->add_in[0]);
+}
+
+/* ---- products ---- */
 
 enum {
     DDP__CONV_BUSY = 264,        /* blocks that fill a large GPU twice */
@@ -62,8 +170,7 @@ static int ddp__conv_point_fits(const ddp__cuda_conv &v, int half)
 /* Tall tiles where they fill the GPU. The sums are the same in both. */
 static int ddp__conv_tall(int m, long columns, int groups)
 {
-    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >=
-                         DDP__CONV_BUSY / 2;
+    return m > 64 && ddp__blocks(m, 128) * ddp__blocks(columns, DDP__CONV_COLUMNS) * groups >= DDP__CONV_BUSY / 2;
 }
 
 /* Packed weights are whole tiles, of that depth. */
@@ -86,11 +193,8 @@ static size_t ddp__conv_packed_bytes(ddp__cuda_conv v, int half)
  * the sums are the same on every GPU. */
 static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
-    const long tiles = ddp__blocks(v.m, 128) * v.groups *
-                       ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
-    const long most = ddp__blocks(v.pixels, DDP__CONV_PART),
-               wish = ddp__blocks(DDP__CONV_BUSY, tiles);
-
+    const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
+    const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
     return (int)(wish < most ? wish : most);
 }
 
@@ -106,8 +210,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
     most = ddp__larger(sums, weights * (size_t)ddp__conv_splits(v));
     ddp__cuda_conv_flat(&v);
     if (ddp__conv_point_fits(v, half))
-        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes *
-                                     sizeof(float));
+        most = ddp__larger(most, (size_t)DDP__POINT_IMAGES * (size_t)v.m * (size_t)v.planes * sizeof(float));
     most = ddp__larger(most, ddp__conv_packed_bytes(v, half));
     v.m = v.planes; /* the input's gradient; with a stride, a part of it at a time */
     v.planes = (int)(s->out.dim[1] / v.groups);
@@ -118,8 +221,7 @@ static size_t ddp__cuda_conv_scratch(const ddp_op_spec *s, int half)
 
 template <typename M> static void ddp__conv_run_images(ddp__cuda *dev, const ddp__cuda_conv &v)
 {
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
-                               ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(v.pixels, DDP__CONV_COLUMNS)),
                     (unsigned)v.groups);
 
     if (v.planes % M::depth)
@@ -149,13 +251,11 @@ static void ddp__conv_images(ddp__cuda *dev, ddp__cuda_conv v, const ddp__conv_p
     else ddp__conv_run_images<Short>(dev, v);
 }
 
-template <typename M>
-static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
+template <typename M> static void ddp__conv_run_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
     const int columns = v.planes * v.kh * v.kw, parts = ddp__conv_splits(v);
-    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) *
-                               ddp__blocks(columns, DDP__CONV_COLUMNS)),
-                    (unsigned)parts, (unsigned)v.groups);
+    const dim3 grid((unsigned)(ddp__blocks(v.m, M::tall) * ddp__blocks(columns, DDP__CONV_COLUMNS)), (unsigned)parts,
+                    (unsigned)v.groups);
     const long part = ddp__blocks(v.pixels, (long)parts * M::depth) * M::depth;
     float *to = parts > 1 ? (float *)dev->scratch : grad;
 
@@ -193,12 +293,9 @@ static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, floa
  * x channels in) with its planes (channels in x pixels); cuBLASLt does all at once ---- */
 
 /* y = weight x. turned: dx (v.y) of dy (v.x), by weights that lie the other way. */
-static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight,
-                                   int turned)
+static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight, int turned)
 {
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y,
-                                               dev->half);
-
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y, dev->half);
     p.shape.count = v.pixels / v.cols;
     p.shape.b_step = v.image;
     p.shape.c_step = v.y_image;
@@ -209,16 +306,14 @@ static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, cons
 /* grad += dy x^T, image by image. */
 static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, float *grad)
 {
-    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch,
-                                               dev->half);
+    ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
     const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
-    long first;
 
     p.shape.a_step = v.y_image;
     p.shape.b_step = v.image;
     p.shape.c_step = n;
     p.shape.half_out = 0;
-    for (first = 0; first < images; first += DDP__POINT_IMAGES) {
+    for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
         const long left = images - first;
         p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
         p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
@@ -264,11 +359,9 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
 /* Along one side, elements first, first + s, ... of x are positions of a window over dy with step
  * 1: tap h meets them where first + pad - h is a multiple of s, so every s-th one, the last one
  * first. Sets where the window begins, its taps, and the tap of the kernel that comes first. */
-static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin,
-                                 int *taps, int *tap)
+static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin, int *taps, int *tap)
 {
     const int rest = (first + padding) % stride;
-
     *taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
     *tap = rest + stride * (*taps - 1);
     *begin = (first + padding - *tap) / stride;
@@ -276,8 +369,7 @@ static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first,
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
  * those taps with their two channel dimensions exchanged. Where no output saw these, nothing. */
-static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call,
-                                       const ddp__cuda_conv &f, int r0, int c0)
+static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &f, int r0, int c0)
 {
     const ddp__conv_pack forward = ddp__cuda_conv_packing(f, call->param[0]);
     const size_t bytes = dev->half ? 2 : 4;
@@ -310,23 +402,18 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call,
     s.kh_step = -f.step * forward.kh_step;
     s.kw_step = -f.step;
     ddp__cuda_conv_flat(&v);
-    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) &&
-        ddp__aligned(v.x, v.y, call->param[0]))
+    if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 1);
     else ddp__cuda_conv_images(dev, v, s);
 }
 
-static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call,
-                                      const ddp__cuda_conv &v)
+static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
 {
     const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
-    int r, c;
-
     if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
-        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4),
-                                             dev->stream));
-    for (r = 0; r < v.step && r < v.h; r++)
-        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
+        (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4), dev->stream));
+    for (int r = 0; r < v.step && r < v.h; r++)
+        for (int c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
 }
 
 template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
@@ -340,10 +427,8 @@ template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const
         DDP__RUN((ddp__k_channel_sums<T, ddp__vec<T>::width>), ddp__channels_grid(c),
                  DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
     else
-        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy,
-                 no_x, no_stat, c);
-    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1],
-              (const double *)part, c);
+        DDP__RUN((ddp__k_channel_sums<T, 1>), ddp__channels_grid(c), DDP__CHANNEL_THREADS, part, dy, no_x, no_stat, c);
+    DDP__EACH(ddp__k_channel_add, c.channels, 128, (float *)call->grad_param[1], (const double *)part, c);
 }
 
 template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const ddp_op_call *call)
@@ -367,7 +452,6 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
     if (call->grad_in[0]) ddp__cuda_conv_input_grad(dev, call, v);
 }
 
-DDP__FAMILY(ddp__cuda_conv_ops,
-    DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
+DDP__FAMILY(ddp__cuda_conv_ops, DDP__ENTRY("conv2d", ddp__cuda_conv, ddp__cuda_conv_scratch))
 
 #endif /* DDP_CUDA_CONV_CUH */

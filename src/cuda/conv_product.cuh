@@ -58,8 +58,7 @@ template <int BM, bool ByRow> struct ddp__conv_plain {
     {
         for (int k = 0; k < depth; k++) {
             const float x = b[b_at(n + lane, k)];
-            DDP__UNROLL
-            for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
+            DDP__UNROLL for (int i = 0; i < rows; i++) sum[i] += a[a_at(m + i, k)] * x;
         }
     }
 
@@ -68,8 +67,7 @@ template <int BM, bool ByRow> struct ddp__conv_plain {
     {
         (void)room;
         (void)lane;
-        DDP__UNROLL
-        for (int i = 0; i < rows; i++) show(i, sum[i]);
+        DDP__UNROLL for (int i = 0; i < rows; i++) show(i, sum[i]);
     }
 };
 
@@ -134,14 +132,11 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
         typedef typename std::conditional<ByRow, row_major, col_major>::type layout;
 
         (void)lane;
-        DDP__UNROLL
-        for (int k = 0; k < depth; k += N::k) {
+        DDP__UNROLL for (int k = 0; k < depth; k += N::k) {
             fragment<matrix_b, 16, 16, N::k, typename N::element, layout> right[2];
             fragment<matrix_a, 16, 16, N::k, typename N::element, row_major> left;
-            for (int j = 0; j < 2; j++)
-                load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
-            DDP__UNROLL
-            for (int i = 0; i < BM / 32; i++) {
+            for (int j = 0; j < 2; j++) load_matrix_sync(right[j], b + b_at(n + 16 * j, k), (unsigned)b_row);
+            DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
                 load_matrix_sync(left, a + a_at(m + 16 * i, k), (unsigned)a_row);
                 for (int j = 0; j < 2; j++) mma_sync(sum[i][j], left, right[j], sum[i][j]);
             }
@@ -151,11 +146,9 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
     /* room: 16 rows of DDP__CONV_SHOWN floats, the warp's own. */
     template <typename Show> __device__ void each(float *room, int lane, Show show)
     {
-        DDP__UNROLL
-        for (int i = 0; i < BM / 32; i++) {
+        DDP__UNROLL for (int i = 0; i < BM / 32; i++) {
             for (int j = 0; j < 2; j++)
-                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j],
-                                                (unsigned)DDP__CONV_SHOWN,
+                nvcuda::wmma::store_matrix_sync(room + 16 * j, sum[i][j], (unsigned)DDP__CONV_SHOWN,
                                                 nvcuda::wmma::mem_row_major);
             __syncwarp();
             for (int r = 0; r < 16; r++) show(16 * i + r, room[r * DDP__CONV_SHOWN + lane]);
@@ -169,10 +162,9 @@ template <int BM, bool ByRow> using ddp__conv_tf32 = ddp__conv_mma<ddp__mma_tf32
 
 /* ---- what is multiplied ---- */
 
-/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and
- * what it is multiplied by. Tap (a, b) at position (r, c) reads element (top + r step + a,
- * left + c step + b) of a plane of h x w, or 0 where there is none. Plane p of group g of image i
- * begins at x + i*image + (g*planes + p)*h*w. */
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image, and what it is multiplied
+ * by. Tap (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of h x w, or 0 where
+ * there is none. Plane p of group g of image i begins at x + i*image + (g*planes + p)*h*w. */
 typedef struct ddp__cuda_conv {
     const void *x;
     long        image;
@@ -228,8 +220,7 @@ typedef struct ddp__conv_pack {
 } ddp__conv_pack;
 
 template <typename M>
-__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v,
-                                 ddp__conv_pack s)
+__global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, ddp__cuda_conv v, ddp__conv_pack s)
 {
     const long n = (long)v.groups * v.m_pad * v.k_pad, step = (long)gridDim.x * blockDim.x;
     const typename M::value *w = (const typename M::value *)s.w;
@@ -241,8 +232,7 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
         const int real = a < v.kh;
 
         out[i] = real && m < v.m ? M::number(w[g * s.group + m * s.row + p * s.plane +
-                                               a * s.kh_step + b * s.kw_step])
-                                 : ddp__from_float<typename M::tile>(0);
+                                               a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
         if (i >= v.k_pad) continue;
         taps[k].at = ((long)p * v.h + a) * v.w + b;
         taps[k].a = real ? a : (int)DDP__CONV_NOWHERE;
@@ -256,15 +246,13 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
 template <typename T> static inline int ddp__conv_by_rows(const ddp__cuda_conv &v)
 {
     const int width = ddp__vec<T>::width;
-
     return v.step == 1 && v.left >= -1 && v.left + v.kw <= 2 && v.cols <= v.w &&
            v.cols % width == 0 && v.w % width == 0 && v.image % width == 0 && ddp__aligned(v.x);
 }
 
 /* What positions c, c + 1, ... of a row see d = -1, 0 or 1 columns further; at: the first of it.
  * in: the row is there. */
-template <typename M>
-__device__ static __forceinline__ ddp__vec<typename M::tile>
+template <typename M> __device__ static __forceinline__ ddp__vec<typename M::tile>
 ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c, int in)
 {
     typedef typename M::value value;
@@ -274,13 +262,11 @@ ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c
     ddp__vec<typename M::tile> r;
     value next = zero;
 
-    DDP__UNROLL
-    for (int i = 0; i < width; i++) e.v[i] = zero;
+    DDP__UNROLL for (int i = 0; i < width; i++) e.v[i] = zero;
     if (in) e = ddp__vec_load(at - d);
     if (in && d < 0 && c > 0) next = at[0];
     if (in && d > 0 && c + width < v.w) next = at[width - 1];
-    DDP__UNROLL
-    for (int i = 0; i < width; i++) {
+    DDP__UNROLL for (int i = 0; i < width; i++) {
         const value before = i > 0 ? e.v[i > 0 ? i - 1 : 0] : next;
         const value behind = i + 1 < width ? e.v[i + 1 < width ? i + 1 : 0] : next;
         r.v[i] = M::number(d < 0 ? before : d > 0 ? behind : e.v[i]);
@@ -290,9 +276,8 @@ ddp__conv_row(const typename M::value *at, const ddp__cuda_conv &v, int d, int c
 
 /* ---- over images: y(i, position) = sum over (a, b, p) of weight(i, a, b, p) x(a, b, p, position)
  *
- * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions;
- * y: groups. Whole: planes are a multiple of the depth, so that a tile is of one tap. Rows: that,
- * and ddp__conv_by_rows. ---- */
+ * Grid: row tiles x position tiles, the rows fastest so that neighbours share their positions; y: groups. Whole: planes
+ * are a multiple of the depth, so that a tile is of one tap. Rows: that, and ddp__conv_by_rows. ---- */
 
 template <typename M, bool Whole, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cuda_conv v)
@@ -304,8 +289,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
     alignas(128) __shared__ tile store[2][M::a_size + M::b_size];
     const int t = (int)threadIdx.x, warp = t / 32, lane = t % 32, lane_p = t / Across;
     const int column = t % Across * (Rows ? (int)W : 1); /* of the tile; lane_p: its first plane */
-    const int tiles = (v.m + M::tall - 1) / M::tall,
-              top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
+    const int tiles = (v.m + M::tall - 1) / M::tall, top = (int)(blockIdx.x % (unsigned)tiles) * M::tall;
     const int warp_m = warp / 4 * M::rows, warp_n = warp % 4 * 32, group = (int)blockIdx.y;
     const long first = (long)(blockIdx.x / (unsigned)tiles) * DDP__CONV_COLUMNS;
     const ddp__conv_place from = ddp__conv_position(v, first + column);
@@ -318,27 +302,23 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
     M product;
 
     const auto load = [&](int k) {
-        const int in = (unsigned)(from.row + a) < (unsigned)v.h &&
-                       (unsigned)(from.col + b) < (unsigned)v.w;
+        const int in = (unsigned)(from.row + a) < (unsigned)v.h && (unsigned)(from.col + b) < (unsigned)v.w;
         const value *at = x + (long)a * v.w + b + (p + lane_p) * plane;
 
         for (int i = 0; i < A; i++) {
             const int row = (t + i * DDP__CONV_THREADS) / 4, part = t % 4;
             left[i] = ddp__vec_load(w + (long)row * v.k_pad + k + part * W);
         }
-        DDP__UNROLL
-        for (int i = 0; i < M::depth / N && Rows; i++)
+        DDP__UNROLL for (int i = 0; i < M::depth / N && Rows; i++)
             piece[i] = ddp__conv_row<M>(at + i * N * plane, v, v.left + b, from.col - v.left,
                                         (unsigned)(from.row + a) < (unsigned)v.h);
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) {
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
             value e = ddp__from_float<value>(0);
             if (Whole) {
                 if (in) e = at[2 * i * plane];
             } else {
                 const ddp__conv_reach tap = v.taps[k + lane_p + 2 * i];
-                if ((unsigned)(from.row + tap.a) < (unsigned)v.h &&
-                    (unsigned)(from.col + tap.b) < (unsigned)v.w)
+                if ((unsigned)(from.row + tap.a) < (unsigned)v.h && (unsigned)(from.col + tap.b) < (unsigned)v.w)
                     e = x[tap.at];
             }
             right[i] = M::number(e);
@@ -357,10 +337,8 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
             M::put_a(to, row, part * W, left[i]);
         }
         to += M::a_size;
-        for (int i = 0; i < M::depth / N && Rows; i++)
-            ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
+        for (int i = 0; i < M::depth / N && Rows; i++) ddp__vec_store(to + M::b_at(column, lane_p + i * N), piece[i]);
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(column, lane_p + 2 * i)] = right[i];
     };
 
     product.clear();
@@ -390,11 +368,10 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
 
 /* ---- over weights: grad(i, column) = sum over positions of y(i, position) x(column, position)
  *
- * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous;
- * Wide: it can be read 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and
- * ddp__conv_by_rows.
- * Grid: row tiles x column tiles; y: parts of the positions, each of `part`; z: groups. Part s
- * writes out + s*groups*m*columns; a single part adds to out. ---- */
+ * columns are (p, a, b), as the weights lie. Here y is only read, and a plane of it is contiguous; Wide: it can be read
+ * 16 bytes at a time, and parts begin at a multiple of that. Rows: that, and ddp__conv_by_rows. Grid: row tiles x
+ * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
+ * part adds to out. ---- */
 
 template <typename M, bool Wide, bool Rows>
 __global__ void __launch_bounds__(DDP__CONV_THREADS)
@@ -443,41 +420,32 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
                 const ddp__vec<value> all = ddp__vec_load(y + row * v.y_plane + from.y);
                 for (int e = 0; e < (int)W; e++) wide[i].v[e] = M::number(all.v[e]);
             }
-            DDP__UNROLL
-            for (int i = 0; i < C && Rows; i++) {
+            DDP__UNROLL for (int i = 0; i < C && Rows; i++) {
                 const ddp__conv_reach tap = taps[(t + i * DDP__CONV_THREADS) / 4];
                 const int there = pixel < end && (unsigned)(from.row + tap.a) < (unsigned)v.h;
-                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b,
-                                            from.col - v.left, there);
+                piece[i] = ddp__conv_row<M>(x + from.x + tap.at, v, v.left + tap.b, from.col - v.left, there);
             }
         }
-        DDP__UNROLL
-        for (int i = 0; i < A && !Wide; i++) {
+        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) {
             const int row = first + i * Step;
             value e = ddp__from_float<value>(0);
             if (in && top + row < v.m) e = y[row * v.y_plane + p.y];
             rows[i] = M::number(e);
         }
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) {
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) {
             const ddp__conv_reach tap = taps[first + i * Step];
             value e = ddp__from_float<value>(0);
-            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h &&
-                (unsigned)(p.col + tap.b) < (unsigned)v.w)
+            if (in && (unsigned)(p.row + tap.a) < (unsigned)v.h && (unsigned)(p.col + tap.b) < (unsigned)v.w)
                 e = x[p.x + tap.at];
             cols[i] = M::number(e);
         }
     };
     const auto put = [&](tile *to) {
-        for (int i = 0; i < V && Wide; i++)
-            M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
-        DDP__UNROLL
-        for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
+        for (int i = 0; i < V && Wide; i++) M::put_a(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, wide[i]);
+        DDP__UNROLL for (int i = 0; i < A && !Wide; i++) to[M::a_at(first + i * Step, lane_k)] = rows[i];
         to += M::a_size;
-        for (int i = 0; i < C && Rows; i++)
-            M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
-        DDP__UNROLL
-        for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
+        for (int i = 0; i < C && Rows; i++) M::put_b(to, (t + i * DDP__CONV_THREADS) / 4, t % 4 * W, piece[i]);
+        DDP__UNROLL for (int i = 0; i < B && !Rows; i++) to[M::b_at(first + i * Step, lane_k)] = cols[i];
     };
 
     product.clear();
@@ -508,7 +476,6 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     float sum = 0;
-
     if (i >= n) return;
     for (int s = 0; s < parts; s++) sum += out[s * n + i];
     grad[i] += sum;
@@ -517,8 +484,7 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
 /* grad += the parts that lie in dev->scratch. */
 static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 {
-    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n,
-              (int)parts);
+    DDP__EACH(ddp__k_conv_add_parts, n, 256, (float *)grad, (const float *)dev->scratch, n, (int)parts);
 }
 
 #endif /* DDP_CUDA_CONV_PRODUCT_CUH */

@@ -44,29 +44,27 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 {
     const int width = ddp__vec<T>::width;
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    int k;
 
     if (wide && i + width <= n) {
         const ddp__vec<T> va = ddp__vec_load(a + i);
         const ddp__vec<T> vb = b ? ddp__vec_load(b + i) : va;
         ddp__vec<T> vo = va;
         if (add) vo = ddp__vec_load(out + i);
-        for (k = 0; k < width; k++) {
+        for (int k = 0; k < width; k++) {
             const float y = f(ddp__to_float(va.v[k]), b ? ddp__to_float(vb.v[k]) : 0);
             vo.v[k] = ddp__from_float<T>(add ? ddp__to_float(vo.v[k]) + y : y);
         }
         ddp__vec_store(out + i, vo);
         return;
     }
-    for (k = 0; k < width && i + k < n; k++) {
+    for (int k = 0; k < width && i + k < n; k++) {
         const float y = f(ddp__to_float(a[i + k]), b ? ddp__to_float(b[i + k]) : 0);
         out[i + k] = ddp__from_float<T>(add ? ddp__to_float(out[i + k]) + y : y);
     }
 }
 
 template <typename T, typename F>
-static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n,
-                                    int add, F f)
+static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, const void *b, long n, int add, F f)
 {
     DDP__EACH((ddp__k_map<T, F>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)a,
               (const T *)b, n, add, ddp__aligned(out, a, b), f);
@@ -74,12 +72,10 @@ static inline void ddp__cuda_map_as(ddp__cuda *dev, void *out, const void *a, co
 
 /* The map over n elements of the type that arrays of shape have on the device. */
 template <typename F>
-static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b,
-                                 int add, F f)
+static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a, const void *b, int add, F f)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     const long n = ddp_shape_count(&c->spec->out);
-
     if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
     else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
@@ -125,41 +121,37 @@ DDP__FAMILY(ddp__cuda_elementwise_ops,
 
 /* Rows of a and of b are row elements apart. */
 template <typename T>
-static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row,
-                                     int wide)
+static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width];
-    int k;
 
     if (r >= rows) return;
     ddp__piece_load(x, a + r * row, at, n, wide);
     ddp__piece_load(y, b + r * row, at, n, wide);
-    for (k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    for (int k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
     ddp__piece_store(out + r * n, x, at, n, wide, 0);
 }
 
 /* da = dy b (s + a s (1 - s)), db = dy a s. da may be a, db may be b, each may be NULL. */
 template <typename T>
-static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy,
-                                          long rows, long n, long row, int add_a, int add_b,
-                                          int wide)
+static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, const T *dy, long rows, long n,
+                                          long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width], d[width];
-    int k;
 
     if (r >= rows) return;
     ddp__piece_load(x, a + r * row, at, n, wide);
     ddp__piece_load(y, b + r * row, at, n, wide);
     ddp__piece_load(d, dy + r * n, at, n, wide);
-    for (k = 0; k < width; k++) {
+    for (int k = 0; k < width; k++) {
         const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
         x[k] = d[k] * y[k] * (s + silu * (1 - s));
         d[k] *= silu;
@@ -183,7 +175,6 @@ template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const
     const ddp_shape *s = &c->spec->out;
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const T *a, *b;
-
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
     DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
               rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
@@ -198,10 +189,9 @@ template <typename T> static void ddp__cuda_swiglu_backward(ddp__cuda *dev, cons
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
     ddp__cuda_swiglu_factors(c->spec, c->grad_in[0], c->grad_in[1], &da, &db);
     if (!da && !db) return;
-    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da,
-              (T *)db, a, b, (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n,
-              c->add_in[0], c->add_in[c->spec->inputs > 1],
-              ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
+    DDP__EACH((ddp__k_swiglu_grad<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)da, (T *)db, a, b,
+              (const T *)c->grad_out, rows, n, c->spec->inputs > 1 ? n : 2 * n, c->add_in[0],
+              c->add_in[c->spec->inputs > 1], ddp__wide<T>(n, a, b, da, db) && ddp__aligned(c->grad_out));
 }
 
 /* ---- dropout: the mask of the CPU bit for bit, drawn again wherever it is needed. A stream's
@@ -217,15 +207,13 @@ __host__ __device__ static __forceinline__ uint64_t ddp__cuda_mix64(uint64_t z)
 /* ddp_rng_seed(seed, stream), whose first part does not change within a call. */
 __device__ static __forceinline__ uint64_t ddp__cuda_stream(uint64_t mixed_seed, uint64_t stream)
 {
-    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) +
-                                        UINT64_C(0x2545f4914f6cdd1d));
+    return mixed_seed ^ ddp__cuda_mix64(stream * UINT64_C(0xd1342543de82ef95) + UINT64_C(0x2545f4914f6cdd1d));
 }
 
 /* The bits of elements i and i + 1 (i even) of the stream's block: the low and the high half. */
 __device__ static __forceinline__ uint64_t ddp__dropout_draw(uint64_t stream, long i)
 {
     const uint64_t draw = (uint64_t)(i % DDP__OP_GRAIN / 2 + 1);
-
     return ddp__cuda_mix64(stream + draw * UINT64_C(0x9e3779b97f4a7c15));
 }
 
@@ -238,12 +226,11 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
     float v[width];
-    int k;
 
     if (at >= n) return;
     wide = wide && at + width <= n;
     ddp__piece_load(v, in, at, n, wide);
-    for (k = 0; k < width; k += 2) { /* a piece lies in one block */
+    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
         const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
         v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
         v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
@@ -252,12 +239,10 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
 }
 
 template <typename T>
-static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in,
-                                  int add)
+static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *out, const void *in, int add)
 {
     const long n = ddp_shape_count(&c->spec->out);
     const double p = c->training ? c->spec->arg[0] : 0;
-
     if (p == 0 && !add && out == in) return;
     DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
               ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),

@@ -11,27 +11,24 @@ enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_T
 
 /* A token outside 0..v-1 gives a row of NAN. */
 template <typename T>
-static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v,
-                                        long n, int wide)
+static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long pieces = ddp__pieces<T>(n);
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long row = i / pieces, at = i % pieces * width;
     float x[width];
-    int k;
 
     if (row >= rows) return;
     if (token[row] >= 0 && token[row] < v)
         ddp__piece_load(x, table + token[row] * n, at, n, wide);
     else
-        for (k = 0; k < width; k++) x[k] = NAN;
+        for (int k = 0; k < width; k++) x[k] = NAN;
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
-/* order[place of row] = row, where the place is the number of rows with a smaller token and of
- * earlier ones with the same. Every row is compared with every other: for the rows of a batch that
- * takes less time than a sort's launches. */
+/* order[place of row] = row, where the place is the number of rows with a smaller token and of earlier ones with the
+ * same. Every row is compared with every other: for the rows of a batch that takes less time than a sort's launches. */
 static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 ddp__k_embedding_order(int *order, const int *token, long rows)
 {
@@ -39,9 +36,9 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
     const int mine = row < rows ? token[row] : 0;
     __shared__ int4 tile[DDP__EMBEDDING_TILE / 4];
     int *one = (int *)tile;
-    long from, place = 0;
+    long place = 0;
 
-    for (from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
+    for (long from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
         const int n = rows - from < DDP__EMBEDDING_TILE ? (int)(rows - from) : DDP__EMBEDDING_TILE;
         int i, count = 0;
         __syncthreads();
@@ -76,19 +73,16 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
     const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
     const int mine = token[order[place]];
     float sum[width], x[width];
-    long p;
-    int k;
 
     if (mine < 0 || mine >= v || at >= n) return;
     if (place > 0 && token[order[place - 1]] == mine) return;
-    for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4
-    for (p = place; p < rows && token[order[p]] == mine; p++) {
+    for (int k = 0; k < width; k++) sum[k] = 0;
+    DDP__UNROLL_4 for (long p = place; p < rows && token[order[p]] == mine; p++) {
         ddp__piece_load(x, dy + order[p] * n, at, n, wide);
-        for (k = 0; k < width; k++) sum[k] += x[k];
+        for (int k = 0; k < width; k++) sum[k] += x[k];
     }
     table += mine * n;
-    for (k = 0; k < width; k++)
+    for (int k = 0; k < width; k++)
         if (at + k < n) table[at + k] += sum[k];
 }
 
@@ -96,73 +90,61 @@ template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, co
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-
     DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
-              (const int *)c->in[0], (const T *)c->param[0], rows, v, n,
-              ddp__wide<T>(n, c->out, c->param[0]));
+              (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_embedding_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-    const dim3 blocks((unsigned)rows,
-                      (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
+    const dim3 blocks((unsigned)rows, (unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__EMBEDDING_THREADS));
     int *order = (int *)dev->scratch;
 
     if (!c->grad_param[0]) return;
-    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0],
-              rows);
+    DDP__EACH(ddp__k_embedding_order, rows, DDP__EMBEDDING_THREADS, order, (const int *)c->in[0], rows);
     DDP__RUN((ddp__k_embedding_grad<T>), blocks, DDP__EMBEDDING_THREADS, (float *)c->grad_param[0],
-             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n,
-             ddp__wide<T>(n, c->grad_out));
+             (const T *)c->grad_out, (const int *)c->in[0], order, rows, v, n, ddp__wide<T>(n, c->grad_out));
 }
 
-static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_embedding_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return (size_t)ddp_shape_rows(&s->out) * sizeof(int);
 }
 
 /* ---- position: n elements of a sequence, a piece of them per thread, sequences in order ---- */
 
 template <typename T>
-static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n,
-                                       int wide)
+static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     const long b = blockIdx.y;
     float x[width], y[width];
-    int k;
 
     if (at >= n || b >= batch) return;
     ddp__piece_load(y, table, at, n, wide);
     ddp__piece_load(x, in + b * n, at, n, wide);
-    for (k = 0; k < width; k++) x[k] += y[k];
+    for (int k = 0; k < width; k++) x[k] += y[k];
     ddp__piece_store(out + b * n, x, at, n, wide, 0);
 }
 
 /* table and dx may be NULL; dx may be dy. */
 template <typename T>
-static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n,
-                                            int add, int wide)
+static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, long batch, long n, int add, int wide)
 {
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     float sum[width], d[width];
-    long b;
-    int k;
 
     if (at >= n) return;
-    for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4
-    for (b = 0; b < batch; b++) {
+    for (int k = 0; k < width; k++) sum[k] = 0;
+    DDP__UNROLL_4 for (long b = 0; b < batch; b++) {
         ddp__piece_load(d, dy + b * n, at, n, wide);
-        for (k = 0; k < width; k++) sum[k] += d[k];
+        for (int k = 0; k < width; k++) sum[k] += d[k];
         if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
     }
-    for (k = 0; table && k < width; k++)
+    for (int k = 0; table && k < width; k++)
         if (at + k < n) table[at + k] += sum[k];
 }
 
@@ -170,19 +152,15 @@ template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, con
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS),
-                      (unsigned)s->dim[0]);
-
+    const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS), (unsigned)s->dim[0]);
     DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
-             (const T *)c->param[0], s->dim[0], n,
-             ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
+             (const T *)c->param[0], s->dim[0], n, ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
 }
 
 template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-
     DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
               (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
               c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
@@ -206,24 +184,22 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
     const int half = d / 2;
     __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
     float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
-    long b, p;
-    int i;
 
-    for (i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
+    for (int i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
         const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
         cosine[i] = (float)cos(angle);
         sine[i] = (float)sin(angle);
     }
     __syncthreads();
-    for (b = first; b < last; b++) {
+    for (long b = first; b < last; b++) {
         const T *x = from + (b * time + t) * row;
         T *y = to + (b * time + t) * row;
-        for (p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
+        for (long p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
             const int k = (int)(p % half);
             const long at = p / half * d + k;
             ddp__piece_load(u, x, at, at + step, wide);
             ddp__piece_load(v, x, at + half, at + half + step, wide);
-            for (i = 0; i < step; i++) {
+            for (int i = 0; i < step; i++) {
                 const float c = cosine[k + i], s = sine[k + i], old = u[i];
                 u[i] = old * c - v[i] * s;
                 v[i] = v[i] * c + old * s;
@@ -231,8 +207,7 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
             ddp__piece_store(y, u, at, at + step, wide, add);
             ddp__piece_store(y, v, at + half, at + half + step, wide, add);
         }
-        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x);
-             p += DDP__ROPE_THREADS * step) {
+        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
             ddp__piece_load(u, x, p, p + step, wide);
             ddp__piece_store(y, u, p, p + step, wide, add);
         }
@@ -246,7 +221,6 @@ static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, 
     const ddp__head_layout l = ddp__head_layout_of(s);
     const long batch = s->in[0].dim[0], time = s->in[0].dim[1];
     const dim3 blocks((unsigned)time, (unsigned)ddp__blocks(batch, DDP__ROPE_BATCH));
-
     DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, batch, time,
              l.row, (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
              direction, add, ddp__wide<T>(l.d / 2, to, from));
@@ -259,8 +233,7 @@ template <typename T> static void ddp__cuda_rope_forward(ddp__cuda *dev, const d
 
 template <typename T> static void ddp__cuda_rope_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
-    if (c->grad_in[0])
-        ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
+    if (c->grad_in[0]) ddp__cuda_rope_turn<T>(dev, c->spec, c->grad_in[0], c->grad_out, -1, c->add_in[0]);
 }
 
 #endif /* DDP_CUDA_EMBEDDING_CUH */

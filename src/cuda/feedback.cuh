@@ -1,8 +1,122 @@
-/* Error feedback of compress/feedback.h, and PGP sums of plan/osp.h, on device arrays. */
+/* How the calls that compress queue their kernels and keep what the data showed to be wrong; error feedback, and PGP
+ * sums of plan/osp.h, on device arrays. */
 #ifndef DDP_CUDA_FEEDBACK_CUH
 #define DDP_CUDA_FEEDBACK_CUH
 
-#include "cuda/verdict.cuh"
+#include "compress/codec.h"
+#include "cuda/rows.cuh"
+
+/* In the order in which they are said, where several are found. */
+enum {
+    DDP__SAYS_NOTHING,
+    DDP__SAYS_NAN,
+    DDP__SAYS_NO_LEVEL,
+    DDP__SAYS_NOT_FINITE, /* of an importance */
+    DDP__SAYS_INDEX,
+    DDP__SAYS_HEAD,
+    DDP__SAYS_HALF,
+    DDP__SAYS_LOW,
+    DDP__SAYS_SCALE,
+    DDP__SAYS_SUM,
+    DDP__SAYS_DIFFERENCE
+};
+
+/* The launches of one call: what DDP__RUN knows of a device. */
+typedef struct ddp__cuda_queue {
+    cudaStream_t stream;
+    ddp_error    error;
+} ddp__cuda_queue;
+
+static DDP__UNUSED ddp__cuda_queue ddp__cuda_queue_on(void *stream) { return {(cudaStream_t)stream, {}}; }
+
+static inline void ddp__cuda_launched(ddp__cuda_queue *dev, const char *kernel)
+{
+    const cudaError_t e = cudaGetLastError();
+    if (e != cudaSuccess && dev->error.code == DDP_OK)
+        (void)ddp__fail(&dev->error, DDP_FAILED, "the kernel %s was not launched: %s", kernel, cudaGetErrorString(e));
+}
+
+static DDP__UNUSED ddp_status ddp__cuda_queued(const ddp__cuda_queue *dev, ddp_error *err)
+{
+    if (dev->error.code != DDP_OK && err) *err = dev->error;
+    return dev->error.code;
+}
+
+/* Notes a find; of several the one said first, and of those the lowest place, stays. */
+static inline __device__ void ddp__verdict_note(ddp_cuda_verdict *v, int what, size_t at)
+{
+    atomicMax(&v->pending, ~((unsigned long long)what << 56 | (unsigned long long)at));
+}
+
+/* Ends a look at the data: a find becomes the verdict. f(v) fills in the values. One thread. */
+template <typename F> __global__ void ddp__k_verdict(ddp_cuda_verdict *v, F f)
+{
+    if (v->what || !v->pending) return;
+    v->at = ~v->pending & 0xffffffffffffffull;
+    v->what = (int)(~v->pending >> 56);
+    f(v);
+}
+
+/* Elements of one or two arrays (NULL: 0). */
+struct ddp__verdict_values {
+    const float *a, *b;
+
+    __device__ void operator()(ddp_cuda_verdict *v) const
+    {
+        v->value[0] = a ? a[v->at] : 0;
+        v->value[1] = b ? b[v->at] : 0;
+    }
+};
+
+static inline __device__ uint32_t ddp__magnitude(float x) { return __float_as_uint(x) & DDP__MAGNITUDE; }
+
+/* 1: v is not finite, or x is and x + v is not. */
+static inline __device__ int ddp__sum_spoils(float x, float v)
+{
+    return ddp__magnitude(v) >= DDP__INFINITE ||
+           (ddp__magnitude(x + v) >= DDP__INFINITE && ddp__magnitude(x) < DDP__INFINITE);
+}
+
+ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
+{
+    ddp_cuda_verdict v;
+    cudaError_t e;
+    double a, b;
+
+    if (!verdict) return ddp__fail(err, DDP_ARG, "ddp_cuda_verdict_read: verdict is NULL");
+    e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
+    if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
+    if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
+    a = (double)v.value[0];
+    b = (double)v.value[1];
+    switch (v.what) {
+    case DDP__SAYS_NOTHING: return DDP_OK;
+    case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
+    case DDP__SAYS_NO_LEVEL:
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g has no level; only finite numbers can be quantised", v.at, a);
+    case DDP__SAYS_NOT_FINITE:
+        return ddp__fail(err, DDP_NUMERIC, "element %llu: gradient %g and parameter %g; both must "
+                         "be finite", v.at, a, b);
+    case DDP__SAYS_INDEX:
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: index[%llu] = %llu is not below "
+                         "the number of elements", v.at, v.number);
+    case DDP__SAYS_HEAD:
+        return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
+                         "of this packing and number of elements");
+    case DDP__SAYS_HALF:
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    case DDP__SAYS_LOW:
+        return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
+    case DDP__SAYS_SCALE:
+        return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
+    default:
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a "
+                         "gradient has diverged: leave this step out", v.at, a,
+                         v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
+    }
+}
+
+/* ---- error feedback ---- */
 
 enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
 
@@ -10,17 +124,13 @@ enum { DDP__FEEDBACK_THREADS = 256, DDP__FEEDBACK_BLOCKS = 2112 };
 static unsigned ddp__feedback_blocks(size_t n)
 {
     const size_t wish = (n + DDP__FEEDBACK_THREADS - 1) / DDP__FEEDBACK_THREADS;
-
     return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
 #define DDP__STRIDE(kernel, n, ...) \
     DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
 
-static inline __device__ size_t ddp__thread_first()
-{
-    return (size_t)blockIdx.x * blockDim.x + threadIdx.x;
-}
+static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
 
 static __global__ void ddp__k_feedback_check(const float *residual, const float *gradient, size_t n,
@@ -29,28 +139,24 @@ static __global__ void ddp__k_feedback_check(const float *residual, const float 
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) {
         const float g = gradient[i];
-        if (ddp__magnitude(g) >= DDP__HUGE && ddp__sum_spoils(residual[i], g))
-            ddp__verdict_note(v, DDP__SAYS_SUM, i);
+        if (ddp__magnitude(g) >= DDP__HUGE && ddp__sum_spoils(residual[i], g)) ddp__verdict_note(v, DDP__SAYS_SUM, i);
     }
 }
 
-static __global__ void ddp__k_feedback_add(float *residual, const float *gradient, size_t n,
-                                           const ddp_cuda_verdict *v)
+static __global__ void ddp__k_feedback_add(float *residual, const float *gradient, size_t n, const ddp_cuda_verdict *v)
 {
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < n; i += ddp__thread_step()) residual[i] += gradient[i];
 }
 
-static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n,
-                                              ddp_cuda_verdict *v)
+static __global__ void ddp__k_feedback_places(const uint64_t *index, size_t k, size_t n, ddp_cuda_verdict *v)
 {
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step())
         if (index[i] >= n) ddp__verdict_note(v, DDP__SAYS_INDEX, i);
 }
 
-static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k,
-                                            const ddp_cuda_verdict *v)
+static __global__ void ddp__k_feedback_keep(float *residual, const uint64_t *index, size_t k, const ddp_cuda_verdict *v)
 {
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < k; i += ddp__thread_step()) residual[index[i]] = 0;
@@ -69,8 +175,7 @@ ddp_status ddp_cuda_feedback_add(float *residual, const float *gradient, size_t 
     const ddp__verdict_values values = {residual, gradient};
 
     if (!residual || !gradient || !verdict)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_add: residual, gradient or verdict is NULL");
     if (!n) return DDP_OK;
     DDP__STRIDE(ddp__k_feedback_check, n, residual, gradient, n, verdict);
     DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
@@ -85,8 +190,7 @@ ddp_status ddp_cuda_feedback_keep(float *residual, size_t n, const uint64_t *ind
     const ddp__verdict_index places = {index};
 
     if (!residual || !index || !verdict)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_feedback_keep: residual, index or verdict is NULL");
     if (!k) return DDP_OK;
     DDP__STRIDE(ddp__k_feedback_places, k, index, k, n, verdict);
     DDP__RUN((ddp__k_verdict<ddp__verdict_index>), 1, 1, verdict, places);
@@ -101,8 +205,7 @@ static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
                                          const float *parameter, size_t n, ddp_cuda_verdict *v)
 {
     const size_t c = ddp__thread_first() / 32, lane = threadIdx.x % 32;
-    const size_t begin = c * DDP__OSP_CHUNK,
-                 end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
+    const size_t begin = c * DDP__OSP_CHUNK, end = begin + DDP__OSP_CHUNK < n ? begin + DDP__OSP_CHUNK : n;
     double sum = 0;
 
     if (v->what || begin >= n) return;
@@ -116,22 +219,17 @@ static __global__ void ddp__k_osp_chunks(double *chunk, const float *gradient,
 }
 
 /* One warp. */
-static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean,
-                                        const ddp_cuda_verdict *v)
+static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t n, int mean, const ddp_cuda_verdict *v)
 {
     const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
     double sum = 0;
-
     if (v->what) return;
     for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
     sum = ddp__warp_sum(sum);
     if (threadIdx.x == 0) *out = mean ? sum / (double)n : sum;
 }
 
-size_t ddp_cuda_osp_scratch(size_t n)
-{
-    return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double);
-}
+size_t ddp_cuda_osp_scratch(size_t n) { return (n / DDP__OSP_CHUNK + (n % DDP__OSP_CHUNK != 0)) * sizeof(double); }
 
 ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter, size_t n,
                                    int mean, void *scratch, size_t scratch_bytes, double *out,
@@ -143,12 +241,10 @@ ddp_status ddp_cuda_osp_importance(const float *gradient, const float *parameter
     double *chunk = (double *)scratch;
 
     if (!gradient || !parameter || !out || !verdict || !scratch || n == 0)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it "
-                         "needs at least 1", n);
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
     if (scratch_bytes < ddp_cuda_osp_scratch(n))
         return ddp__fail(err, DDP_ARG, "ddp_cuda_osp_importance: the scratch has %zu bytes, %zu "
-                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes,
-                         ddp_cuda_osp_scratch(n));
+                         "are needed; ask ddp_cuda_osp_scratch", scratch_bytes, ddp_cuda_osp_scratch(n));
     DDP__EACH(ddp__k_osp_chunks, (long)(32 * chunks), 256, chunk, gradient, parameter, n, verdict);
     DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
     DDP__RUN(ddp__k_osp_total, 1, 32, out, (const double *)chunk, n, mean, verdict);

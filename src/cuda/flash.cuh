@@ -1,9 +1,8 @@
-/* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2,
- * arXiv:2307.08691, without its atomics). A warp owns 16 MR rows: of queries in forward and for dq,
- * of keys for dk and dv, whose scores are then computed turned. So every softmax weight and its
- * gradient is made in the registers in which the next product wants it, none passes through shared
- * memory, and no sum is shared by two warps. Tiles of the other side arrive while the one before is
- * worked on. */
+/* attention in bfloat16 on tensor cores, for heads up to 128 wide (FlashAttention-2, arXiv:2307.08691, without its
+ * atomics). A warp owns 16 MR rows: of queries in forward and for dq, of keys for dk and dv, whose scores are then
+ * computed turned. So every softmax weight and its gradient is made in the registers in which the next product wants
+ * it, none passes through shared memory, and no sum is shared by two warps. Tiles of the other side arrive while the
+ * one before is worked on. */
 #ifndef DDP_CUDA_FLASH_CUH
 #define DDP_CUDA_FLASH_CUH
 
@@ -16,8 +15,7 @@ typedef struct ddp__heads {
     float scale;
 } ddp__heads;
 
-/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in
- * out, the former. */
+/* Where in x the queries of (batch, head) number head begin, and the keys of number kv_head; and in out, the former. */
 __host__ __device__ static __forceinline__ long ddp__heads_q(const ddp__heads *z, long head)
 {
     return head / z->heads * z->t * z->row + head % z->heads * z->d;
@@ -40,45 +38,34 @@ enum { DDP__FLASH_WARPS = 4, DDP__FLASH_THREADS = 32 * DDP__FLASH_WARPS };
 /* Forward of the keys of one tile, first on: scores s of the warp's rows from on, then weights, of
  * which acc and sum (a part per lane) take account. */
 template <int D, int MR, int N>
-__device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4],
-                                                          float (&max)[MR][2],
-                                                          float (&sum)[MR][2],
-                                                          float (&acc)[MR][D / 8][4], int from,
+__device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][4], float (&max)[MR][2],
+                                                          float (&sum)[MR][2], float (&acc)[MR][D / 8][4], int from,
                                                           int first, float scale)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int r, h, n, i;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + g + 8 * h;
             float top = max[r][h], shrink;
             if (first + N - 1 > from + 16 * r)
-                DDP__UNROLL
-                for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL
-                    for (i = 0; i < 2; i++)
+                DDP__UNROLL for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (i = 0; i < 2; i++)
                         if (first + 8 * n + 2 * t + i > row) s[r][n][2 * h + i] = -INFINITY;
-            DDP__UNROLL
-            for (n = 0; n < N / 8; n++)
-                top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+            DDP__UNROLL for (n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL
-            for (n = 0; n < D / 8; n++) {
+            DDP__UNROLL for (n = 0; n < D / 8; n++) {
                 acc[r][n][2 * h] *= shrink;
                 acc[r][n][2 * h + 1] *= shrink;
             }
             top *= scale;
-            DDP__UNROLL
-            for (n = 0; n < N / 8; n++)
-                DDP__UNROLL
-                for (i = 0; i < 2; i++) {
+            DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (i = 0; i < 2; i++) {
                     s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
                     sum[r][h] += s[r][n][2 * h + i];
                 }
@@ -106,8 +93,7 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
     int first, r, h, n, now = 0;
 
     ddp__tile_zero(acc);
-    DDP__UNROLL
-    for (r = 0; r < MR; r++) {
+    DDP__UNROLL for (r = 0; r < MR; r++) {
         max[r][0] = max[r][1] = -INFINITY;
         sum[r][0] = sum[r][1] = 0;
     }
@@ -123,8 +109,7 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
         if (first == 0) left.keep();
         if (first + N < end) {
             ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
-                                                     first + N, count, z.d);
+            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue; /* no query of this warp sees these keys */
@@ -132,17 +117,14 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
         ddp__flash_softmax<D, MR, N>(s, max, sum, acc, from, first, z.scale * DDP__LOG2E);
         ddp__tile_add<D, MR, N>(acc, s, k + N * D);
     }
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + lane / 4 + 8 * h;
             float inverse = sum[r][h];
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
             inverse = 1 / inverse;
-            DDP__UNROLL
-            for (n = 0; n < D / 8; n++) {
+            DDP__UNROLL for (n = 0; n < D / 8; n++) {
                 acc[r][n][2 * h] *= inverse;
                 acc[r][n][2 * h + 1] *= inverse;
             }
@@ -160,8 +142,7 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
     return row < count ? stat[2 * row] * DDP__LOG2E - log2f(stat[2 * row + 1]) : 0.0f;
 }
 
-/* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in
- * registers. */
+/* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
 template <int D, int MR, int N, int HOLD>
 static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
@@ -182,10 +163,8 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
     float log_sum[MR][2], centre[MR][2], acc[MR][D / 8][4], s[MR][N / 8][4], dp[MR][N / 8][4];
     int first, r, h, n, i, now = 0;
 
-    DDP__UNROLL
-    for (r = 0; r < MR; r++)
-        DDP__UNROLL
-        for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (h = 0; h < 2; h++) {
             const int row = from + 16 * r + lane / 4 + 8 * h;
             log_sum[r][h] = ddp__flash_log_sum(stat + 2 * head * z.t, row, count);
             centre[r][h] = row < count ? mean[head * z.t + row] : 0.0f;
@@ -209,31 +188,22 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
         }
         if (first + N < end) {
             ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
-            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row,
-                                                     first + N, count, z.d);
+            ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
             ddp__copy_commit();
         }
         if (first > from + 16 * MR - 1) continue;
         ddp__tile_scores<D, MR, N, HOLD>(s, left, k);
         ddp__tile_scores<D, MR, N, HOLD>(dp, right, k + N * D);
         if (first + N - 1 > from)
-            DDP__UNROLL
-            for (r = 0; r < MR; r++)
-                DDP__UNROLL
-                for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL
-                    for (i = 0; i < 4; i++)
-                        if (first + 8 * n + lane % 4 * 2 + i % 2 >
-                            from + 16 * r + lane / 4 + i / 2 * 8)
+            DDP__UNROLL for (r = 0; r < MR; r++)
+                DDP__UNROLL for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (i = 0; i < 4; i++)
+                        if (first + 8 * n + lane % 4 * 2 + i % 2 > from + 16 * r + lane / 4 + i / 2 * 8)
                             s[r][n][i] = -INFINITY;
-        DDP__UNROLL
-        for (r = 0; r < MR; r++)
-            DDP__UNROLL
-            for (n = 0; n < N / 8; n++)
-                DDP__UNROLL
-                for (i = 0; i < 4; i++)
-                    s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) *
-                                 (dp[r][n][i] - centre[r][i / 2]);
+        DDP__UNROLL for (r = 0; r < MR; r++)
+            DDP__UNROLL for (n = 0; n < N / 8; n++)
+                DDP__UNROLL for (i = 0; i < 4; i++)
+                    s[r][n][i] = ddp__exp2(s[r][n][i] * scale - log_sum[r][i / 2]) * (dp[r][n][i] - centre[r][i / 2]);
         ddp__tile_add<D, MR, N>(acc, s, k);
     }
     ddp__tile_store<D, MR>(grad + ddp__heads_q(&z, head), z.row, from, count, z.d, add, acc,
@@ -242,14 +212,11 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
 
 /* Queries and dout of a tile of N, and what their weights need, into a room of shared memory. */
 template <int D, int N>
-__device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum,
-                                                          float *centre, const ddp__bf16 *in,
-                                                          const ddp__bf16 *dout,
-                                                          const float *stat, const float *mean,
-                                                          const ddp__heads *z, long head, int from)
+__device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *log_sum, float *centre,
+                                                          const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
+                                                          const float *mean, const ddp__heads *z, long head, int from)
 {
-    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from,
-                                             (int)z->t, z->d);
+    ddp__tile_load<D, N, DDP__FLASH_THREADS>(to, NULL, in + ddp__heads_q(z, head), 0, z->row, from, (int)z->t, z->d);
     ddp__tile_load<D, N, DDP__FLASH_THREADS>(to + N * D, NULL, dout + ddp__heads_out(z, head), 0,
                                              z->width, from, (int)z->t, z->d);
     ddp__copy_commit();
@@ -287,10 +254,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
     ddp__tile_zero(dv);
     left.rows = k + 16 * MR * warp * D;
     right.rows = v + 16 * MR * warp * D;
-    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(
-        k, v, in + at, values, z.row, start, count, z.d);
-    ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group,
-                             skipped * N);
+    ddp__tile_load<D, 16 * MR * DDP__FLASH_WARPS, DDP__FLASH_THREADS>(k, v, in + at, values, z.row, start, count, z.d);
+    ddp__flash_queries<D, N>(qo, sums, sums + N, in, dout, stat, mean, &z, kv_head * z.group, skipped * N);
     for (i = 0; i < all; i++, now ^= 1) {
         const ddp__bf16 *q = qo + now * 2 * N * D;
         const float *log_sum = sums + now * 2 * N, *centre = log_sum + N;
@@ -304,29 +269,21 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
         if (i + 1 < all)
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
-                                     kv_head * z.group + (i + 1) / steps,
-                                     (skipped + (i + 1) % steps) * N);
+                                     kv_head * z.group + (i + 1) / steps, (skipped + (i + 1) % steps) * N);
         if (first > from + N - 1) continue; /* no query of this tile sees a key of this warp */
         ddp__tile_scores<D, MR, N, HOLD>(s, left, q);
         ddp__tile_scores<D, MR, N, HOLD>(dp, right, q + N * D);
         if (first + 16 * MR - 1 > from)
-            DDP__UNROLL
-            for (r = 0; r < MR; r++)
-                DDP__UNROLL
-                for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL
-                    for (e = 0; e < 4; e++)
-                        if (first + 16 * r + lane / 4 + e / 2 * 8 >
-                            from + 8 * n + lane % 4 * 2 + e % 2)
+            DDP__UNROLL for (r = 0; r < MR; r++)
+                DDP__UNROLL for (n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (e = 0; e < 4; e++)
+                        if (first + 16 * r + lane / 4 + e / 2 * 8 > from + 8 * n + lane % 4 * 2 + e % 2)
                             s[r][n][e] = -INFINITY;
-        DDP__UNROLL
-        for (n = 0; n < N / 8; n++) {
+        DDP__UNROLL for (n = 0; n < N / 8; n++) {
             const float2 l = *(const float2 *)(log_sum + 8 * n + lane % 4 * 2);
             const float2 m = *(const float2 *)(centre + 8 * n + lane % 4 * 2);
-            DDP__UNROLL
-            for (r = 0; r < MR; r++)
-                DDP__UNROLL
-                for (e = 0; e < 4; e++) {
+            DDP__UNROLL for (r = 0; r < MR; r++)
+                DDP__UNROLL for (e = 0; e < 4; e++) {
                     s[r][n][e] = ddp__exp2(s[r][n][e] * scale - (e % 2 ? l.y : l.x));
                     dp[r][n][e] = s[r][n][e] * (dp[r][n][e] - (e % 2 ? m.y : m.x));
                 }
@@ -334,10 +291,8 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
         ddp__tile_add<D, MR, N>(dv, s, q + N * D);
         ddp__tile_add<D, MR, N>(dk, dp, q);
     }
-    ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale,
-                           k + 16 * MR * warp * D);
-    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f,
-                           v + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + at, z.row, first, count, z.d, add, dk, z.scale, k + 16 * MR * warp * D);
+    ddp__tile_store<D, MR>(grad + at + values, z.row, first, count, z.d, add, dv, 1.0f, v + 16 * MR * warp * D);
 }
 
 /* 1: the tensor-core kernels take these arrays: whole 16-byte pieces, heads up to 128 wide. */
@@ -351,10 +306,8 @@ template <int D, int MR, int N, int HOLD>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS;
-
-    DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS,
-                (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
+    DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
                 (float *)c->saved, (const ddp__bf16 *)c->in[0], *z);
 }
 
@@ -365,14 +318,12 @@ static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, co
     const long shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
     const float *mean = (const float *)dev->scratch;
 
-    DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads), DDP__FLASH_THREADS,
-                shared + 4 * N * (long)sizeof(float), dev->stream, (ddp__bf16 *)c->grad_in[0],
-                (const ddp__bf16 *)c->in[0], (const ddp__bf16 *)c->grad_out,
-                (const float *)c->saved, mean, *z, c->add_in[0]);
-    DDP__LAUNCH((ddp__k_flash_dq<D, MR, N, HOLD>),
-                (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads), DDP__FLASH_THREADS, shared,
-                dev->stream, (ddp__bf16 *)c->grad_in[0], (const ddp__bf16 *)c->in[0],
+    DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
+                DDP__FLASH_THREADS, shared + 4 * N * (long)sizeof(float), dev->stream, (ddp__bf16 *)c->grad_in[0],
+                (const ddp__bf16 *)c->in[0], (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z,
+                c->add_in[0]);
+    DDP__LAUNCH((ddp__k_flash_dq<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
+                DDP__FLASH_THREADS, shared, dev->stream, (ddp__bf16 *)c->grad_in[0], (const ddp__bf16 *)c->in[0],
                 (const ddp__bf16 *)c->grad_out, (const float *)c->saved, mean, *z, c->add_in[0]);
 }
 

@@ -8,19 +8,16 @@
 enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
 
 /* (max, sum of e^(x - max)) of two sets together; symmetric: all lanes get the same bits. */
-__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max,
-                                                      float other_sum)
+__device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
 {
     const float top = fmaxf(*max, other_max);
-
     /* an empty set has max -inf, whose exponential of a difference would be of NAN */
     *sum = (*max == top ? *sum : *sum * expf(*max - top)) +
            (other_max == top ? other_sum : other_sum * expf(other_max - top));
     *max = top;
 }
 
-/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no
- * column. */
+/* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no column. */
 template <typename T>
 static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
@@ -30,20 +27,18 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     const T *x = logits + row * n;
     __shared__ float shared[2][DDP__LOSS_THREADS / 32];
     float v[width], max = -INFINITY, sum = 0;
-    long j;
-    int i, step;
 
-    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+    for (long j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
         float top = max;
         ddp__piece_load(v, x, j, n, wide);
-        for (i = 0; i < width; i++)
+        for (int i = 0; i < width; i++)
             if (j + i < n) top = fmaxf(top, v[i]);
         if (top != max) sum *= __expf(max - top);
         max = top;
-        for (i = 0; i < width; i++)
+        for (int i = 0; i < width; i++)
             if (j + i < n && v[i] != -INFINITY) sum += __expf(v[i] - max);
     }
-    for (step = 16; step > 0; step /= 2) {
+    for (int step = 16; step > 0; step /= 2) {
         const float other_max = __shfl_xor_sync(DDP__ALL_LANES, max, step);
         const float other_sum = __shfl_xor_sync(DDP__ALL_LANES, sum, step);
         ddp__loss_join(&max, &sum, other_max, other_sum);
@@ -54,14 +49,12 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     }
     __syncthreads();
     if (threadIdx.x) return;
-    for (i = 1; i < DDP__LOSS_THREADS / 32; i++)
-        ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    for (int i = 1; i < DDP__LOSS_THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     stat[2 * row] = max;
     stat[2 * row + 1] = sum;
     loss[row] = label[row] == -1 ? 0
                 : label[row] < 0 || label[row] >= n
-                    ? (double)NAN
-                    : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
+                    ? (double)NAN : log((double)sum) + (double)max - (double)ddp__to_float(x[label[row]]);
 }
 
 /* One block. out = mean of the losses over the labels that are not -1; or, without losses, out =
@@ -73,16 +66,15 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     __shared__ long counts[DDP__LOSS_SUM_THREADS];
     const int t = (int)threadIdx.x;
     double sum = 0;
-    long r, count = 0;
-    int step;
+    long count = 0;
 
-    for (r = t; r < rows; r += DDP__LOSS_SUM_THREADS) {
+    for (long r = t; r < rows; r += DDP__LOSS_SUM_THREADS) {
         if (loss) sum += loss[r];
         count += label[r] != -1;
     }
     sums[t] = sum;
     counts[t] = count;
-    for (step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
+    for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
         if (t < step) {
             sums[t] += sums[t + step];
@@ -105,15 +97,13 @@ ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, 
     const int mine = label[row];
     const float by = *g, max = stat[2 * row];
     float factor = by / stat[2 * row + 1], v[width];
-    long j;
-    int i;
 
     if (mine == -1) factor = 0;
     else if (mine < 0 || mine >= n) factor = NAN;
     if (mine == -1 && add) return;
-    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+    for (long j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
         ddp__piece_load(v, logits + row * n, j, n, wide);
-        for (i = 0; i < width; i++) {
+        for (int i = 0; i < width; i++) {
             /* a row that does not count may hold anything, its gradient is 0 */
             v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
             if (j + i == mine) v[i] -= by;
@@ -148,9 +138,8 @@ template <typename T> static void ddp__cuda_loss_backward(ddp__cuda *dev, const 
              c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->in[0]));
 }
 
-static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return (size_t)ddp_shape_rows(&s->in[0]) * sizeof(double);
 }
 

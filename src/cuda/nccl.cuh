@@ -1,9 +1,8 @@
 /* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
  *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in
- * ddp__nccl_poll, which the hooks call: NCCL's own error, or an average that takes longer than the
- * time-out. Then ddp__nccl_leave(n, 1) gives up what is in flight, or ddp__nccl_shrink goes on
- * without the lost ranks. What was in flight holds anything after that. */
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll, which the
+ * hooks call: NCCL's own error, or an average that takes longer than the time-out. Then ddp__nccl_leave(n, 1) gives up
+ * what is in flight, which holds anything after that. */
 #ifndef DDP_CUDA_NCCL_CUH
 #define DDP_CUDA_NCCL_CUH
 
@@ -16,7 +15,7 @@
 /* What an operation makes of its arrays. */
 typedef enum ddp__nccl_verb { DDP__NCCL_MEAN, DDP__NCCL_SUM, DDP__NCCL_SPREAD } ddp__nccl_verb;
 
-typedef struct ddp__nccl {
+typedef struct ddp__cuda_nccl {
     ddp__cuda    *dev;
     ncclComm_t    comm;    /* NULL: alone, or given up */
     ddp_backend_peers peers;
@@ -27,11 +26,10 @@ typedef struct ddp__nccl {
     cudaEvent_t  *done;    /* [slots] they are averages */
     double       *since;   /* [slots] when the average was queued, ddp_now(); 0 = none in flight */
     int           slots;
-} ddp__nccl;
+} ddp__cuda_nccl;
 
 /* ncclInProgress is no failure. Which code a failure gets: a peer's is DDP_PEER_LOST. */
-static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, const char *what,
-                                               ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r, const char *what, ddp_error *err)
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
@@ -48,8 +46,7 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__nccl *n, ncclResult_t r, con
 
 /* Waits until the communicator has taken what it was given, at most join_timeout_s, and for no peer
  * that is known to be lost. */
-static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, const char *what,
-                                               ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__cuda_nccl *n, ncclComm_t comm, const char *what, ddp_error *err)
 {
     const double until = ddp_now() + n->peers.join_timeout_s;
     ncclResult_t state = ncclInProgress;
@@ -68,7 +65,7 @@ static DDP__UNUSED ddp_status ddp__nccl_settle(ddp__nccl *n, ncclComm_t comm, co
 
 /* Gives up what is in flight, without waiting for any peer: the stream goes on. Why is the answer
  * to all that is asked of n from here on. */
-static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
+static DDP__UNUSED void ddp__nccl_give_up(ddp__cuda_nccl *n, const ddp_error *why)
 {
     if (n->comm) (void)ncclCommAbort(n->comm);
     n->comm = NULL;
@@ -76,14 +73,14 @@ static DDP__UNUSED void ddp__nccl_give_up(ddp__nccl *n, const ddp_error *why)
 }
 
 /* Why it was given up, if it was. */
-static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__nccl *n, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_why(const ddp__cuda_nccl *n, ddp_error *err)
 {
     if (n->why.code && err) *err = n->why;
     return n->why.code;
 }
 
 /* 1: the slot's average has ended, or there was none. */
-static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
+static DDP__UNUSED int ddp__nccl_ended(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] <= 0) return 1;
     if (ddp__cuda_asked(cudaEventQuery(n->done[slot])) == cudaErrorNotReady) return 0;
@@ -93,31 +90,28 @@ static DDP__UNUSED int ddp__nccl_ended(ddp__nccl *n, int slot)
 
 /* The first failure of a peer, without waiting: what else knows of it, NCCL's, or an operation
  * older than the time-out. */
-static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__nccl *n, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
     double oldest = 0;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
-    for (i = 0; i < n->slots; i++)
+    for (int i = 0; i < n->slots; i++)
         if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
     if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
     if (!n->comm) return DDP_OK;
-    DDP__TRY(
-        ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
+    DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
         return ddp__fail(err, DDP_TIMEOUT,
                          "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
                          "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT "
-                         "(now %g s)",
-                         n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
+                         "(now %g s)", n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
 /* Waits for what is in flight and takes leave of the peers. 0: one of them is lost. */
-static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
+static DDP__UNUSED int ddp__nccl_part(ddp__cuda_nccl *n)
 {
     ddp_error why;
 
@@ -130,55 +124,42 @@ static DDP__UNUSED int ddp__nccl_part(ddp__nccl *n)
 }
 
 /* on_error 1: gives up what is in flight first. Frees n; NULL is fine. */
-static DDP__UNUSED void ddp__nccl_leave(ddp__nccl *n, int on_error)
+static DDP__UNUSED void ddp__nccl_leave(ddp__cuda_nccl *n, int on_error)
 {
-    int i;
-
     if (!n) return;
     (void)cudaSetDevice(n->dev->device);
     if (n->comm && !on_error && ddp__nccl_part(n)) (void)ncclCommDestroy(n->comm);
     else if (n->comm) (void)ncclCommAbort(n->comm);
     if (n->stream) (void)cudaStreamSynchronize(n->stream);
-    for (i = 0; i < n->slots; i++) {
-        if (n->ready && n->ready[i]) (void)cudaEventDestroy(n->ready[i]);
-        if (n->done && n->done[i]) (void)cudaEventDestroy(n->done[i]);
-    }
+    ddp__cuda_events_free(n->ready, n->slots);
+    ddp__cuda_events_free(n->done, n->slots);
     if (n->stream) (void)cudaStreamDestroy(n->stream);
-    DDP_FREE(n->ready);
-    DDP_FREE(n->done);
     DDP_FREE(n->since);
     DDP_FREE(n);
 }
 
-static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__nccl *n, int slots, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_slots(ddp__cuda_nccl *n, int slots, ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
-    const size_t count = (size_t)slots;
-    int i, least = 0, greatest = 0;
+    int least = 0, greatest = 0;
 
-    n->ready = (cudaEvent_t *)ddp__calloc(count, sizeof *n->ready);
-    n->done = (cudaEvent_t *)ddp__calloc(count, sizeof *n->done);
-    n->since = (double *)ddp__calloc(count, sizeof *n->since);
+    n->slots = slots;
+    n->ready = ddp__cuda_events(dev, slots, cudaEventDisableTiming);
+    n->done = ddp__cuda_events(dev, slots, cudaEventDisableTiming);
+    n->since = (double *)ddp__calloc((size_t)slots, sizeof *n->since);
     if (!n->ready || !n->done || !n->since)
         return ddp__fail(err, DDP_MEMORY, "no memory for the events of %d messages", slots);
-    n->slots = slots;
     (void)cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    if (DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest)))
-        return ddp__cuda_status(dev, err);
-    for (i = 0; i < slots; i++)
-        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&n->ready[i], cudaEventDisableTiming)) ||
-            DDP__CUDA(dev, cudaEventCreateWithFlags(&n->done[i], cudaEventDisableTiming)))
-            return ddp__cuda_status(dev, err);
-    return DDP_OK;
+    (void)DDP__CUDA(dev, cudaStreamCreateWithPriority(&n->stream, cudaStreamNonBlocking, greatest));
+    return ddp__cuda_status(dev, err);
 }
 
 /* Meets the other ranks; collective. slots: how many averages may be in flight. NULL and a sentence
  * on failure; freed by ddp__nccl_leave. */
-static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots,
-                                             ddp_error *err)
+static DDP__UNUSED ddp__cuda_nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_peers *p, int slots, ddp_error *err)
 {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ddp__nccl *n = (ddp__nccl *)ddp__calloc(1, sizeof *n);
+    ddp__cuda_nccl *n = (ddp__cuda_nccl *)ddp__calloc(1, sizeof *n);
     ncclUniqueId id;
     ncclResult_t r;
 
@@ -197,8 +178,7 @@ static DDP__UNUSED ddp__nccl *ddp__nccl_join(ddp__cuda *dev, const ddp_backend_p
     }
     if (ddp__nccl_slots(n, slots, err)) goto failed;
     if (n->world < 2) return n;
-    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err))
-        goto failed;
+    if (n->rank == 0 && ddp__nccl_failed(n, ncclGetUniqueId(&id), "ncclGetUniqueId", err)) goto failed;
     if (p->share(p->user, &id, sizeof id, err)) goto failed;
     config.blocking = 0;
     r = ncclCommInitRankConfig(&n->comm, n->world, id, n->rank, &config);
@@ -211,24 +191,19 @@ failed:
 }
 
 /* One array, in place. */
-static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__nccl *n, ddp__nccl_verb verb, float *x,
-                                                size_t count)
+static DDP__UNUSED ncclResult_t ddp__nccl_array(ddp__cuda_nccl *n, ddp__nccl_verb verb, float *x, size_t count)
 {
-    if (verb == DDP__NCCL_SPREAD)
-        return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
-    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg,
-                         n->comm, n->stream);
+    if (verb == DDP__NCCL_SPREAD) return ncclBroadcast(x, x, count, ncclFloat32, 0, n->comm, n->stream);
+    return ncclAllReduce(x, x, count, ncclFloat32, verb == DDP__NCCL_SUM ? ncclSum : ncclAvg, n->comm, n->stream);
 }
 
 /* Queues what begins when the work so far is done: later ddp__nccl_finish makes the computing
  * stream wait for it. The arrays become their mean or sum over the ranks, or rank 0's. */
-static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_verb verb,
-                                              float *const *arrays, const size_t *counts,
-                                              int arrays_count, ddp_error *err)
+static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__nccl_verb verb, float *const *arrays,
+                                              const size_t *counts, int arrays_count, ddp_error *err)
 {
     ddp__cuda *dev = n->dev;
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
@@ -236,7 +211,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_
         return ddp__cuda_status(dev, err);
     if (n->comm) {
         (void)ncclGroupStart();
-        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
+        for (int i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
             if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
         end = ncclGroupEnd();
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
@@ -245,58 +220,13 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__nccl *n, int slot, ddp__nccl_
         DDP__TRY(ddp__nccl_settle(n, n->comm, "ncclAllReduce", err));
     }
     n->since[slot] = ddp_now();
-    return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err)
-                                                                      : DDP_OK;
+    return DDP__CUDA(dev, cudaEventRecord(n->done[slot], n->stream)) ? ddp__cuda_status(dev, err) : DDP_OK;
 }
 
 /* Later work on the computing stream waits for the slot's operation; the host does not. */
-static DDP__UNUSED void ddp__nccl_finish(ddp__nccl *n, int slot)
+static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
-    if (n->since[slot] > 0)
-        (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
+    if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-/* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
- * in the old order. What was in flight is given up: its arrays hold anything. */
-static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__nccl *n, const int *lost, int count,
-                                               ddp_error *err)
-{
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t heir = NULL;
-    ddp_error own;
-    ddp_status s;
-    int i, below = 0, *out;
-
-    if (!err) err = &own;
-    if (!n->comm || count < 1 || count >= n->world)
-        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count,
-                         n->world);
-    out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
-    if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
-    for (i = 0; i < count; i++) {
-        out[i] = lost[i];
-        below += lost[i] < n->rank;
-    }
-    config.blocking = 0;
-    s = ddp__nccl_failed(n, ncclCommShrink(n->comm, out, count, &heir, &config, NCCL_SHRINK_ABORT),
-                         "ncclCommShrink", err);
-    DDP_FREE(out);
-    n->world -= count;
-    if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
-    (void)ncclCommAbort(n->comm);
-    n->comm = NULL;
-    if (s) {
-        n->why = *err;
-        if (heir) (void)ncclCommAbort(heir);
-        return s;
-    }
-    n->rank -= below;
-    if (n->world > 1) n->comm = heir;
-    else (void)ncclCommAbort(heir);
-    for (i = 0; i < n->slots; i++) n->since[i] = 0;
-    return DDP_OK;
-}
-#endif
 
 #endif /* DDP_CUDA_NCCL_CUH */

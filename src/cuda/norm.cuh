@@ -20,40 +20,37 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     const int lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
-    float v[width], a[width], b[width];
-    float sum = 0, mean = 0, rstd;
-    long j;
-    int i;
+    float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
 
     if (row >= rows) return;
     if (plus) {
-        for (j = lane * width; j < n; j += 32 * width) {
+        for (long j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
             ddp__piece_load(a, plus + row * n, j, n, wide);
-            for (i = 0; i < width; i++) v[i] += a[i];
+            for (int i = 0; i < width; i++) v[i] += a[i];
             ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
         }
         x = sum_out + row * n;
     }
     if (!RMS) {
-        for (j = lane * width; j < n; j += 32 * width) {
+        for (long j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
-            for (i = 0; i < width; i++) sum += v[i];
+            for (int i = 0; i < width; i++) sum += v[i];
         }
         mean = ddp__warp_sum(sum) / (float)n;
         sum = 0;
     }
-    for (j = lane * width; j < n; j += 32 * width) {
+    for (long j = lane * width; j < n; j += 32 * width) {
         ddp__piece_load(v, x, j, n, wide);
-        for (i = 0; i < width; i++)
+        for (int i = 0; i < width; i++)
             if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
     }
     rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
-    for (j = lane * width; j < n; j += 32 * width) {
+    for (long j = lane * width; j < n; j += 32 * width) {
         ddp__piece_load(v, x, j, n, wide);
         ddp__piece_load(a, scale, j, n, wide);
         if (!RMS) ddp__piece_load(b, shift, j, n, wide);
-        for (i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
+        for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
         ddp__piece_store(out + row * n, v, j, n, wide, 0);
     }
     if (lane) return;
@@ -85,24 +82,22 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
     __shared__ float shared[32 * width];
-    float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width];
-    float x[width], d[width], a[width];
-    long row, j;
-    int p, i;
+    float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];
+    long j;
+    int p;
 
     for (p = 0; p < PIECES; p++)
-        for (i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    for (row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
+        for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
+    for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
-        DDP__UNROLL
-        for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
+        DDP__UNROLL for (p = 0, j = lane * width; PIECES ? p < PIECES : j < n; p++, j += 32 * width) {
             if (j >= n) continue;
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
-            for (i = 0; i < width; i++) {
+            for (int i = 0; i < width; i++) {
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
@@ -118,24 +113,19 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
-            for (i = 0; i < width; i++)
-                x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__piece_load(a, to.old + row * n, j, n, wide);
-            for (i = 0; i < width; i++) /* as an array of T would hold it */
+            for (int i = 0; i < width; i++) /* as an array of T would hold it */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
-            DDP__UNROLL
-            for (i = 0; i < 2; i++)
+            DDP__UNROLL for (int i = 0; i < 2; i++)
                 if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
     if (PIECES) {
         part += blockIdx.x * n;
-        DDP__UNROLL
-        for (p = 0; p < PIECES; p++)
-            ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
+        DDP__UNROLL for (p = 0; p < PIECES; p++) ddp__column_join<width>(shared, scaled[p], part, p * 32L * width, n);
         part += gridDim.x * n;
-        DDP__UNROLL
-        for (p = 0; p < PIECES && !RMS; p++)
+        DDP__UNROLL for (p = 0; p < PIECES && !RMS; p++)
             ddp__column_join<width>(shared, plain[p], part, p * 32L * width, n);
     }
 }
@@ -149,11 +139,9 @@ static void ddp__cuda_norm_forward_as(ddp__cuda *dev, const ddp_op_call *sum, co
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const double eps = RMS && c->spec->arg[0] > 0 ? c->spec->arg[0] : 1e-5;
 
-    DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in,
-              (const T *)plus, (T *)(void *)c->in[0], (const T *)c->param[0],
-              (const T *)c->param[1], (float *)c->saved, rows, n, (float)eps,
-              ddp__wide<T>(n, c->out, in, plus, c->in[0]) &&
-                  ddp__aligned(c->param[0], c->param[1]));
+    DDP__EACH((ddp__k_norm<T, RMS>), 32 * rows, 32 * DDP__NORM_ROWS, (T *)c->out, (const T *)in, (const T *)plus,
+              (T *)(void *)c->in[0], (const T *)c->param[0], (const T *)c->param[1], (float *)c->saved, rows, n,
+              (float)eps, ddp__wide<T>(n, c->out, in, plus, c->in[0]) && ddp__aligned(c->param[0], c->param[1]));
 }
 
 template <typename T, int RMS>
@@ -165,12 +153,12 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
     const int params = c->grad_param[0] || c->grad_param[1];
     float *part = (float *)dev->scratch;
     ddp__norm_to<T> to;
-    int k, wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
+    int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
 
     memset(&to, 0, sizeof to);
     to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
     to.at[0] = (T *)c->grad_in[0];
-    for (k = 0; sum && k < 2; k++) {
+    for (int k = 0; sum && k < 2; k++) {
         to.at[k] = (T *)sum->grad_in[k];
         to.add[k] = sum->add_in[k];
         wide = wide && ddp__aligned(to.at[k]);
@@ -187,25 +175,20 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
         ddp__cuda_columns<T, RMS ? DDP__COLUMN_RMS : DDP__COLUMN_NORM>(
             dev, c->grad_param[0], c->grad_param[1], c->grad_out, c->in[0], c->saved, rows, n);
     if (c->grad_in[0])
-        DDP__RUN((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, to,
-                 (const T *)c->in[0], (const T *)c->param[0], (const T *)c->grad_out,
-                 (const float *)c->saved, part, rows, n, height, wide);
+        DDP__RUN((ddp__k_norm_grad<T, RMS, 0>), (unsigned)parts, 32 * DDP__COLUMN_WARPS, to, (const T *)c->in[0],
+                 (const T *)c->param[0], (const T *)c->grad_out, (const float *)c->saved, part, rows, n, height, wide);
 }
 
-template <int RMS>
-static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_sum_norm_forward(const ddp_op_call *sum, const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-
     if (dev->half) ddp__cuda_norm_forward_as<ddp__bf16, RMS>(dev, sum, c);
     else ddp__cuda_norm_forward_as<float, RMS>(dev, sum, c);
 }
 
-template <int RMS>
-static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
+template <int RMS> static void ddp__cuda_sum_norm_backward(const ddp_op_call *sum, const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-
     if (dev->half) ddp__cuda_norm_backward_as<ddp__bf16, RMS>(dev, sum, c);
     else ddp__cuda_norm_backward_as<float, RMS>(dev, sum, c);
 }
@@ -220,9 +203,8 @@ template <int RMS> static void ddp__cuda_norm_backward(const ddp_op_call *c)
     ddp__cuda_sum_norm_backward<RMS>(NULL, c);
 }
 
-static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int narrow)
+static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
 {
-    (void)narrow;
     return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], 2);
 }
 

@@ -16,43 +16,29 @@ typedef struct ddp__cuda_pool {
 
 static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
 {
-    ddp__cuda_pool z;
-
-    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
-    z.h = (int)s->in[0].dim[2];
-    z.w = (int)s->in[0].dim[3];
-    z.rows = (int)s->out.dim[2];
-    z.cols = (int)s->out.dim[3];
-    z.kernel = (int)s->arg[0];
-    z.stride = (int)s->arg[1];
-    z.padding = (int)s->arg[2];
-    return z;
+    const long *in = s->in[0].dim, *out = s->out.dim;
+    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1],
+            (int)s->arg[2]};
 }
 
 /* Where window number i begins and ends along a side of size, padding cut off. */
-static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first,
-                                               int *last)
+static inline __device__ void ddp__window_span(const ddp__cuda_pool &z, int i, int size, int *first, int *last)
 {
     const int at = i * z.stride - z.padding;
-
     *first = at < 0 ? 0 : at;
     *last = at + z.kernel > size ? size : at + z.kernel;
 }
 
 /* The first and the last of `count` windows that hold element i of a side. */
-static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count,
-                                                int *first, int *last)
+static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, int count, int *first, int *last)
 {
     const int at = i + z.padding;
-
     *first = at < z.kernel ? 0 : (at - z.kernel) / z.stride + 1;
     *last = at / z.stride < count ? at / z.stride : count - 1;
 }
 
-/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else
- * the average. */
-template <typename T, int MAX>
-__global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
+/* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
+template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
 {
     const long plane = (long)z.rows * z.cols;
     const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
@@ -78,9 +64,7 @@ __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
             best_c = c;
         }
     y[o] = ddp__from_float<T>(MAX ? best : sum * part);
-    if (MAX)
-        place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride +
-                           z.padding);
+    if (MAX) place[o] = (float)((best_r - i * z.stride + z.padding) * z.kernel + best_c - j * z.stride + z.padding);
 }
 
 /* MAX: from the windows that took this element; else a part of each that holds it. */
@@ -102,8 +86,7 @@ __global__ void ddp__k_pool_grad(T *dx, const T *dy, const float *place, int add
     sum = add ? ddp__to_float(dx[at]) : 0;
     for (int i = i0; i <= i1; i++)
         for (int j = j0; j <= j1; j++) {
-            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride +
-                             z.padding;
+            const int mine = (r - i * z.stride + z.padding) * z.kernel + c - j * z.stride + z.padding;
             const long o = (long)i * z.cols + j;
             if (!MAX) sum += ddp__to_float(dy[o]) * part;
             else if ((int)place[o] == mine) sum += ddp__to_float(dy[o]);
@@ -117,17 +100,14 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
     const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
     float sum = 0;
-
     for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
     sum = ddp__warp_sum(sum);
     if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
 }
 
-template <typename T>
-__global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
+template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i >= count) return;
     float d = ddp__to_float(dy[i / n]) / (float)n;
     if (add) d += ddp__to_float(dx[i]);
@@ -136,36 +116,29 @@ __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count,
 
 /* ---- on the host: one thread to each element ---- */
 
-template <typename T, int MAX>
-static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T, int MAX> static void ddp__cuda_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     DDP__EACH((ddp__k_pool<T, MAX>), ddp_shape_count(&c->spec->out), DDP__POOL_THREADS, (T *)c->out,
               (float *)c->saved, (const T *)c->in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T, int MAX>
-static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T, int MAX> static void ddp__cuda_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     if (c->grad_in[0])
-        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS,
-                  (T *)c->grad_in[0], (const T *)c->grad_out, (const float *)c->saved,
-                  c->add_in[0], ddp__cuda_pool_of(c->spec));
+        DDP__EACH((ddp__k_pool_grad<T, MAX>), ddp_shape_count(&c->spec->in[0]), DDP__POOL_THREADS, (T *)c->grad_in[0],
+                  (const T *)c->grad_out, (const float *)c->saved, c->add_in[0], ddp__cuda_pool_of(c->spec));
 }
 
-template <typename T>
-static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-
     DDP__EACH((ddp__k_global_pool<T>), 32 * planes, DDP__POOL_THREADS, (T *)c->out,
               (const T *)c->in[0], planes, count / planes);
 }
 
-template <typename T>
-static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
+template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-
     if (c->grad_in[0])
         DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
                   (const T *)c->grad_out, c->add_in[0], count, count / planes);

@@ -1,9 +1,8 @@
-/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64
- * elements, four to each. */
+/* Block quantisation on the GPU: the bytes of compress/quantise.c. 16 lanes to a block of 64 elements, four to each. */
 #ifndef DDP_CUDA_QUANTISE_CUH
 #define DDP_CUDA_QUANTISE_CUH
 
-#include "compress/packing.h"
+#include "compress/compress.h"
 #include "cuda/feedback.cuh"
 
 enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };
@@ -63,7 +62,6 @@ static inline __device__ float ddp__quantise_scale_of(uint32_t largest, double l
 static inline __device__ int ddp__quantise_level_of(float x, double inverse)
 {
     const int q = (int)(fabs((double)x) * inverse + (0.5 + 1.0 / (1 << 30)));
-
     return x < 0 ? -q : q;
 }
 
@@ -74,8 +72,7 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     size_t b = ddp__thread_first() / DDP__PACK_LANES;
 
     if (v->what) return;
-    if (ddp__thread_first() < DDP_PACK_HEAD)
-        q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
+    if (ddp__thread_first() < DDP_PACK_HEAD) q.head[ddp__thread_first()] = q.want[ddp__thread_first()];
     /* all lanes of a warp go on together: their shuffles meet */
     for (; b / 2 * 2 < q.blocks; b += step) {
         const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
@@ -102,12 +99,10 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
             for (i = 0; i < 4; i++) word |= ((uint32_t)level[i] & 255) << 8 * i;
             *(uint32_t *)(void *)(q.level + at) = word;
         } else if (q.wide) {
-            for (i = 0; i < 4 && at + (size_t)i < q.n; i++)
-                q.level[at + (size_t)i] = (unsigned char)level[i];
+            for (i = 0; i < 4 && at + (size_t)i < q.n; i++) q.level[at + (size_t)i] = (unsigned char)level[i];
         } else {
             for (i = 0; i < 4 && at + (size_t)i < q.n; i += 2)
-                q.level[(at + (size_t)i) / 2] =
-                    (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+                q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
         }
     }
 }
@@ -120,17 +115,14 @@ static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, si
     return (int)(q.level[at / 2] >> 4 * (at % 2) & 15) - 8;
 }
 
-static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how,
-                                              ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, ddp__unpack how, ddp_cuda_verdict *v)
 {
     const float levels = (float)q.levels, huge = __uint_as_float(DDP__HUGE);
     const size_t first = ddp__thread_first();
 
     if (v->what) return;
-    if (first < DDP_PACK_HEAD && q.head[first] != q.want[first])
-        ddp__verdict_note(v, DDP__SAYS_HEAD, first);
-    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8)
-        ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
+    if (first < DDP_PACK_HEAD && q.head[first] != q.want[first]) ddp__verdict_note(v, DDP__SAYS_HEAD, first);
+    if (first == 0 && !q.wide && q.n % 2 && q.level[q.n / 2] >> 4 != 8) ddp__verdict_note(v, DDP__SAYS_HALF, q.n);
     for (size_t i = first; i < q.n; i += ddp__thread_step()) {
         const float scale = q.scale[i / DDP_QUANTISE_BLOCK];
         const int level = ddp__quantised_level_at(q, i);
@@ -141,8 +133,7 @@ static __global__ void ddp__k_quantised_check(ddp__quantised q, const float *x, 
         } else if (how != DDP__UNPACK_STORE && scale * levels >= huge) {
             const float value = __fmul_rn((float)level, scale);
             if (ddp__sum_spoils(x[i], how == DDP__UNPACK_SUBTRACT ? -value : value))
-                ddp__verdict_note(
-                    v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);
+                ddp__verdict_note(v, how == DDP__UNPACK_SUBTRACT ? DDP__SAYS_DIFFERENCE : DDP__SAYS_SUM, i);
         }
     }
 }
@@ -157,14 +148,12 @@ struct ddp__verdict_quantised {
         if (v->what == DDP__SAYS_LOW) v->value[0] = (float)ddp__quantised_level_at(q, v->at);
         if (v->what < DDP__SAYS_SUM) return;
         v->value[0] = x[v->at];
-        v->value[1] =
-            (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
+        v->value[1] = (float)ddp__quantised_level_at(q, v->at) * q.scale[v->at / DDP_QUANTISE_BLOCK];
     }
 };
 
 /* Product and sum are each rounded, as on the CPU. */
-static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how,
-                                              const ddp_cuda_verdict *v)
+static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__unpack how, const ddp_cuda_verdict *v)
 {
     if (v->what) return;
     for (size_t i = ddp__thread_first(); i < q.n; i += ddp__thread_step()) {
@@ -178,9 +167,8 @@ static __global__ void ddp__k_quantised_apply(ddp__quantised q, float *x, ddp__u
 /* ---- on the host ---- */
 
 /* Packing, pointers and size; *need = bytes of the message. */
-static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x,
-                                           size_t n, const void *message,
-                                           const ddp_cuda_verdict *verdict, size_t *need,
+static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing, const void *x, size_t n,
+                                           const void *message, const ddp_cuda_verdict *verdict, size_t *need,
                                            ddp_error *err)
 {
     if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
@@ -188,18 +176,14 @@ static ddp_status ddp__quantised_arguments(const char *who, ddp_packing packing,
                          who, (int)packing, ddp_packing_name(packing));
     if (!x || !verdict) return ddp__fail(err, DDP_ARG, "%s: x or verdict is NULL", who);
     *need = ddp_pack_bound(packing, n, n);
-    if (!*need)
-        return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n,
-                         DDP__PACK_MOST);
+    if (!*need) return ddp__fail(err, DDP_ARG, "%s: n = %zu; 1 to %zu elements make a message", who, n, DDP__PACK_MOST);
     if (!message || (uintptr_t)message % 4)
-        return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4",
-                         who);
+        return ddp__fail(err, DDP_ARG, "%s: the message must not be NULL and must be aligned to 4", who);
     return DDP_OK;
 }
 
-ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out,
-                                   size_t capacity, size_t *bytes, ddp_cuda_verdict *verdict,
-                                   void *stream, ddp_error *err)
+ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n, void *out, size_t capacity,
+                                   size_t *bytes, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     const ddp__verdict_values values = {x, NULL};
@@ -207,8 +191,7 @@ ddp_status ddp_cuda_pack_quantised(ddp_packing packing, const float *x, size_t n
     size_t need;
 
     if (!bytes) return ddp__fail(err, DDP_ARG, "ddp_cuda_pack_quantised: bytes is NULL");
-    DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need,
-                                      err));
+    DDP__TRY(ddp__quantised_arguments("ddp_cuda_pack_quantised", packing, x, n, out, verdict, &need, err));
     DDP__TRY(ddp__pack_room(out, capacity, need, err));
     q = ddp__quantised_of(packing, out, n);
     DDP__STRIDE(ddp__k_quantise_check, n, x, n, verdict);
@@ -252,9 +235,8 @@ ddp_status ddp_cuda_unpack_add(ddp_packing packing, const void *message, size_t 
                             verdict, stream, err);
 }
 
-ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes,
-                                      float *residual, size_t n, ddp_cuda_verdict *verdict,
-                                      void *stream, ddp_error *err)
+ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, size_t bytes, float *residual, size_t n,
+                                      ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     return ddp__cuda_unpack("ddp_cuda_feedback_subtract", packing, message, bytes,
                             DDP__UNPACK_SUBTRACT, residual, n, verdict, stream, err);

@@ -16,10 +16,7 @@ __device__ static __forceinline__ float ddp__to_float(ddp__bf16 x) { return __bf
 
 template <typename T> __device__ static __forceinline__ T ddp__from_float(float x);
 template <> __device__ __forceinline__ float ddp__from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x)
-{
-    return __float2bfloat16_rn(x);
-}
+template <> __device__ __forceinline__ ddp__bf16 ddp__from_float<ddp__bf16>(float x) { return __float2bfloat16_rn(x); }
 
 /* p must be a multiple of 16 bytes. */
 template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_load(const T *p)
@@ -35,8 +32,7 @@ template <typename T> __device__ static __forceinline__ ddp__vec<T> ddp__vec_loa
 #endif
 }
 
-template <typename T>
-__device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
+template <typename T> __device__ static __forceinline__ void ddp__vec_store(T *p, const ddp__vec<T> &r)
 {
 #if defined(DDP_CUDA_ON_CPU)
     cuda_on_cpu::check_aligned(p, 16);
@@ -68,42 +64,33 @@ ddp__aligned(const void *a, const void *b = NULL, const void *c = NULL, const vo
 /* The elements at of p from at on as floats, at most 16 bytes of them; beyond n: 0. wide: the row
  * is a multiple of 16 bytes and begins at one, and at is a multiple of the piece. */
 template <typename T>
-__device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n,
-                                                       int wide)
+__device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    int i;
 
     if (wide) {
         const ddp__vec<T> r = ddp__vec_load(p + at);
-        DDP__UNROLL
-        for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
     } else {
-        DDP__UNROLL
-        for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
+        DDP__UNROLL for (int i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
     }
 }
 
 /* The way back; add: to what is there. */
 template <typename T>
-__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n,
-                                                        int wide, int add)
+__device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, long at, long n, int wide, int add)
 {
     const int width = ddp__vec<T>::width;
     float old[width];
-    int i;
 
-    DDP__UNROLL
-    for (i = 0; i < width; i++) old[i] = 0;
+    DDP__UNROLL for (int i = 0; i < width; i++) old[i] = 0;
     if (add) ddp__piece_load(old, p, at, n, wide);
     if (wide) {
         ddp__vec<T> r;
-        DDP__UNROLL
-        for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
-        DDP__UNROLL
-        for (i = 0; i < width; i++)
+        DDP__UNROLL for (int i = 0; i < width; i++)
             if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
@@ -116,8 +103,7 @@ template <typename T> __host__ __device__ static __forceinline__ long ddp__piece
 
 /* 1: rows of n elements that begin at these addresses are read 16 bytes at a time. */
 template <typename T>
-static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL,
-                            const void *d = NULL)
+static inline int ddp__wide(long n, const void *a, const void *b = NULL, const void *c = NULL, const void *d = NULL)
 {
     return n % ddp__vec<T>::width == 0 && ddp__aligned(a, b, c, d);
 }
@@ -126,21 +112,16 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
 template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
     int step;
-
-    DDP__UNROLL
-    for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    DDP__UNROLL for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
 /* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
-template <int THREADS>
-__device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
+template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
 {
-    int k;
-
     shared[threadIdx.x] = mine;
     __syncthreads();
-    for (k = THREADS / 2; k > 0; k /= 2) {
+    for (int k = THREADS / 2; k > 0; k /= 2) {
         if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + (unsigned)k];
         __syncthreads();
     }
@@ -163,16 +144,10 @@ enum { DDP__COLUMN_PLAIN, DDP__COLUMN_NORM, DDP__COLUMN_RMS };
 static inline long ddp__column_part(long rows)
 {
     const long part = ddp__blocks(rows, DDP__COLUMN_PARTS);
-
-    return part < DDP__COLUMN_ROWS
-               ? (long)DDP__COLUMN_ROWS
-               : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
+    return part < DDP__COLUMN_ROWS ? (long)DDP__COLUMN_ROWS : ddp__blocks(part, DDP__COLUMN_WARPS) * DDP__COLUMN_WARPS;
 }
 
-static inline long ddp__column_parts(long rows)
-{
-    return ddp__blocks(rows, ddp__column_part(rows));
-}
+static inline long ddp__column_parts(long rows) { return ddp__blocks(rows, ddp__column_part(rows)); }
 
 /* Bytes of scratch for sums sums of n columns. */
 static inline size_t ddp__column_scratch(long rows, long n, int sums)
@@ -182,19 +157,16 @@ static inline size_t ddp__column_scratch(long rows, long n, int sums)
 
 /* sum[j] of a block's warps, in their order, to to[at + j]. shared: 32 pieces of floats. */
 template <int N>
-__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to,
-                                                        long at, long n)
+__device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to, long at, long n)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int w, j;
 
-    for (w = 0; w < (int)blockDim.x / 32; w++) {
+    for (int w = 0; w < (int)blockDim.x / 32; w++) {
         if (w == warp)
-            for (j = 0; j < N; j++)
-                shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
+            for (int j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
         __syncthreads();
     }
-    for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
+    for (int j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
         if (at + j < n) to[at + j] = shared[j];
     __syncthreads();
 }
@@ -203,8 +175,7 @@ __device__ static __forceinline__ void ddp__column_join(float *shared, const flo
  * take turns at the rows. part: (sums, parts, n). */
 template <typename T, int KIND>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
-ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n,
-               long height, int wide)
+ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
 {
     const int width = ddp__vec<T>::width;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -213,25 +184,20 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     const long last = first + height < rows ? first + height : rows;
     __shared__ float shared[32 * width];
     float sum[width], scaled[width], d[width], v[width];
-    long r;
-    int i;
 
-    for (i = 0; i < width; i++) sum[i] = scaled[i] = 0;
+    for (int i = 0; i < width; i++) sum[i] = scaled[i] = 0;
     if (at + lane * width < n)
-        for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
+        for (long r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
             ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
-            if (KIND != DDP__COLUMN_PLAIN)
-                ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
-            for (i = 0; i < width; i++) {
-                if (KIND == DDP__COLUMN_NORM)
-                    scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
+            if (KIND != DDP__COLUMN_PLAIN) ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
+            for (int i = 0; i < width; i++) {
+                if (KIND == DDP__COLUMN_NORM) scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
                 if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
                 sum[i] += d[i];
             }
         }
     part += blockIdx.y * n;
-    if (KIND != DDP__COLUMN_PLAIN)
-        ddp__column_join<width>(shared, scaled, part, at, n);
+    if (KIND != DDP__COLUMN_PLAIN) ddp__column_join<width>(shared, scaled, part, at, n);
     if (KIND == DDP__COLUMN_NORM) part += gridDim.y * n;
     if (KIND != DDP__COLUMN_RMS) ddp__column_join<width>(shared, sum, part, at, n);
 }
@@ -243,21 +209,18 @@ static __global__ void ddp__k_columns_add(float *grad, const float *part, long n
     const long j = (long)blockIdx.x * 32 + lane;
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
-    long p;
-    int w;
 
     if (j < n)
-        for (p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
+        for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
     __syncthreads();
     if (warp || j >= n) return;
-    for (w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
+    for (int w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
     grad[j] += sum;
 }
 
 /* The second pass; grad NULL: not wanted. */
-static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n,
-                                         long parts)
+static inline void ddp__cuda_columns_add(ddp__cuda *dev, void *grad, const float *part, long n, long parts)
 {
     if (grad)
         DDP__RUN(ddp__k_columns_add, (unsigned)ddp__blocks(n, 32), 32 * DDP__COLUMN_WARPS,

@@ -8,7 +8,6 @@
 #include <cuda_runtime.h>
 
 #include "base/core.h"
-#include "base/thread.h"
 #include "cuda/public.cuh"
 #include "ops/ops.h"
 
@@ -105,9 +104,8 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 static DDP__UNUSED int ddp__cuda_note(ddp__cuda *dev, cudaError_t e, const char *call)
 {
     if (e == cudaSuccess) return 0;
-    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED,
-                   "GPU %d: %.*s: %s%s", dev->device, (int)strcspn(call, "("), call,
-                   cudaGetErrorString(e), ddp__cuda_remedy(e));
+    ddp__cuda_fail(dev, e == cudaErrorMemoryAllocation ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s%s", dev->device,
+                   (int)strcspn(call, "("), call, cudaGetErrorString(e), ddp__cuda_remedy(e));
     return 1;
 }
 
@@ -125,20 +123,33 @@ static DDP__UNUSED cudaError_t ddp__cuda_asked(cudaError_t e)
 static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const char *call)
 {
     if (s == CUBLAS_STATUS_SUCCESS) return 0;
-    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED,
-                   "GPU %d: %.*s: %s", dev->device, (int)strcspn(call, "("), call,
-                   cublasGetStatusString(s));
+    ddp__cuda_fail(dev, s == CUBLAS_STATUS_ALLOC_FAILED ? DDP_MEMORY : DDP_FAILED, "GPU %d: %.*s: %s", dev->device,
+                   (int)strcspn(call, "("), call, cublasGetStatusString(s));
     return 1;
 }
 
 /* The same of cuBLAS and cuBLASLt. */
 #define DDP__BLAS(dev, call) ddp__blas_note((dev), (call), #call)
 
-/* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
-static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s)
+/* n events. NULL: out of memory; a failure of the device is noted. */
+static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
-    return dev->half && s->dims > 0;
+    cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
+    for (int i = 0; list && i < n; i++)
+        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&list[i], flags))) break;
+    return list;
 }
+
+/* NULL is fine. */
+static DDP__UNUSED void ddp__cuda_events_free(cudaEvent_t *list, int n)
+{
+    for (int i = 0; list && i < n; i++)
+        if (list[i]) (void)cudaEventDestroy(list[i]);
+    if (list) DDP_FREE(list);
+}
+
+/* 1: arrays of this shape are bfloat16 on this device; a scalar (dims 0: a loss) never is. */
+static DDP__UNUSED int ddp__cuda_half(const ddp__cuda *dev, const ddp_shape *s) { return dev->half && s->dims > 0; }
 
 /* Frees everything that ddp__cuda_open made; waits for what runs. */
 static DDP__UNUSED void ddp__cuda_close(ddp__cuda *dev)
@@ -168,22 +179,19 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
             return ddp__fail(err, DDP_UNSUPPORTED,
                              "the CUDA driver here supports CUDA %d.%d and this program "
                              "was compiled for %d.%d; install a newer driver or train on the CPU",
-                             driver / 1000, driver % 1000 / 10, runtime / 1000,
-                             runtime % 1000 / 10);
+                             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
                          e == cudaSuccess ? "the count is 0" : cudaGetErrorString(e));
     if (device < 0 || device >= n)
-        return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d",
-                         device, n - 1);
+        return ddp__fail(err, DDP_ARG, "GPU %d does not exist: this machine has GPUs 0 to %d", device, n - 1);
     return DDP_OK;
 }
 
 /* Opens a device: streams, handles, workspace. NULL and a sentence on failure. stream: the
  * program's own cudaStream_t, borrowed; NULL: one of the library's. Freed by ddp__cuda_close. */
-static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream,
-                                             ddp_error *err)
+static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers numbers, void *stream, ddp_error *err)
 {
     ddp__cuda *dev;
 
@@ -199,17 +207,14 @@ static DDP__UNUSED ddp__cuda *ddp__cuda_open(int device, ddp_cuda_numbers number
     dev->tf32 = numbers == DDP_CUDA_TF32;
     dev->stream = (cudaStream_t)stream;
     dev->own_stream = !stream;
-    if (DDP__CUDA(dev, cudaSetDevice(device)) ||
-        DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
+    if (DDP__CUDA(dev, cudaSetDevice(device)) || DDP__CUDA(dev, cudaGetDeviceProperties(&dev->props, device)))
         goto failed;
     if (dev->props.major < 8) {
-        ddp__cuda_fail(dev, DDP_UNSUPPORTED,
-                       "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
+        ddp__cuda_fail(dev, DDP_UNSUPPORTED, "GPU %d (%s) has compute capability %d.%d; 8.0 or later is needed", device,
                        dev->props.name, dev->props.major, dev->props.minor);
         goto failed;
     }
-    if (dev->own_stream &&
-        DDP__CUDA(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) {
+    if (dev->own_stream && DDP__CUDA(dev, cudaStreamCreateWithFlags(&dev->stream, cudaStreamNonBlocking))) {
         dev->own_stream = 0;
         goto failed;
     }
@@ -239,8 +244,7 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
         (void)cudaMemGetInfo(&unused, &total);
         return ddp__fail(err, DDP_MEMORY,
                          "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu "
-                         "are free; use a smaller batch",
-                         dev->device, bytes, unused, total);
+                         "are free; use a smaller batch", dev->device, bytes, unused, total);
     }
     dev->scratch_bytes = bytes;
     return ddp__cuda_status(dev, err);
@@ -248,42 +252,35 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 
 /* ---- launches, for nvcc and for the stand-in of tests/cuda/cuda_on_cpu ---- */
 
-/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
- * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
- * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
+/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...) DDP__RUN(kernel, blocks, threads, args...): on
+ * dev->stream and without shared_bytes DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks
+ * of threads
  *
- * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name
- * of its kernel. A kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks
- * and threads are numbers or dim3.
+ * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its kernel. A
+ * kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers or dim3.
  *
  * DDP__SHARED(type, name) declares name as the start of the shared_bytes of the launch. */
 #if defined(DDP_CUDA_ON_CPU)
-#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
-    do {                                                                                           \
-        cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), (size_t)(shared_bytes),          \
-                            (stream), kernel, __VA_ARGS__);                                        \
-        ddp__cuda_launched(dev, #kernel);                                                          \
-    } while (0)
+#define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
+    cuda_on_cpu::launch(#kernel, dim3(blocks), dim3(threads), bytes, stream, kernel, __VA_ARGS__)
 #define DDP__SHARED(type, name) type *name = (type *)cuda_on_cpu::dynamic_shared()
 #else
-#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                            \
-    do {                                                                                           \
-        ddp__cuda_allow_shared(kernel, (size_t)(shared_bytes));                                    \
-        kernel<<<(blocks), (threads), (size_t)(shared_bytes), (stream)>>>(__VA_ARGS__);            \
-        ddp__cuda_launched(dev, #kernel);                                                          \
-    } while (0)
-#define DDP__SHARED(type, name)                                             \
-    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[];     \
-    type *name = reinterpret_cast<type *>(ddp__shared_bytes)
-
 /* More than 48 KiB must be asked for. A refusal shows as the launch's own error. */
 template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t bytes)
 {
-    if (bytes > 48 * 1024)
-        (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    if (bytes > 48 * 1024) (void)cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
+#define DDP__START(kernel, blocks, threads, bytes, stream, ...) \
+    (ddp__cuda_allow_shared(kernel, bytes), kernel<<<(blocks), (threads), bytes, stream>>>(__VA_ARGS__))
+#define DDP__SHARED(type, name)                                         \
+    extern __shared__ __align__(128) unsigned char ddp__shared_bytes[]; \
+    type *name = reinterpret_cast<type *>(ddp__shared_bytes)
 #endif
-
+#define DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, ...)                           \
+    do {                                                                                          \
+        DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__);       \
+        ddp__cuda_launched(dev, #kernel);                                                         \
+    } while (0)
 #define DDP__RUN(kernel, blocks, threads, ...) \
     DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
 #define DDP__EACH(kernel, n, threads, ...) \
@@ -293,17 +290,13 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
-
     if (e != cudaSuccess)
         ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
                        dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
 }
 
 /* Blocks that cover n items with per_block each; at least one. */
-static inline long ddp__blocks(long n, long per_block)
-{
-    return n < 1 ? 1 : (n + per_block - 1) / per_block;
-}
+static inline long ddp__blocks(long n, long per_block) { return n < 1 ? 1 : (n + per_block - 1) / per_block; }
 
 /* ---- the table of operators ---- */
 
@@ -324,12 +317,10 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
 }
 
 /* Both directions of an operator that are templates of its arrays' type: forward<T>(dev, call). */
-template <void (*Single)(ddp__cuda *, const ddp_op_call *),
-          void (*Half)(ddp__cuda *, const ddp_op_call *)>
+template <void (*Single)(ddp__cuda *, const ddp_op_call *), void (*Half)(ddp__cuda *, const ddp_op_call *)>
 static void ddp__cuda_typed(const ddp_op_call *c)
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
-
     if (dev->half) Half(dev, c);
     else Single(dev, c);
 }
@@ -348,19 +339,15 @@ static void ddp__cuda_typed(const ddp_op_call *c)
 /* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
 static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
 {
-    int i;
-
-    for (i = 0; i < dev->ops; i++)
+    for (int i = 0; i < dev->ops; i++)
         if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
     return NULL;
 }
 
 /* Bytes of dev->scratch that a node needs; op is one of ddp__cuda_op. */
-static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op,
-                                            const ddp_op_spec *spec)
+static DDP__UNUSED size_t ddp__cuda_scratch(const ddp__cuda *dev, const ddp_op *op, const ddp_op_spec *spec)
 {
     const ddp__cuda_entry *e = dev->entry[op - dev->op];
-
     return e->scratch ? e->scratch(spec, dev->half) : 0;
 }
 

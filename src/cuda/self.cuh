@@ -1,11 +1,12 @@
-/* What a context holds of its GPU beside the device, and the times of its work: events between the
- * kernels, read when they have come, and names for profilers. */
+/* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and messages over
+ * the host, as src/run/stager.c asks for them. */
 #ifndef DDP_CUDA_SELF_CUH
 #define DDP_CUDA_SELF_CUH
 
 #include <nvtx3/nvToolsExt.h>
 
 #include "cuda/nccl.cuh"
+#include "cuda/rows.cuh"
 
 enum {
     DDP__UPLOAD_PARTS = 4,       /* uploads that may be under way */
@@ -26,7 +27,7 @@ typedef struct ddp__cuda_self {
     int               mirrors, mirror_room;
     /* uploads pass through pinned memory, part after part */
     char             *ring;
-    cudaEvent_t       ring_free[DDP__UPLOAD_PARTS];
+    cudaEvent_t      *ring_free; /* [DDP__UPLOAD_PARTS] */
     int               ring_next;
     float            *early;    /* pinned: a copy of *early_from, once early_done has come */
     const float      *early_from;
@@ -38,7 +39,7 @@ typedef struct ddp__cuda_self {
     unsigned         *flag;     /* [slots] pinned: the turn that may pass */
     unsigned         *flag_there; /* as the device sees them */
     int               slots;
-    ddp__nccl        *nccl;
+    ddp__cuda_nccl   *nccl;
     /* times */
     cudaEvent_t      *mark;     /* [marks], and one behind them: the start */
     int               marks;
@@ -49,16 +50,11 @@ typedef struct ddp__cuda_self {
 
 /* ---- times ---- */
 
-
 static void ddp__cuda_free_marks(ddp__cuda_self *c)
 {
-    int i;
-
     if (c->ranged) (void)nvtxRangePop();
     c->ranged = 0;
-    for (i = 0; c->mark && i <= c->marks; i++)
-        if (c->mark[i]) (void)cudaEventDestroy(c->mark[i]);
-    if (c->mark) DDP_FREE(c->mark);
+    ddp__cuda_events_free(c->mark, c->marks + 1);
     c->mark = NULL;
 }
 
@@ -67,14 +63,10 @@ static int ddp__cuda_marks(void *self, int marks)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-    int i;
 
-    c->mark = (cudaEvent_t *)ddp__calloc((size_t)marks + 1, sizeof *c->mark);
-    if (!c->mark) return 0;
     c->base = c->marks = marks;
-    for (i = 0; i <= marks; i++)
-        if (DDP__CUDA(dev, cudaEventCreateWithFlags(&c->mark[i], cudaEventDefault))) return 0;
-    if (DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)) ||
+    c->mark = ddp__cuda_events(dev, marks + 1, cudaEventDefault);
+    if (!c->mark || ddp__cuda_status(dev, NULL) || DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)) ||
         DDP__CUDA(dev, cudaEventRecord(c->mark[marks], dev->stream)) ||
         DDP__CUDA(dev, cudaEventSynchronize(c->mark[marks])))
         return 0;
@@ -85,7 +77,6 @@ static int ddp__cuda_marks(void *self, int marks)
 static void ddp__cuda_mark(void *self, int mark)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->mark[mark], c->dev->stream));
 }
 
@@ -97,8 +88,7 @@ static double ddp__cuda_marked(void *self, int mark)
     float ms = 0;
 
     if (e == cudaErrorNotReady) return -1;
-    if (DDP__CUDA(c->dev, e) ||
-        DDP__CUDA(c->dev, cudaEventElapsedTime(&ms, c->mark[c->base], c->mark[mark])))
+    if (DDP__CUDA(c->dev, e) || DDP__CUDA(c->dev, cudaEventElapsedTime(&ms, c->mark[c->base], c->mark[mark])))
         return c->base_s;
     c->base = mark;
     c->base_s += 1e-3 * (double)ms;
@@ -108,10 +98,160 @@ static double ddp__cuda_marked(void *self, int mark)
 static void ddp__cuda_range(void *self, const char *name)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     if (c->ranged) (void)nvtxRangePop();
     c->ranged = name != NULL;
     if (name) (void)nvtxRangePushA(name);
+}
+
+/* ---- copies in bfloat16 ---- */
+
+static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = __float2bfloat16_rn(in[i]);
+}
+
+/* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
+static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
+{
+    for (int i = 0; i < c->mirrors; i++) {
+        const ddp__cuda_mirror *m = &c->mirror[i];
+        if (p < m->master || p >= m->master + m->count) continue;
+        *left = m->count - (size_t)(p - m->master);
+        return m->copy + (p - m->master);
+    }
+    return NULL;
+}
+
+/* The floats from p on have changed: their copy follows, on a stream. */
+static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes, cudaStream_t stream)
+{
+    ddp__cuda *dev = c->dev;
+    const float *from = (const float *)p;
+    size_t left = 0, n = bytes / sizeof *from;
+    ddp__bf16 *copy = ddp__cuda_copy_of(c, from, &left);
+
+    if (!copy || !n) return;
+    if (n > left) n = left;
+    DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
+}
+
+/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
+ * memory, which the stager raises when the answer has been copied back ---- */
+
+/* One thread of one block: no other kernel misses it. */
+static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
+{
+    while (*flag < turn) __nanosleep(4000);
+    __threadfence_system();
+}
+
+static void ddp__cuda_free_slots(ddp__cuda_self *c)
+{
+    ddp__cuda_events_free(c->ready, c->slots);
+    if (c->flag) (void)cudaFreeHost(c->flag);
+    if (c->out) (void)cudaStreamDestroy(c->out);
+    if (c->in) (void)cudaStreamDestroy(c->in);
+    c->ready = NULL;
+    c->flag = NULL;
+    c->out = c->in = NULL;
+    c->slots = 0;
+}
+
+static int ddp__cuda_slots(void *self, int slots)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+    const size_t n = (size_t)slots;
+
+    c->slots = slots;
+    c->ready = ddp__cuda_events(dev, slots, cudaEventDisableTiming | cudaEventBlockingSync);
+    if (!c->ready) return 0;
+    if (cudaHostAlloc((void **)&c->flag, n * sizeof *c->flag, cudaHostAllocMapped) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return 0;
+    }
+    memset(c->flag, 0, n * sizeof *c->flag);
+    if (DDP__CUDA(dev, cudaHostGetDevicePointer((void **)&c->flag_there, c->flag, 0)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->out, cudaStreamNonBlocking)) ||
+        DDP__CUDA(dev, cudaStreamCreateWithFlags(&c->in, cudaStreamNonBlocking)))
+        return 0;
+    /* a kernel that is loaded at its first launch may wait for one that holds: load it now */
+    DDP__LAUNCH(ddp__k_mirror, 1, 1, 0, c->in, (ddp__bf16 *)NULL, (const float *)NULL, (long)0);
+    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there, 0u);
+    return ddp__cuda_status(dev, NULL) == DDP_OK;
+}
+
+static void ddp__cuda_raise_all(void *self)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+}
+
+/* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
+ * event NULL: for all that was queued. */
+static ddp_status ddp__cuda_await(ddp__cuda_self *c, cudaEvent_t event, ddp_error *err)
+{
+    ddp__cuda *dev = c->dev;
+    ddp_status s = DDP_OK;
+    ddp_error why;
+
+    while (c->nccl && s == DDP_OK && ddp__cuda_asked(event ? cudaEventQuery(event) : cudaStreamQuery(dev->stream)) ==
+           cudaErrorNotReady) {
+        s = ddp__nccl_poll(c->nccl, &why);
+        if (s == DDP_OK) ddp__sleep_until(ddp_now() + 2e-5);
+    }
+    if (s != DDP_OK) {
+        ddp__cuda_raise_all(c);
+        ddp__nccl_give_up(c->nccl, &why);
+        if (err) *err = why;
+    }
+    (void)(event ? DDP__CUDA(dev, cudaEventSynchronize(event)) : DDP__CUDA(dev, cudaStreamSynchronize(dev->stream)));
+    return s ? s : ddp__cuda_status(dev, err);
+}
+
+static void ddp__cuda_record(void *self, int slot)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    (void)DDP__CUDA(c->dev, cudaEventRecord(c->ready[slot], c->dev->stream));
+}
+
+static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *from, size_t bytes, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
+        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
+    return ddp__cuda_status(dev, err);
+}
+
+static ddp_status ddp__cuda_give(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
+        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, c->in))) {
+        ddp__cuda_refresh(c, to, bytes, c->in);
+        (void)DDP__CUDA(dev, cudaStreamSynchronize(c->in));
+    }
+    return ddp__cuda_status(dev, err);
+}
+
+static void ddp__cuda_raise(void *self, int slot, unsigned turn)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    if (ddp__atomic_load(&c->flag[slot]) < turn) ddp__atomic_store(&c->flag[slot], turn);
+}
+
+static void ddp__cuda_hold(void *self, int slot, unsigned turn)
+{
+    ddp__cuda_self *c = (ddp__cuda_self *)self;
+    ddp__cuda *dev = c->dev;
+    DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
 }
 
 #endif /* DDP_CUDA_SELF_CUH */

@@ -1,12 +1,83 @@
-/* The operators that text models are made of, and which two of them run as one. */
+/* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied,
+ * and linear with the gelu behind it are products of cuBLASLt. */
 #ifndef DDP_CUDA_TEXT_CUH
 #define DDP_CUDA_TEXT_CUH
 
 #include "cuda/attention.cuh"
+#include "cuda/blas.cuh"
+#include "cuda/elementwise.cuh"
 #include "cuda/embedding.cuh"
-#include "cuda/linear.cuh"
 #include "cuda/loss.cuh"
 #include "cuda/norm.cuh"
+
+/* ---- linear ---- */
+
+/* x (m, k), weight (n, k), y (m, n). */
+static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
+{
+    const ddp_shape *x = &c->spec->in[0], *y = &c->spec->out;
+    ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1], c->in[0], 0,
+                                               c->param[0], 1, c->out, ((ddp__cuda *)c->pool)->half);
+    p.bias = c->param[1];
+    return p;
+}
+
+static void ddp__cuda_linear_forward(const ddp_op_call *c)
+{
+    const ddp__cuda_product p = ddp__cuda_linear_product(c);
+    (void)ddp__cuda_multiply((ddp__cuda *)c->pool, &p);
+}
+
+/* The product writes gelu of itself, and itself for the backward pass. Rows of what gelu is taken
+ * of must be multiples of 16 bytes. */
+static void ddp__cuda_linear_gelu_forward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_product p = ddp__cuda_linear_product(first);
+
+    p.gelu = 1;
+    p.before = first->out;
+    p.c = second->out;
+    if (p.shape.n % 8 == 0 && ddp__cuda_multiply((ddp__cuda *)first->pool, &p)) return;
+    ddp__cuda_linear_forward(first);
+    ddp__cuda_map_forward<ddp__map_gelu>(second);
+}
+
+/* dW += dy^T x in float32, db += column sums of dy, dx = or += dy W. */
+static void ddp__cuda_linear_backward(const ddp_op_call *c)
+{
+    ddp__cuda *dev = (ddp__cuda *)c->pool;
+    ddp__cuda_product p = ddp__cuda_linear_product(c);
+    const long m = p.shape.m, n = p.shape.n, k = p.shape.k;
+
+    if (c->grad_param[1] && dev->half)
+        ddp__cuda_columns<ddp__bf16, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    else if (c->grad_param[1])
+        ddp__cuda_columns<float, DDP__COLUMN_PLAIN>(dev, NULL, c->grad_param[1], c->grad_out, NULL, NULL, m, n);
+    if (c->grad_param[0]) {
+        p = ddp__cuda_product_of(n, k, m, c->grad_out, 1, c->in[0], 0, c->grad_param[0], dev->half);
+        p.shape.half_out = 0;
+        p.add = 1;
+        (void)ddp__cuda_multiply(dev, &p);
+    }
+    if (c->grad_in[0]) {
+        p = ddp__cuda_product_of(m, k, n, c->grad_out, 0, c->param[0], 0, c->grad_in[0], dev->half);
+        p.add = c->add_in[0];
+        (void)ddp__cuda_multiply(dev, &p);
+    }
+}
+
+static void ddp__cuda_linear_gelu_backward(const ddp_op_call *first, const ddp_op_call *second)
+{
+    ddp__cuda_map_backward<ddp__map_gelu_grad>(second);
+    ddp__cuda_linear_backward(first);
+}
+
+static size_t ddp__cuda_linear_scratch(const ddp_op_spec *s, int)
+{
+    return ddp__column_scratch(ddp_shape_rows(&s->in[0]), s->out.dim[s->out.dims - 1], 1);
+}
+
+/* ---- the operators ---- */
 
 DDP__FAMILY(ddp__cuda_text_ops,
     {"linear", ddp__cuda_linear_forward, ddp__cuda_linear_backward, ddp__cuda_linear_scratch},
@@ -25,8 +96,7 @@ DDP__FAMILY(ddp__cuda_text_ops,
 
 /* The residual stream and the norm that reads it, in one kernel; and from compute capability 9.0 on
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
-static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first,
-                                                        const char *second)
+static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
     static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
                                            ddp__cuda_sum_norm_backward<0>},
@@ -34,8 +104,7 @@ static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, co
                                          ddp__cuda_sum_norm_backward<1>},
                              gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
 
-    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0)
-        return dev->props.major >= 9 ? &gelu : NULL;
+    if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
     if (strcmp(first, "add") != 0) return NULL;
     if (strcmp(second, "layer_norm") == 0) return &layer_norm;
     return strcmp(second, "rms_norm") == 0 ? &rms_norm : NULL;

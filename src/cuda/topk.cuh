@@ -4,7 +4,7 @@
 #ifndef DDP_CUDA_TOPK_CUH
 #define DDP_CUDA_TOPK_CUH
 
-#include "cuda/verdict.cuh"
+#include "cuda/feedback.cuh"
 
 enum {
     DDP__TOPK_THREADS = 512,
@@ -36,10 +36,7 @@ typedef struct ddp__topk_room {
     int                 blocks;
 } ddp__topk_room;
 
-static inline __device__ int ddp__topk_shift(int digit)
-{
-    return digit == 0 ? 20 : digit == 1 ? 10 : 0;
-}
+static inline __device__ int ddp__topk_shift(int digit) { return digit == 0 ? 20 : digit == 1 ? 10 : 0; }
 
 /* What is searched: the array, or the list that was made of it. */
 typedef struct ddp__topk_part {
@@ -52,8 +49,7 @@ static inline __device__ ddp__topk_part ddp__topk_part_of(const ddp__topk_room &
                                                           const ddp__topk_step &s)
 {
     const unsigned long long n = x ? r.n : s.listed;
-    const unsigned long long chunk =
-        ((n + (unsigned)r.blocks - 1) / (unsigned)r.blocks + 3) / 4 * 4;
+    const unsigned long long chunk = ((n + (unsigned)r.blocks - 1) / (unsigned)r.blocks + 3) / 4 * 4;
     ddp__topk_part p;
 
     p.bits = x ? (const uint32_t *)(const void *)x : r.bits;
@@ -64,8 +60,7 @@ static inline __device__ ddp__topk_part ddp__topk_part_of(const ddp__topk_room &
 }
 
 /* Up to four elements from a place on; those at the end or past it are 0. */
-static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned long long at,
-                                             int wide, uint32_t *four)
+static inline __device__ void ddp__topk_four(const ddp__topk_part &p, unsigned long long at, int wide, uint32_t *four)
 {
     if (wide && at + 4 <= p.end) {
         const ddp__vec<uint32_t> v = ddp__vec_load(p.bits + at);
@@ -103,8 +98,7 @@ static inline __device__ int ddp__topk_wanted(const ddp__topk_room &r, const ddp
 
 /* Counts the next digit of the elements equal to the prefix, and the elements above it. Two counts
  * of each bin, for lanes in turn: most magnitudes fall into few bins. */
-static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int step, int digit,
-                                         ddp_cuda_verdict *v)
+static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int step, int digit, ddp_cuda_verdict *v)
 {
     __shared__ unsigned bins[2][DDP__TOPK_DIGIT];
     const ddp__topk_step s = r.step[step];
@@ -118,8 +112,7 @@ static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int s
     if (v->what || !ddp__topk_wanted(r, s, x, digit)) return;
     for (int b = t; b < DDP__TOPK_DIGIT; b += DDP__TOPK_THREADS) bins[0][b] = bins[1][b] = 0;
     __syncthreads();
-    for (unsigned long long at = p.begin + 4 * (unsigned)t; at < p.end;
-         at += 4 * DDP__TOPK_THREADS) {
+    for (unsigned long long at = p.begin + 4 * (unsigned)t; at < p.end; at += 4 * DDP__TOPK_THREADS) {
         uint32_t four[4];
         ddp__topk_four(p, at, wide, four);
         for (int e = 0; e < 4 && at + (unsigned)e < p.end; e++) {
@@ -197,9 +190,8 @@ static __global__ void ddp__k_topk_choose(ddp__topk_room r, const float *x, int 
     r.step[step + 1] = next;
 }
 
-/* Writes the elements that are above the prefix, and those equal to it: all of them while digits
- * are missing, else as many as its rank; in their order. From the array into the list, or from the
- * list (x NULL) into index and value. */
+/* Writes the elements that are above the prefix, and those equal to it: all of them while digits are missing, else as
+ * many as its rank; in their order. From the array into the list, or from the list (x NULL) into index and value. */
 static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int step,
                                            uint64_t *index, float *value, const ddp_cuda_verdict *v)
 {
@@ -285,23 +277,13 @@ static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int
     }
 }
 
-static __global__ void ddp__k_topk_begin(ddp__topk_room r)
-{
-    ddp__topk_step s;
-
-    s.prefix = 0;
-    s.digits = s.ready = s.unused = 0;
-    s.rank = r.k;
-    s.listed = 0;
-    r.step[0] = s;
-}
+static __global__ void ddp__k_topk_begin(ddp__topk_room r) { r.step[0] = {0, 0, 0, 0, r.k, 0}; }
 
 /* ---- on the host ---- */
 
 static int ddp__topk_blocks_of(size_t n)
 {
     const size_t wish = n / DDP__TOPK_CHUNK + 1;
-
     return wish < DDP__TOPK_BLOCKS ? (int)wish : (int)DDP__TOPK_BLOCKS;
 }
 
@@ -312,8 +294,7 @@ static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_ro
     const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra;
     const size_t most = wish / 4 * 4 + 4;
     const size_t fixed = DDP__TOPK_STEPS * sizeof(ddp__topk_step) +
-                         8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) +
-                         4 * blocks * DDP__TOPK_DIGIT;
+                         8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) + 4 * blocks * DDP__TOPK_DIGIT;
     unsigned char *at = (unsigned char *)scratch;
 
     if (most > (SIZE_MAX - fixed) / 12) return 0;
@@ -338,37 +319,33 @@ static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_ro
 size_t ddp_cuda_topk_scratch(size_t n, size_t k)
 {
     ddp__topk_room r;
-
     return k < 1 || k > n ? 0 : ddp__topk_cut_room(n, k, NULL, &r);
 }
 
-ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
-                         uint64_t *index, float *value, ddp_cuda_verdict *verdict, void *stream,
-                         ddp_error *err)
+ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes, uint64_t *index,
+                         float *value, ddp_cuda_verdict *verdict, void *stream, ddp_error *err)
 {
     ddp__cuda_queue queue = ddp__cuda_queue_on(stream), *dev = &queue;
     const ddp__verdict_values values = {x, NULL};
     const int threads = DDP__TOPK_THREADS;
     const float *const list = NULL;
     ddp__topk_room r;
-    int digit, step = 0;
+    int step = 0;
 
     DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
                                ddp_cuda_topk_scratch(n, k), index, err));
     if (!verdict || (uintptr_t)scratch % 16)
-        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not "
-                         "aligned to 16");
+        return ddp__fail(err, DDP_ARG, "ddp_cuda_topk: the verdict is NULL, or the scratch is not aligned to 16");
     (void)ddp__topk_cut_room(n, k, scratch, &r);
-    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total,
-                          dev->stream);
+    (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_begin, 1, 1, r);
-    for (digit = 0; digit < 3; digit++, step++) {
+    for (int digit = 0; digit < 3; digit++, step++) {
         DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, x, step, digit, verdict);
         if (digit == 0) DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
         DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, x, step, digit, verdict);
     }
     DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, x, step, index, value, verdict);
-    for (digit = 1; digit < 3; digit++, step++) {
+    for (int digit = 1; digit < 3; digit++, step++) {
         DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, list, step, digit, verdict);
         DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, list, step, digit, verdict);
     }

@@ -1,8 +1,7 @@
-/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass
- * over parameter, gradient and state, which also zeroes the gradient, if it is the layer's own, and
- * writes the bfloat16 copy.
- * Every element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that
- * replicas on unlike processors stay equal bit for bit. */
+/* Arithmetic on parameters and gradients: updates, scaling, the global norm. An update is one pass over parameter,
+ * gradient and state, which also zeroes the gradient, if it is the layer's own, and writes the bfloat16 copy. Every
+ * element is rounded as on the CPU (nn/optimizer.c): products and sums one by one, so that replicas on unlike
+ * processors stay equal bit for bit. */
 #ifndef DDP_CUDA_UPDATE_CUH
 #define DDP_CUDA_UPDATE_CUH
 
@@ -33,14 +32,12 @@ struct ddp__rule_adam {
     {
         const float d = __fadd_rn(g, __fmul_rn(w, k.l2));
         const float mean = __fadd_rn(__fmul_rn(*s0, k.beta1), __fmul_rn(k.gain1, d));
-        const float square = __fadd_rn(__fmul_rn(*s1, k.beta2),
-                                       __fmul_rn(__fmul_rn(k.gain2, d), d));
+        const float square = __fadd_rn(__fmul_rn(*s1, k.beta2), __fmul_rn(__fmul_rn(k.gain2, d), d));
         const float root = __fmul_rn(__fsqrt_rn(square), k.root);
 
         *s0 = mean;
         *s1 = square;
-        return __fadd_rn(__fmul_rn(w, k.shrink),
-                         __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
+        return __fadd_rn(__fmul_rn(w, k.shrink), __fdiv_rn(__fmul_rn(k.step, mean), __fadd_rn(root, k.eps)));
     }
 };
 
@@ -50,13 +47,12 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
                                      long n, int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    int k;
 
     if (wide && i + 4 <= n) {
         ddp__vec<float> vw = ddp__vec_load(w + i), vg = ddp__vec_load(g + i), v0 = vw, v1 = vw;
         if (R::states > 0) v0 = ddp__vec_load(s0 + i);
         if (R::states > 1) v1 = ddp__vec_load(s1 + i);
-        for (k = 0; k < 4; k++) {
+        for (int k = 0; k < 4; k++) {
             vw.v[k] = rule(vw.v[k], vg.v[k], &v0.v[k], &v1.v[k]);
             vg.v[k] = 0;
         }
@@ -64,10 +60,10 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
         if (zero) ddp__vec_store(g + i, vg);
         if (R::states > 0) ddp__vec_store(s0 + i, v0);
         if (R::states > 1) ddp__vec_store(s1 + i, v1);
-        for (k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
+        for (int k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
         return;
     }
-    for (k = 0; k < 4 && i + k < n; k++) {
+    for (int k = 0; k < 4 && i + k < n; k++) {
         float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
         const float x = rule(w[i + k], g[i + k], a, b);
         w[i + k] = x;
@@ -76,31 +72,21 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
     }
 }
 
-static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
-{
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
-    if (i < n) out[i] = __float2bfloat16_rn(in[i]);
-}
-
 static __global__ void ddp__k_axpy(float *y, const float *x, long n, float s)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i < n) y[i] = __fadd_rn(y[i], __fmul_rn(s, x[i]));
 }
 
 static __global__ void ddp__k_scale(float *x, long n, float s)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i < n) x[i] = __fmul_rn(x[i], s);
 }
 
 static __global__ void ddp__k_fill(float *x, long n, float s)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i < n) x[i] = s;
 }
 
@@ -113,8 +99,7 @@ static __global__ void ddp__k_squares(double *part, const float *x, long n)
     double sum = 0;
     long i;
 
-    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step)
-        sum += (double)x[i] * (double)x[i];
+    for (i = (long)blockIdx.x * DDP__UPDATE_THREADS + threadIdx.x; i < n; i += step) sum += (double)x[i] * (double)x[i];
     sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) part[blockIdx.x] = sum;
 }
@@ -123,9 +108,7 @@ static __global__ void ddp__k_squares_sum(double *total, const double *part, int
 {
     __shared__ double shared[DDP__UPDATE_THREADS];
     double sum = 0;
-    int i;
-
-    for (i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
+    for (int i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
     sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) *total = first ? sum : *total + sum;
 }
@@ -134,45 +117,13 @@ static __global__ void ddp__k_clip(float *x, long n, const double *total, float 
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const double norm = sqrt(*total) + 1e-6;
-
     if (i >= n || norm <= (double)limit) return;
     x[i] = __fmul_rn(x[i], (float)((double)limit / norm));
 }
 
 /* ---- the table's entries ---- */
 
-/* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
-static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p,
-                                                size_t *left)
-{
-    int i;
-
-    for (i = 0; i < c->mirrors; i++) {
-        const ddp__cuda_mirror *m = &c->mirror[i];
-        if (p < m->master || p >= m->master + m->count) continue;
-        *left = m->count - (size_t)(p - m->master);
-        return m->copy + (p - m->master);
-    }
-    return NULL;
-}
-
-/* The floats from p on have changed: their copy follows, on a stream. */
-static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p, size_t bytes,
-                                          cudaStream_t stream)
-{
-    ddp__cuda *dev = c->dev;
-    const float *from = (const float *)p;
-    size_t left = 0, n = bytes / sizeof *from;
-    ddp__bf16 *copy = ddp__cuda_copy_of(c, from, &left);
-
-    if (!copy || !n) return;
-    if (n > left) n = left;
-    DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, DDP__UPDATE_THREADS),
-                DDP__UPDATE_THREADS, 0, stream, copy, from, (long)n);
-}
-
-template <typename R>
-static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
+template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int zero, const R &rule)
 {
     ddp__cuda *dev = c->dev;
     float *g = (float *)(uintptr_t)u->grads, *s0 = R::states > 0 ? u->state : NULL;
@@ -180,9 +131,8 @@ static inline void ddp__cuda_rule(ddp__cuda_self *c, const ddp_update *u, int ze
     size_t left = 0;
     ddp__bf16 *copy = ddp__cuda_copy_of(c, u->params, &left);
 
-    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS,
-              u->params, g, s0, s1, copy, (long)u->count, zero, ddp__aligned(u->params, g, s0, s1),
-              rule);
+    DDP__EACH((ddp__k_update<R>), ddp__pieces<float>((long)u->count), DDP__UPDATE_THREADS, u->params, g, s0, s1, copy,
+              (long)u->count, zero, ddp__aligned(u->params, g, s0, s1), rule);
 }
 
 static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
@@ -216,7 +166,6 @@ static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_updat
 static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
 }
@@ -224,7 +173,6 @@ static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float
 static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
@@ -232,7 +180,6 @@ static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
     DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
@@ -242,20 +189,16 @@ static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
-
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
-    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares,
-             (int)parts, first);
+    DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
 }
 
 static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
-    DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS,
-              limit);
+    DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }
 
 #endif /* DDP_CUDA_UPDATE_CUH */

@@ -10,9 +10,8 @@
 /* A stream of tokens in memory; never changed after loading, so any thread may read it. */
 typedef struct ddp_tokens ddp_tokens;
 
-/* A part of a stream, cut into windows of seq tokens: window w predicts tokens
- * first + w seq + 1 .. first + (w + 1) seq from the ones before them. Tokens that do not fill a
- * window at the end are not used. */
+/* A part of a stream, cut into windows of seq tokens: window w predicts tokens first + w seq + 1 .. first + (w + 1) seq
+ * from the ones before them. Tokens that do not fill a window at the end are not used. */
 typedef struct ddp_token_range {
     const ddp_tokens *tokens; /* borrowed */
     long first, count;        /* tokens */
@@ -27,21 +26,19 @@ typedef struct ddp_token_range {
  * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
  * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
-DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n,
-                                          ddp_error *err);
+DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
 DDP_API void        ddp_tokens_close(ddp_tokens *t);
 
 /* ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
  * ddp_tokens_vocabulary - one more than the largest token.
  * ddp_tokens_byte - the byte behind a token, for writing samples; -1 if the file held token
- * numbers, or the token is none of the stream's. */
+ * numbers, or the token is not one of the stream's. */
 DDP_API long    ddp_tokens_count(const ddp_tokens *t);
 DDP_API long    ddp_tokens_vocabulary(const ddp_tokens *t);
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
 DDP_API int     ddp_tokens_byte(const ddp_tokens *t, long token);
 
-/* ddp_tokens_check - DDP_FORMAT if a token is not below vocabulary; the sentence names the first
- * and its place. */
+/* ddp_tokens_check - DDP_FORMAT if a token is not below vocabulary; the sentence names the first and its place. */
 DDP_API ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err);
 
 /* ddp_tokens_split - the stream as two ranges: the last held_out (0 <= held_out < 1) of it in
@@ -58,12 +55,11 @@ DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens
 
 /* ddp_tokens_batch - what rank of world trains on in a step: tokens and labels, [batch x seq].
  *
- * Windows are dealt from a deck that the seed shuffles afresh for each pass over the data: the deck
- * of a pass is a permutation of all windows; step s takes world x batch of them, rank 0 the first
- * batch, rank 1 the next. So in one pass each window is used exactly once over all ranks, and ranks
- * x batch can be cut differently without changing what a step sees. A pass may end inside a step.
- * The deck is never stored: a keyed bijection (Feistel network with cycle walking) finds its card
- * in O(1). Depends only on the arguments; no allocation; any thread. */
+ * Windows are dealt from a deck that the seed shuffles afresh for each pass over the data: the deck of a pass is a
+ * permutation of all windows; step s takes world x batch of them, rank 0 the first batch, rank 1 the next. So in one
+ * pass each window is used exactly once over all ranks, and ranks x batch can be cut differently without changing what
+ * a step sees. A pass may end inside a step. The deck is never stored: a keyed bijection (Feistel network with cycle
+ * walking) finds its card in O(1). Depends only on the arguments; no allocation; any thread. */
 DDP_API void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank,
                               int world, long batch, int32_t *tokens, int32_t *labels);
 
@@ -110,11 +106,9 @@ DDP_API void        ddp_images_close(ddp_images *images);
 
 /* ddp_images_idx_bytes, ddp_images_cifar_bytes - the same for files in memory; names are for
  * errors, bytes are copied. */
-DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
-                                         const char *label_name, const void *labels, size_t m,
-                                         ddp_error *err);
-DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n,
-                                           int classes, ddp_error *err);
+DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n, const char *label_name,
+                                         const void *labels, size_t m, ddp_error *err);
+DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes, ddp_error *err);
 
 /* ddp_images_split - the set as two ranges: the last held_out (0 <= held_out < 1) of it in *val,
  * the rest in *train. held_out 0: val->count is 0 and val may be NULL. Errors: a share outside
@@ -134,9 +128,8 @@ DDP_API ddp_image_norm ddp_images_norm(const ddp_image_range *r);
  * They depend only on their arguments; no allocation; any thread. */
 DDP_API void   ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i,
                               float *inputs, int32_t *label);
-DDP_API void   ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed,
-                                long step, int rank, int world, long batch, float *inputs,
-                                int32_t *labels);
+DDP_API void   ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint64_t seed, long step,
+                                int rank, int world, long batch, float *inputs, int32_t *labels);
 DDP_API double ddp_images_epoch(const ddp_image_range *r, long step, int world, long batch);
 
 #endif /* DDP_DATA_DATA_H */

@@ -1,8 +1,6 @@
 /* Labelled images: IDX and CIFAR files, alone or found in a folder, and batches of them. */
 #include "base/core.h"
-#include "base/text.h"
 #include "data/data.h"
-#include "data/deal.h"
 
 #include <dirent.h>
 
@@ -10,10 +8,7 @@
 #define DDP__IDX_IMAGES   0x00000803u
 #define DDP__IDX_LABELS   0x00000801u
 
-static size_t ddp__image_bytes(const ddp_images *m)
-{
-    return (size_t)(m->channels * m->height * m->width);
-}
+static size_t ddp__image_bytes(const ddp_images *m) { return (size_t)(m->channels * m->height * m->width); }
 
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
@@ -72,8 +67,7 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
                      name, ddp__idx_word(p), what, magic);
 }
 
-static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p,
-                                  size_t n, ddp_error *err)
+static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count, height, width;
 
@@ -82,13 +76,11 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
     height = ddp__idx_word(p + 8);
     width = ddp__idx_word(p + 12);
     if (count < 1 || height < 1 || width < 1 || height > 65535 || width > 65535)
-        return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at "
-                         "least 1, and at most 65535 x 65535 pixels, are possible", name, count,
-                         height, width);
+        return ddp__fail(err, DDP_FORMAT, "%s: its header says %u images of %u x %u pixels; at least 1, and at most "
+                         "65535 x 65535 pixels, are possible", name, count, height, width);
     if ((n - 16) / ((size_t)height * width) != count || (n - 16) % ((size_t)height * width))
-        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u images of %u x %u pixels, "
-                         "but %zu bytes follow: is it cut off?", name, count, height, width,
-                         n - 16);
+        return ddp__fail(err, DDP_FORMAT, "%s: its header promises %u images of %u x %u pixels, but %zu bytes follow: "
+                         "is it cut off?", name, count, height, width, n - 16);
     m->channels = 1;
     m->height = (long)height;
     m->width = (long)width;
@@ -99,8 +91,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
 }
 
 /* At least ten classes: a small part of a set may lack the last. */
-static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p,
-                                  size_t n, ddp_error *err)
+static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count;
     long i;
@@ -120,9 +111,8 @@ static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigne
     return DDP_OK;
 }
 
-ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n,
-                                 const char *label_name, const void *labels, size_t m,
-                                 ddp_error *err)
+ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n, const char *label_name,
+                                 const void *labels, size_t m, ddp_error *err)
 {
     ddp_images *set = ddp__images_new(image_name, err);
 
@@ -135,11 +125,9 @@ ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, siz
 
 ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *err)
 {
-    ddp__text a, b;
+    ddp__text a = {NULL, 0, 0, 0}, b = a;
     ddp_images *m = NULL;
 
-    memset(&a, 0, sizeof a);
-    memset(&b, 0, sizeof b);
     if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
         m = ddp_images_idx_bytes(images, a.data, a.size, labels, b.data, b.size, err);
     ddp__text_free(&a);
@@ -155,12 +143,10 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
     size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
 
     if (classes != 10 && classes != 100)
-        return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name,
-                         classes);
+        return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
     if (n == 0 || n % record)
-        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are no whole number of CIFAR-%d records "
-                         "of %zu: record %zu has only %zu; is it cut off?", name, n, classes,
-                         record, n / record, n % record);
+        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu "
+                         "has only %zu; is it cut off?", name, n, classes, record, n / record, n % record);
     m->channels = 3;
     m->height = m->width = 32;
     m->classes = classes;
@@ -176,26 +162,21 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
     return DDP_OK;
 }
 
-ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes,
-                                   ddp_error *err)
+ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(name, err);
 
-    if (m && ddp__cifar_add(m, name, (const unsigned char *)bytes, n, classes, err) == DDP_OK)
-        return m;
+    if (m && ddp__cifar_add(m, name, (const unsigned char *)bytes, n, classes, err) == DDP_OK) return m;
     ddp_images_close(m);
     return NULL;
 }
 
 static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status s;
+    ddp__text t = {NULL, 0, 0, 0};
+    ddp_status s = ddp__file_read(path, &t, err);
 
-    memset(&t, 0, sizeof t);
-    s = ddp__file_read(path, &t, err);
-    if (s == DDP_OK)
-        s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
+    if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
     ddp__text_free(&t);
     return s;
 }
@@ -219,15 +200,9 @@ typedef struct ddp__folder {
     int   count;
 } ddp__folder;
 
-static void ddp__folder_free(ddp__folder *f)
-{
-    while (f->count) DDP_FREE(f->path[--f->count]);
-}
+static void ddp__folder_free(ddp__folder *f) { while (f->count) DDP_FREE(f->path[--f->count]); }
 
-static int ddp__folder_order(const void *a, const void *b)
-{
-    return strcmp(*(char *const *)a, *(char *const *)b);
-}
+static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* name = start, anything if open, end, and perhaps .gz */
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
@@ -235,8 +210,7 @@ static int ddp__folder_match(const char *name, const char *start, int open, cons
     size_t n = strlen(name), s = strlen(start), e = strlen(end);
 
     if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
-    return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) &&
-           (open || n == s + e);
+    return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
 
 static ddp_status ddp__folder_list(const char *folder, const char *start, int open,
@@ -287,22 +261,17 @@ static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp
     snprintf(begin, sizeof begin, "%slabels", start);
     if (images.count == 0) *found = 0;
     else if (ddp__folder_list(folder, begin, 1, "idx1-ubyte", &labels, err) == DDP_OK) {
-        if (labels.count)
-            m = ddp_images_idx(images.path[0], labels.path[0], err);
-        else
-            ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin,
-                      images.path[0]);
+        if (labels.count) m = ddp_images_idx(images.path[0], labels.path[0], err);
+        else ddp__fail(err, DDP_IO, "%s: %s-idx1-ubyte is missing beside %s", folder, begin, images.path[0]);
     }
     ddp__folder_free(&images);
     ddp__folder_free(&labels);
     return m;
 }
 
-static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, int *found,
-                                     ddp_error *err)
+static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, int *found, ddp_error *err)
 {
-    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch")
-                                      : (test ? "test" : "train");
+    const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
     ddp__folder files;
     ddp_images *m = NULL;
     int i;
@@ -333,10 +302,9 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
     if (!found) m = ddp__folder_cifar(folder, test, 10, &found, err);
     if (!found) m = ddp__folder_cifar(folder, test, 100, &found, err);
     if (!found)
-        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) "
-                  "or %s.bin (CIFAR-100), also with .gz, are looked for", folder,
-                  test ? "test" : "training", test ? "t10k" : "train",
-                  test ? "test_batch" : "data_batch", test ? "test" : "train");
+        ddp__fail(err, DDP_IO, "%s: no %s images: %s-images-idx3-ubyte (MNIST), %s*.bin (CIFAR-10) or %s.bin "
+                  "(CIFAR-100), also with .gz, are looked for", folder, test ? "test" : "training",
+                  test ? "t10k" : "train", test ? "test_batch" : "data_batch", test ? "test" : "train");
     return m;
 }
 
@@ -351,8 +319,7 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
         return ddp__fail(err, DDP_ARG, "ddp_images_split: no %s, it is NULL",
                          m ? "range to train on" : "images (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
-        return ddp__fail(err, DDP_ARG,
-                         "the held-out share is %g: it must be at least 0 and below 1", held_out);
+        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1", held_out);
     last = (long)((double)m->count * held_out);
     if ((held_out > 0 && last < 1) || last >= m->count)
         return ddp__fail(err, DDP_ARG, "holding out %g of the %ld images of %s leaves a part "
@@ -379,7 +346,6 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     for (c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
-
         for (i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
             for (k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
@@ -392,8 +358,7 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     return norm;
 }
 
-void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs,
-                    int32_t *label)
+void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i, float *inputs, int32_t *label)
 {
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width);
@@ -403,8 +368,7 @@ void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i
 
     *label = m->labels[r->first + i];
     for (c = 0; c < m->channels; c++) {
-        const float scale = 1 / (255 * norm->deviation[c]),
-                    shift = norm->mean[c] / norm->deviation[c];
+        const float scale = 1 / (255 * norm->deviation[c]), shift = norm->mean[c] / norm->deviation[c];
         for (k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
     }
 }

@@ -1,8 +1,6 @@
 /* Token streams: recognising, opening, splitting and dealing them. */
 #include "base/core.h"
-#include "base/text.h"
 #include "data/data.h"
-#include "data/deal.h"
 
 /* llm.c writes 256 int32: magic, version, token count. */
 #define DDP__TOKENS_HEADER  1024
@@ -34,23 +32,18 @@ static int ddp__tokens_named(const char *name, const char *ending)
     return n > k && !strcmp(name + n - k, ending);
 }
 
-static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p,
-                                   size_t n, ddp_error *err)
+static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
-    uint32_t magic = ddp__tokens_word(p), version, count;
-    uint32_t wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
+    uint32_t magic = ddp__tokens_word(p), version, count, wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
 
     if (n < DDP__TOKENS_HEADER)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s begins like an llm.c token file, but its %zu bytes are fewer "
-                         "than the header's %d: is it cut off?",
-                         name, n, DDP__TOKENS_HEADER);
+        return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
+                         "header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
     version = ddp__tokens_word(p + 4);
     count = ddp__tokens_word(p + 8);
     if (version != wanted)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s is an llm.c token file of version %u; version %u is understood", name,
+        return ddp__fail(err, DDP_FORMAT, "%s is an llm.c token file of version %u; version %u is understood", name,
                          version, wanted);
     t->width = magic == DDP__TOKENS_GPT2 ? 2 : 4;
     size = DDP__TOKENS_HEADER + (uint64_t)count * (uint64_t)t->width;
@@ -88,9 +81,7 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     long i;
 
     if (n == 0)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s is empty: a text or token file of at least seq + 1 tokens "
-                         "is needed",
+        return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens is needed",
                          name);
     t->first = p;
     t->width = 1;
@@ -99,18 +90,14 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         DDP__TRY(ddp__tokens_llmc(t, name, p, n, err));
     } else if (ddp__tokens_named(name, ".bin") || ddp__tokens_named(name, ".bin.gz")) {
         if (n % 2)
-            return ddp__fail(err, DDP_FORMAT,
-                             "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even "
-                             "number: is it cut off? (under another ending it is read as bytes)",
-                             name, n);
+            return ddp__fail(err, DDP_FORMAT, "%s has %zu bytes, but a .bin file holds 16-bit tokens, an even number: "
+                             "is it cut off? (under another ending it is read as bytes)", name, n);
         t->width = 2;
         t->count = (long)(n / 2);
     }
     if (t->count < 2)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are "
-                         "needed",
-                         name, n, t->count);
+        return ddp__fail(err, DDP_FORMAT, "%s (%zu bytes) holds %ld token: at least seq + 1 tokens are needed", name, n,
+                         t->count);
     t->from_bytes = t->width == 1;
     if (t->from_bytes) {
         ddp__tokens_compact(t);
@@ -121,61 +108,36 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         if (token > largest) largest = token;
     }
     if (largest >= INT32_MAX)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s holds token %u, above the largest that is understood (%d)", name,
-                         largest, INT32_MAX - 1);
+        return ddp__fail(err, DDP_FORMAT, "%s holds token %u, above the largest that is understood (%d)", name, largest,
+                         INT32_MAX - 1);
     t->vocabulary = (long)largest + 1;
     return DDP_OK;
 }
 
 /* ---- opening ---- */
 
-static ddp_tokens *ddp__tokens_new(const char *name, ddp_error *err)
+static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_tokens *t = name ? (ddp_tokens *)ddp__calloc(1, sizeof *t) : NULL;
+    ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
+    ddp_status s = DDP_OK;
 
-    if (!name) {
-        ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
-        return NULL;
-    }
-    if (t) t->name = ddp__strdup(name);
-    if (t && t->name) return t;
-    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    if (t && name) t->name = ddp__strdup(name);
+    if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
+    else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    else if (in_memory) ddp__text_add(&t->file, (const char *)bytes, n);
+    else s = ddp__file_read(name, &t->file, err);
+    if (s == DDP_OK && t->file.failed)
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
+    if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
 }
 
-static ddp_tokens *ddp__tokens_finish(ddp_tokens *t, ddp_error *err)
-{
-    if (ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
-    ddp_tokens_close(t);
-    return NULL;
-}
-
-ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err)
-{
-    ddp_tokens *t = ddp__tokens_new(path, err);
-
-    if (!t) return NULL;
-    if (ddp__file_read(path, &t->file, err)) {
-        ddp_tokens_close(t);
-        return NULL;
-    }
-    return ddp__tokens_finish(t, err);
-}
+ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err) { return ddp__tokens_opened(path, 0, NULL, 0, err); }
 
 ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_tokens *t = ddp__tokens_new(name, err);
-
-    if (!t) return NULL;
-    ddp__text_add(&t->file, (const char *)bytes, n);
-    if (t->file.failed) {
-        ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
-        ddp_tokens_close(t);
-        return NULL;
-    }
-    return ddp__tokens_finish(t, err);
+    return ddp__tokens_opened(name, 1, bytes, n, err);
 }
 
 void ddp_tokens_close(ddp_tokens *t)
@@ -189,7 +151,6 @@ void ddp_tokens_close(ddp_tokens *t)
 /* ---- reading ---- */
 
 long ddp_tokens_count(const ddp_tokens *t) { return t->count; }
-
 long ddp_tokens_vocabulary(const ddp_tokens *t) { return t->vocabulary; }
 
 int ddp_tokens_byte(const ddp_tokens *t, long token)
@@ -212,10 +173,8 @@ ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err
 
     if (t->vocabulary <= vocabulary) return DDP_OK;
     for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
-    return ddp__fail(err, DDP_FORMAT,
-                     "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of "
-                     "the file is %ld",
-                     t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
+    return ddp__fail(err, DDP_FORMAT, "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of the "
+                     "file is %ld", t->name, ddp_tokens_at(t, i), i, vocabulary, t->vocabulary - 1);
 }
 
 ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_token_range *train,
@@ -227,24 +186,17 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
         return ddp__fail(err, DDP_ARG, "ddp_tokens_split: no %s, it is NULL",
                          t ? "range to train on" : "tokens (were they opened?)");
     if (!(held_out >= 0 && held_out < 1))
-        return ddp__fail(err, DDP_ARG,
-                         "the held-out share is %g: it must be at least 0 and below 1", held_out);
+        return ddp__fail(err, DDP_ARG, "the held-out share is %g: it must be at least 0 and below 1", held_out);
     if (seq < 1 || seq >= t->count)
-        return ddp__fail(err, DDP_ARG,
-                         "seq is %ld, but the data has %ld tokens: windows need seq + 1 of "
-                         "them and seq must be at least 1",
-                         seq, t->count);
+        return ddp__fail(err, DDP_ARG, "seq is %ld, but the data has %ld tokens: windows need seq + 1 of them and seq "
+                         "must be at least 1", seq, t->count);
     last = (long)((double)t->count * held_out);
     if (held_out > 0 && last < seq + 1)
-        return ddp__fail(err, DDP_ARG,
-                         "holding out %g of %ld tokens leaves %ld for validation, fewer than "
-                         "one window of seq + 1 = %ld: use more data or a shorter seq",
-                         held_out, t->count, last, seq + 1);
+        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld for validation, fewer than one window "
+                         "of seq + 1 = %ld: use more data or a shorter seq", held_out, t->count, last, seq + 1);
     if (t->count - last < seq + 1)
-        return ddp__fail(err, DDP_ARG,
-                         "holding out %g of %ld tokens leaves %ld to train on, fewer than one "
-                         "window of seq + 1 = %ld: use more data or a shorter seq",
-                         held_out, t->count, t->count - last, seq + 1);
+        return ddp__fail(err, DDP_ARG, "holding out %g of %ld tokens leaves %ld to train on, fewer than one window of "
+                         "seq + 1 = %ld: use more data or a shorter seq", held_out, t->count, t->count - last, seq + 1);
     train->tokens = t;
     train->first = 0;
     train->count = t->count - last;
@@ -256,10 +208,7 @@ ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long seq, ddp_
     return DDP_OK;
 }
 
-long ddp_tokens_windows(const ddp_token_range *r)
-{
-    return r->count > r->seq ? (r->count - 1) / r->seq : 0;
-}
+long ddp_tokens_windows(const ddp_token_range *r) { return r->count > r->seq ? (r->count - 1) / r->seq : 0; }
 
 void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels)
 {
@@ -277,14 +226,11 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int rank, int world,
                       long batch, int32_t *tokens, int32_t *labels)
 {
-    uint64_t windows = (uint64_t)ddp_tokens_windows(r),
-             first = ddp__deal_first(step, rank, world, batch);
+    uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
     long b;
 
-    if (windows == 0) return;
-    for (b = 0; b < batch; b++)
-        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq,
-                          labels + b * r->seq);
+    for (b = 0; windows && b < batch; b++)
+        ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)

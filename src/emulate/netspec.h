@@ -13,7 +13,6 @@
  *           mean; untouched on error
  *
  * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
-DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
-                                 ddp_error *err);
+DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
 
 #endif /* DDP_EMULATE_NETSPEC_H */

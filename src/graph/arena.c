@@ -41,18 +41,11 @@ size_t ddp__output_bytes(const ddp_node *n)
 }
 
 static size_t ddp__round64(size_t bytes) { return (bytes + 63) / 64 * 64; }
-
 static int ddp__max_int(int a, int b) { return a > b ? a : b; }
-
 int ddp__stays(const ddp_node *d) { return !d->op || ddp_shape_count(&d->spec.out) == 1; }
+int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread; }
 
-int ddp__forgets_out(const ddp_node *d)
-{
-    return !d->has_gradient || d->spec.in_place_ok || d->spec.out_unread;
-}
-
-/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
- * arXiv:1604.06174) ---- */
+/* ---- what a segment drops (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174) ---- */
 
 /* Drops what only the segment of its own node uses. What nobody uses is a result. */
 static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
@@ -64,7 +57,6 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
     for (i = 0; i < g->nodes; i++)
         for (k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
-
             if (p->segment < 0 || ddp__stays(p)) continue;
             if (p->segment != g->node[i]->segment) fate[p->index] = OUTSIDE;
             else if (fate[p->index] != OUTSIDE) fate[p->index] = DDP__DROPPED;
@@ -82,10 +74,8 @@ static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
     ddp__fates_drop(g, fate);
     for (i = g->nodes - 1; i >= 0; i--) {
         const ddp_node *d = g->node[i];
-
         if (d->segment < 0) continue;
-        if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d)))
-            fate[i] = DDP__AGAIN;
+        if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d))) fate[i] = DDP__AGAIN;
         if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
         for (k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
             if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
@@ -110,7 +100,6 @@ static void ddp__lives_times(ddp__lives *v)
     for (i = 0; i < v->n; i++) ddp__lives_event(v, DDP__FORWARD, i);
     for (i = v->n - 1; i >= 0; i--) {
         const int s = v->g->node[i]->segment;
-
         if (s >= 0 && v->g->segment[s].last == i)
             for (k = v->g->segment[s].first; k <= i; k++)
                 if (v->fate[k] == DDP__AGAIN) ddp__lives_event(v, DDP__FORWARD_AGAIN, k);
@@ -126,28 +115,23 @@ static void ddp__lives_extend(ddp__lives *v, int i, int time)
     end[i] = ddp__max_int(end[i], time);
 }
 
-/* When each output is read last. What is kept lives until the end of forward in any case:
- * ddp_output promises it. */
+/* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises it. */
 static void ddp__lives_ends(ddp__lives *v)
 {
     int i, k;
 
     for (i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i];
-
         v->root[i] = v->root_again[i] = i;
         v->end[i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
         v->end_again[i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
         if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__when(v, DDP__BACKWARD, i));
         for (k = 0; k < d->spec.inputs; k++) {
             int p = d->input[k];
-
             v->uses[p]++;
             v->end[p] = ddp__max_int(v->end[p], i);
-            if (v->fate[i] == DDP__AGAIN)
-                ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
-            if (d->has_gradient && !d->spec.in_place_ok)
-                ddp__lives_extend(v, p, ddp__when(v, DDP__BACKWARD, i));
+            if (v->fate[i] == DDP__AGAIN) ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
+            if (d->has_gradient && !d->spec.in_place_ok) ddp__lives_extend(v, p, ddp__when(v, DDP__BACKWARD, i));
         }
     }
 }
@@ -170,19 +154,15 @@ static void ddp__lives_share(ddp__lives *v)
 
     for (i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i], *p;
-
         if (!d->op || d->spec.inputs < 1) continue;
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
-            if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN)
-                ddp__lives_join(v, i, p->index);
-        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient &&
-                   v->fate[p->index] != DDP__DROPPED) {
+            if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
+        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED) {
             const int again = v->fate[p->index] == DDP__AGAIN;
             int *end = again ? v->end_again : v->end;
             const int root = again ? v->root_again[p->index] : v->root[p->index];
-
             v->over[p->index] = 1;
             end[root] = ddp__max_int(end[root], ddp__when(v, DDP__BACKWARD, p->index));
         }
@@ -199,8 +179,7 @@ static size_t ddp__arena_take(ddp__lives *v, size_t bytes)
     v->live += bytes;
     if (v->live > v->live_most) v->live_most = v->live;
     for (h = 0; h < v->holes; h++)
-        if (v->hole[h].bytes >= bytes && (best < 0 || v->hole[h].bytes < v->hole[best].bytes))
-            best = h;
+        if (v->hole[h].bytes >= bytes && (best < 0 || v->hole[h].bytes < v->hole[best].bytes)) best = h;
     if (best < 0 && last && last->offset + last->bytes == v->top) { /* grow the hole at the top */
         v->top = last->offset + bytes;
         last->bytes = bytes;
@@ -228,7 +207,6 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
     v->live -= bytes;
     while (lo < hi) { /* the first hole behind offset */
         int mid = (lo + hi) / 2;
-
         if (v->hole[mid].offset < offset) lo = mid + 1;
         else hi = mid;
     }
@@ -262,17 +240,14 @@ static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 }
 
 /* The output of node i and what it saves appear; until < 0: the output never dies. */
-static void ddp__born_output(ddp__lives *v, int i, int root, int again, int until, int saved_until,
-                             ddp__layout *l)
+static void ddp__born_output(ddp__lives *v, int i, int root, int again, int until, int saved_until, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
     const int out = (again ? DDP__OUT_AGAIN : DDP__OUT) * v->n;
     const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i;
 
-    l->out[out + i] = root != i ? l->out[out + root]
-                                : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
-    if (d->spec.saved)
-        l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
+    l->out[out + i] = root != i ? l->out[out + root] : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
+    if (d->spec.saved) l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
 }
 
 static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
@@ -282,11 +257,9 @@ static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
     size_t buffers = 0;
     int k;
 
-    for (k = 0; again && k < d->spec.buffers; k++)
-        buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
+    for (k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
-        l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers,
-                                       ddp__when(v, DDP__FORWARD_AGAIN, i));
+        l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
     ddp__born_output(v, i, v->root[i], 0, ddp__stays(d) ? -1 : v->end[i],
                      d->has_gradient && !again ? ddp__when(v, DDP__BACKWARD, i) : i, l);
 }
@@ -318,9 +291,7 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
         l->gradient[i] = ddp__born_gradient(v, i, l);
     for (k = 0; k < d->spec.inputs; k++) {
         const int p = d->input[k];
-
-        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE)
-            l->gradient[p] = ddp__born_gradient(v, p, l);
+        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE) l->gradient[p] = ddp__born_gradient(v, p, l);
     }
 }
 
@@ -329,8 +300,7 @@ static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
 {
     if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
     else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_forward(v, i, l);
-    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE)
-        ddp__born_again(v, i, l);
+    else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE) ddp__born_again(v, i, l);
 }
 
 /* The node whose turn is next and that runs at the same time as node i; -1: none. */
@@ -350,13 +320,11 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
         if (!v->g->node[i]->op) ddp__born_forward(v, i, l);
     for (t = 0; t < v->times; t++) {
         const int event = v->event[t] / v->n;
-
         i = v->event[t] % v->n;
         ddp__born(v, event, i, l);
         with = ddp__born_with(v, event, i);
         if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
-        for (id = v->dying[t]; id >= 0; id = v->sibling[id])
-            ddp__arena_return(v, l->out[id], v->bytes[id]);
+        for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__arena_return(v, l->out[id], v->bytes[id]);
     }
     l->bytes = v->top;
     l->live_bytes = v->live_most;
@@ -371,7 +339,6 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
         size_t bytes = ddp__round64(ddp__output_bytes(d));
-
         l->out[i] = top;
         top += bytes;
         if (d->spec.saved) {
@@ -388,6 +355,7 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned char *fate)
 {
     enum { PER_NODE = 6 + 3 * DDP__EVENTS + DDP__ARRAYS };
+    int **const part[] = {&v->root, &v->end, &v->root_again, &v->end_again, &v->over};
     size_t n = (size_t)g->nodes, t;
     int *ints = (int *)ddp__calloc(PER_NODE * n, sizeof *ints);
 
@@ -398,11 +366,7 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
     v->hole = (ddp__hole *)ddp__calloc(DDP__ARRAYS * n + 1, sizeof *v->hole);
     v->uses = ints;
     if (!ints || !v->bytes || !v->hole) return 0;
-    v->root = ints + n;
-    v->end = ints + 2 * n;
-    v->root_again = ints + 3 * n;
-    v->end_again = ints + 4 * n;
-    v->over = ints + 5 * n;
+    for (t = 0; t < 5; t++) *part[t] = ints + (t + 1) * n;
     v->event = ints + 6 * n;
     v->when = v->event + DDP__EVENTS * n;
     v->dying = v->when + DDP__EVENTS * n;
@@ -413,16 +377,12 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
 
 static int ddp__layout_alloc(ddp__layout *l, size_t n)
 {
-    size_t i;
+    size_t i, **const part[] = {&l->out, &l->saved, &l->gradient, &l->out_again, &l->saved_again, &l->shadow};
 
     l->out = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *l->out);
     l->fate = (unsigned char *)ddp__calloc(n, 1);
     if (!l->out || !l->fate) return 0;
-    l->saved = l->out + DDP__SAVED * n;
-    l->gradient = l->out + DDP__GRADIENT * n;
-    l->out_again = l->out + DDP__OUT_AGAIN * n;
-    l->saved_again = l->out + DDP__SAVED_AGAIN * n;
-    l->shadow = l->out + DDP__SHADOW * n;
+    for (i = 0; i < DDP__ARRAYS; i++) *part[i] = l->out + i * n;
     for (i = 0; i < DDP__ARRAYS * n; i++) l->out[i] = DDP__NOWHERE;
     return 1;
 }
@@ -449,8 +409,7 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     DDP_FREE(v.uses);
     DDP_FREE(v.bytes);
     DDP_FREE(v.hole);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes",
-                                   g->nodes);
+    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the memory plan of %d nodes", g->nodes);
 }
 
 void ddp__layout_free(ddp__layout *l)

@@ -2,8 +2,6 @@
  * first and the last of a graph. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/hash.h"
 #include "graph/graph_internal.h"
 
 static ddp_status ddp__build_check(ddp_graph *g)
@@ -18,15 +16,12 @@ static ddp_status ddp__build_check(ddp_graph *g)
                          "ddp_recompute_end before ddp_graph_build");
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-
         if (!n->op) continue;
         operators++;
         if (n->layer < 0 && (n->spec.params > (n->tied >= 0) || n->spec.buffers))
-            return ddp__fail(
-                &g->error, DDP_USAGE,
-                "operator %.60s (node %d) has %s but "
-                "lies outside layers: build it between ddp_layer_begin and ddp_layer_end",
-                n->op->name, i, n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
+            return ddp__fail(&g->error, DDP_USAGE, "operator %.60s (node %d) has %s but lies outside layers: build it "
+                             "between ddp_layer_begin and ddp_layer_end", n->op->name, i,
+                             n->spec.params > (n->tied >= 0) ? "parameters" : "buffers");
     }
     if (!operators) return ddp__fail(&g->error, DDP_USAGE, "the graph has no operators");
     return DDP_OK;
@@ -48,12 +43,11 @@ static double ddp__build_parameters(const ddp_graph *g)
 static double ddp__build_memory(const ddp_graph *g)
 {
     const ddp_allocator *a = ddp__graph_allocator(g);
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     double total, unused;
 
     if (!b) return a && a->alloc ? 0 : ddp__memory_total();
-    b->memory(device, &total, &unused);
+    b->memory(g->host->device, &total, &unused);
     return unused;
 }
 
@@ -63,8 +57,7 @@ static ddp_status ddp__build_too_large(ddp_graph *g)
     const double total = ddp__build_memory(g);
     const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
                          "--recompute of a trainer, ddp_recompute_begin)";
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     char has[80] = "";
 
     if (g->segments) remedy = "use a smaller batch";
@@ -84,25 +77,22 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 
     DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
     DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
-    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total)
-        return ddp__build_too_large(g);
+    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total) return ddp__build_too_large(g);
     return DDP_OK;
 }
 
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     int i;
 
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-
         if (l->count) {
             l->params = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
             l->grads = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
             if (!l->params || !l->grads) return ddp__build_too_large(g);
-            l->use = (const char *)(b ? b->mirror(device, l->params, l->count) : l->params);
+            l->use = (const char *)(b ? b->mirror(g->host->device, l->params, l->count) : l->params);
             if (!l->use) return ddp__build_too_large(g);
         }
         if (l->buffer_count) {
@@ -121,7 +111,6 @@ static void ddp__build_pointers(ddp_graph *g)
 
     for (i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
         if (n->tied >= 0) {
@@ -163,14 +152,12 @@ static void ddp__param_fill(const ddp_param *p, ddp_rng r, float *w)
         for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * ddp_rng_normal(&r));
         break;
     case DDP_INIT_UNIFORM:
-        for (i = 0; i < count; i++)
-            w[i] = (float)((double)p->scale * (2 * ddp_rng_uniform(&r) - 1));
+        for (i = 0; i < count; i++) w[i] = (float)((double)p->scale * (2 * ddp_rng_uniform(&r) - 1));
         break;
     }
 }
 
-/* Where the host writes the first values of an array at offset in the layer's parameters, then
- * buffers. */
+/* Where the host writes the first values of an array at offset in the layer's parameters, then buffers. */
 static float *ddp__build_first(const ddp__graph_layer *l, size_t offset)
 {
     if (l->image) return l->image + offset;
@@ -189,16 +176,12 @@ static void ddp__build_fill(void *user, long first, long last)
     for (i = first; i < last; i++) {
         ddp_node *n = g->node[i];
         const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
-
-        for (k = n->tied >= 0; k < n->spec.params; k++) {
-            const size_t position = (size_t)(n->param[k] - l->params);
-            ddp__param_fill(&n->spec.param[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            ddp__build_first(l, position));
-        }
-        for (k = 0; k < n->spec.buffers; k++) {
-            const size_t position = l->count + (size_t)(n->buffer[k] - l->buffers);
-            ddp__param_fill(&n->spec.buffer[k], ddp_rng_seed(seed, ddp__param_stream(n, position)),
-                            ddp__build_first(l, position));
+        for (k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
+            const int b = k - n->spec.params; /* the number of a buffer */
+            const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
+                                          : l->count + (size_t)(n->buffer[b] - l->buffers);
+            ddp__param_fill(b < 0 ? &n->spec.param[k] : &n->spec.buffer[b],
+                            ddp_rng_seed(seed, ddp__param_stream(n, position)), ddp__build_first(l, position));
         }
     }
 }
@@ -206,26 +189,21 @@ static void ddp__build_fill(void *user, long first, long last)
 /* On a device the first values are made here and then taken there. */
 static ddp_status ddp__build_values(ddp_graph *g)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     ddp_status s = DDP_OK;
     int i;
 
     for (i = 0; b && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-
         l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
         if (!l->image) s = ddp__build_too_large(g);
     }
-    if (s == DDP_OK)
-        ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
+    if (s == DDP_OK) ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
     for (i = 0; b && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-
         if (s == DDP_OK) {
             ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
-            ddp__host_upload(g->host, l->buffers, l->image + l->count,
-                             l->buffer_count * sizeof *l->image);
+            ddp__host_upload(g->host, l->buffers, l->image + l->count, l->buffer_count * sizeof *l->image);
         }
         DDP_FREE(l->image);
         l->image = NULL;
@@ -236,29 +214,25 @@ static ddp_status ddp__build_values(ddp_graph *g)
 /* Who computes each node, and what that needs besides the arrays of the plan. */
 static ddp_status ddp__build_operators(ddp_graph *g)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     size_t most = 0, bytes;
     int i;
 
     for (i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-
-        n->run = n->op && b ? b->op(device, n->op->name) : n->op;
+        n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
         if (!n->op) continue;
         if (!n->run)
-            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel "
-                             "for the %s backend: build the model without it, or on the CPU",
-                             n->op->name, i, b->name);
-        bytes = b ? b->scratch(device, n->run, &n->spec) : 0;
+            return ddp__fail(&g->error, DDP_UNSUPPORTED, "operator %.60s (node %d) has no kernel for the %s backend: "
+                             "build the model without it, or on the CPU", n->op->name, i, b->name);
+        bytes = b ? b->scratch(g->host->device, n->run, &n->spec) : 0;
         if (bytes > most) most = bytes;
     }
-    return !b || b->reserve(device, most) ? DDP_OK : ddp__build_too_large(g);
+    return !b || b->reserve(g->host->device, most) ? DDP_OK : ddp__build_too_large(g);
 }
 
-/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments
- * and the shapes of their parameters. Left out is what may change from run to run: the batch, and
- * dropout. */
+/* What the layers' names and sizes do not tell, as the number of heads: operators, their arguments and the shapes of
+ * their parameters. Left out is what may change from run to run: the batch, and dropout. */
 static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
@@ -266,7 +240,6 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
 
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-
         if (!n->op || !strcmp(n->op->name, "dropout")) continue;
         h = ddp__hash(h, n->op->name, strlen(n->op->name) + 1);
         h = ddp__hash(h, n->spec.arg, sizeof n->spec.arg);
@@ -280,17 +253,15 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
 
 static ddp_status ddp__build_state(ddp_graph *g)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     int i;
 
     g->state = ddp__state_open(g, &g->reuse);
     if (!g->state) return ddp__build_too_large(g);
     for (i = 0; b && i < g->nodes; i++) {
         const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
-
         if (g->node[i]->op) continue;
-        g->node[i]->feed = b->pin(device, bytes);
+        g->node[i]->feed = b->pin(g->host->device, bytes);
         if (!g->node[i]->feed)
             return ddp__fail(&g->error, DDP_MEMORY, "out of memory: input \"%.80s\" needs %zu "
                              "bytes that the device can read", g->node[i]->name, bytes);
@@ -307,21 +278,9 @@ static ddp_status ddp__build_register(ddp_graph *g)
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
     for (i = 0; i < g->layers; i++) {
-        ddp_block buffers;
-        ddp_layer layer;
-
-        memset(&buffers, 0, sizeof buffers);
-        buffers.params = g->layer[i].buffers;
-        buffers.count = g->layer[i].buffer_count;
-        buffers.kind = DDP_BUFFERS;
-        memset(&layer, 0, sizeof layer);
-        layer.name = g->layer[i].name;
-        layer.params = g->layer[i].params;
-        layer.grads = g->layer[i].grads;
-        layer.count = g->layer[i].count;
-        layer.blocks = &buffers;
-        layer.block_count = buffers.count > 0;
-        layer.flops = g->layer[i].flops;
+        const ddp__graph_layer *l = &g->layer[i];
+        const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
+        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, 0};
         g->registered = i + 1; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
         if (code)
@@ -358,8 +317,7 @@ static void ddp__graph_destroy(ddp__owned *self)
 {
     ddp_graph *g = (ddp_graph *)self;
     const ddp__host *h = g->host;
-    void *device;
-    const ddp_backend *backend = ddp__graph_backend(g, &device);
+    const ddp_backend *backend = ddp__graph_backend(g);
     int i;
 
     ddp_state_free(g->state);
@@ -367,8 +325,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     ddp__layout_free(&g->plain);
     for (i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
-
-        if (backend && l->use) backend->forget(device, l->params);
+        if (backend && l->use) backend->forget(g->host->device, l->params);
         ddp__host_release(h, l->params, l->count * sizeof(float));
         ddp__host_release(h, l->grads, l->count * sizeof(float));
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
@@ -376,8 +333,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     }
     for (i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-
-        if (n->feed) backend->unpin(device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
+        if (n->feed) backend->unpin(g->host->device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
         DDP_FREE(n->shown);
         DDP_FREE(n->name);
         DDP_FREE(n);

@@ -1,7 +1,178 @@
-/* Forward and backward over the graph, or over a range of it. */
-#include "base/platform.h"
+/* The activations and gradients of one micro-batch; forward and backward over the graph, or over a range of it. */
+#include "base/core.h"
 #include "base/tools.h"
 #include "graph/graph_internal.h"
+
+/* ---- states ---- */
+
+void *ddp__state_at(const ddp_state *s, size_t offset) { return offset == DDP__NOWHERE ? NULL : s->arena + offset; }
+
+ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
+{
+    ddp_state *s = (ddp_state *)ddp__calloc(1, sizeof *s);
+
+    if (!s) return NULL;
+    s->graph = g;
+    s->layout = layout;
+    s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
+    s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
+    s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
+    if (s->written && s->arena) return s;
+    ddp_state_free(s);
+    return NULL;
+}
+
+void ddp__node_one(const ddp_node *n, void *at)
+{
+    const ddp_backend *b = ddp__graph_backend(n->graph);
+    const float one = 1;
+
+    if (!b) *(float *)at = one;
+    else if (n->spec.out.dims == 0 || n->graph->element == 4) b->fill(n->graph->host->device, (float *)at, 1, one);
+    else b->upload_elements(n->graph->host->device, at, &one, 1);
+}
+
+ddp_state *ddp_state_new(ddp_graph *g)
+{
+    const ddp_allocator *a = g ? ddp__graph_allocator(g) : NULL;
+    const int own = g && g->host && g->host->backend; /* a device says itself what it has not */
+    const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
+    ddp_state *s;
+    int i, k;
+
+    if (!g || !g->built || (total > 0 && (double)g->plain.bytes > total)) return NULL;
+    s = ddp__state_open(g, &g->plain);
+    if (!s) return NULL;
+
+    /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
+    for (i = 0; i < g->nodes; i++)
+        for (k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
+    for (i = 0; i < g->nodes; i++)
+        if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1)
+            ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
+    return s;
+}
+
+void ddp_state_free(ddp_state *s)
+{
+    if (!s) return;
+    ddp__host_release(s->graph->host, s->arena, s->layout->bytes);
+    DDP_FREE(s->written);
+    DDP_FREE(s);
+}
+
+void *ddp_state_data(ddp_state *s, const ddp_node *n)
+{
+    if (!s || !n || n->graph != s->graph) return NULL;
+    return ddp__state_at(s, s->layout->out[n->index]);
+}
+
+void *ddp_state_gradient(ddp_state *s, const ddp_node *n)
+{
+    if (!s || !n || n->graph != s->graph) return NULL;
+    return ddp__state_at(s, s->layout->gradient[n->index]);
+}
+
+void ddp_state_micro_batch(ddp_state *s, uint64_t number)
+{
+    if (!s) return;
+    s->pass = number;
+    s->pass_given = 1;
+}
+
+/* ---- the built-in state ---- */
+
+void *ddp_data(ddp_graph *g, const char *name)
+{
+    int i;
+
+    if (!g || !g->state || !name) return NULL;
+    for (i = 0; i < g->nodes; i++)
+        if (!g->node[i]->op && strcmp(g->node[i]->name, name) == 0)
+            return g->node[i]->feed ? g->node[i]->feed : ddp_state_data(g->state, g->node[i]);
+    return NULL;
+}
+
+void ddp__feed_inputs(const ddp_graph *g)
+{
+    const ddp_backend *b = ddp__graph_backend(g);
+    int i;
+
+    for (i = 0; b && i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+        void *to;
+        if (n->op) continue;
+        to = ddp_state_data(g->state, n);
+        if (ddp__output_bytes(n) == 4 * count) b->upload(g->host->device, to, n->feed, 4 * count);
+        else b->upload_elements(g->host->device, to, (const float *)n->feed, count);
+    }
+}
+
+/* What a node shows comes from the device when it is asked for; NULL where that fails. */
+static const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
+{
+    const ddp_backend *b = ddp__graph_backend(g);
+    const size_t count = (size_t)ddp_shape_count(&n->spec.out);
+    ddp_node *own = g->node[n->index];
+    ddp_status s;
+
+    if (!b || !from) return (const float *)from;
+    if (!own->shown) own->shown = (float *)ddp__calloc(count, sizeof *own->shown);
+    if (!own->shown) return NULL;
+    s = ddp__output_bytes(n) == 4 * count
+            ? b->download(g->host->device, own->shown, from, 4 * count, &g->error)
+            : b->download_elements(g->host->device, own->shown, from, count, &g->error);
+    return s == DDP_OK ? own->shown : NULL;
+}
+
+const float *ddp_output(ddp_graph *g, const ddp_node *n)
+{
+    if (!g || !g->state || !n || n->graph != g || n->type != DDP_F32) return NULL;
+    if (g->state->layout->fate[n->index] != DDP__KEPT) return NULL;
+    return ddp__output_show(g, n, ddp_state_data(g->state, n));
+}
+
+int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count)
+{
+    if (!g || !to || !from) return (int)DDP_ARG;
+    return (int)ddp__host_download(g->host, to, from, count * sizeof *to, &g->error);
+}
+
+int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count)
+{
+    if (!g || !to || !from) return (int)DDP_ARG;
+    ddp__host_upload(g->host, to, from, count * sizeof *to);
+    return 0;
+}
+
+void ddp__value_early(ddp_graph *g)
+{
+    const ddp_backend *b = ddp__graph_backend(g);
+    const ddp_node *n = g->node[g->nodes - 1];
+    const float *from;
+
+    g->early = -1;
+    if (!b || n->type != DDP_F32 || n->spec.out.dims) return;
+    if (g->state->layout->fate[n->index] != DDP__KEPT) return;
+    from = (const float *)ddp_state_data(g->state, n);
+    if (!from) return;
+    b->early(g->host->device, from);
+    g->early = n->index;
+}
+
+float ddp_value(ddp_graph *g, const ddp_node *n)
+{
+    const float *out;
+    float value;
+
+    if (g && n && g->state && n->graph == g && g->early == n->index) {
+        out = (const float *)ddp_state_data(g->state, n);
+        if (g->host->backend->early_value(g->host->device, out, &value)) return value;
+    }
+    out = n && ddp_shape_count(&n->spec.out) == 1 ? ddp_output(g, n) : NULL;
+    return out ? *out : NAN;
+}
 
 /* ---- one operator ---- */
 
@@ -11,8 +182,7 @@ static size_t ddp__output_at(const ddp__layout *l, int node, int again)
     return again && l->fate[node] == DDP__AGAIN ? l->out_again[node] : l->out[node];
 }
 
-static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, int again,
-                           ddp_op_call *c)
+static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, int again, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
     const ddp__layout *l = s->layout;
@@ -21,8 +191,7 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
 
     memset(c, 0, sizeof *c);
     c->spec = &n->spec;
-    for (i = 0; i < n->spec.inputs; i++)
-        c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
+    for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
     for (i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
     for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
@@ -44,7 +213,6 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
 
     for (k = 0; shadow && k < n->spec.buffers; k++) {
         const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
-
         if (fill) ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
         else at[k] = shadow;
         shadow += count;
@@ -87,7 +255,6 @@ static void ddp__run_again(const ddp_state *s, int segment)
 
     for (i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
         ddp_op_call c;
-
         if (s->layout->fate[i] != DDP__AGAIN) continue;
         if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
             ddp__run_pair(s, g->node[i], 1, 1);
@@ -111,7 +278,6 @@ static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float,
     c->grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
     for (i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
-
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
         c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
         c->add_in[i] = s->written[p];
@@ -170,7 +336,6 @@ int ddp_forward(ddp_graph *g)
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
-
         if (!n->op) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
             code = ddp__hook(g, hooks->forward_begin, n->layer);
@@ -202,8 +367,7 @@ static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
     if (!loss || loss->graph != g) return "the loss is not a node of this graph";
     if (ddp_shape_count(&loss->spec.out) != 1) return "the loss is not a scalar";
     if (!loss->has_gradient) return "no parameter is reached by the gradient of the loss";
-    if (!g->state->ready)
-        return "call ddp_forward before each ddp_backward: activations are used up by it";
+    if (!g->state->ready) return "call ddp_forward before each ddp_backward: activations are used up by it";
     return NULL;
 }
 
@@ -223,7 +387,6 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
     /* the hooks fire for every layer, also where no gradient flows: a context waits for each */
     for (i = g->nodes - 1; i >= 0; i--) {
         const ddp_node *n = g->node[i];
-
         if (!n->op) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i) {
             code = ddp__hook(g, hooks->backward_begin, n->layer);
@@ -233,8 +396,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
         if (g->state->written[i] && n->has_gradient && i != done) {
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
-            if (n == loss)
-                ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
+            if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
             done = ddp__pass_backward(g, i);
         }
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
@@ -250,8 +412,7 @@ void ddp_zero_gradients(ddp_graph *g)
     int i;
 
     for (i = 0; g && i < g->layers; i++)
-        if (g->layer[i].grads)
-            ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
+        if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
 }
 
 /* ---- ranges on a state of its own ---- */
@@ -298,7 +459,6 @@ int ddp_backward_range(ddp_state *s, int first, int last)
 
     for (i = last; i >= first; i--) {
         const ddp_node *n = g->node[i];
-
         if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1);
     }
     return 0;

@@ -1,6 +1,5 @@
 /* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
 #include "base/core.h"
-#include "base/hash.h"
 #include "graph/graph_internal.h"
 
 long ddp_shape_count(const ddp_shape *s)
@@ -27,45 +26,39 @@ void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
     ddp__pool_run((ddp__pool *)c->pool, items, grain, fn, user);
 }
 
-const ddp_allocator *ddp__graph_allocator(const ddp_graph *g)
-{
-    return g->host ? &g->host->allocator : NULL;
-}
+const ddp_allocator *ddp__graph_allocator(const ddp_graph *g) { return g->host ? &g->host->allocator : NULL; }
 
-const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device)
-{
-    *device = g->host ? g->host->device : NULL;
-    return g->host ? g->host->backend : NULL;
-}
+const ddp_backend *ddp__graph_backend(const ddp_graph *g) { return g->host ? g->host->backend : NULL; }
 
-const ddp_error *ddp_graph_error(const ddp_graph *g)
-{
-    return g ? &g->error : NULL;
-}
+const ddp_error *ddp_graph_error(const ddp_graph *g) { return g ? &g->error : NULL; }
 
-int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
+/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
+static int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size)
 {
     int wanted = *room ? 2 * *room : 16;
     void *bigger;
 
     if (count < *room) return 1;
     bigger = count < DDP__MOST_NODES ? DDP_REALLOC(*array, (size_t)wanted * size) : NULL;
-    if (!bigger) {
-        ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries",
-                  count);
-        return 0;
-    }
+    if (!bigger) return !ddp__fail(&g->error, DDP_MEMORY, "out of memory for a graph of more than %d entries", count);
     *array = bigger;
     *room = wanted;
     return 1;
 }
 
-int ddp__graph_open(ddp_graph *g, const char *what)
+/* 1 if the graph may still be changed by what; else it remembers why not. */
+static int ddp__graph_open(ddp_graph *g, const char *what)
 {
     if (!g || g->error.code) return 0;
     if (!g->built) return 1;
-    ddp__fail(&g->error, DDP_USAGE, "%s after ddp_graph_build: a built graph cannot change", what);
-    return 0;
+    return !ddp__fail(&g->error, DDP_USAGE, "%s after ddp_graph_build: a built graph cannot change", what);
+}
+
+/* After a failure, for who returns a node. */
+static ddp_node *ddp__no_node(ddp_status failure)
+{
+    (void)failure;
+    return NULL;
 }
 
 /* ---- layers ---- */
@@ -94,13 +87,11 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
         return;
     }
     if (g->layers == DDP__MOST_LAYERS) {
-        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d "
-                  "layers; build fewer, or put several operators into one", name, g->layers + 1,
-                  DDP__MOST_LAYERS);
+        ddp__fail(&g->error, DDP_ARG, "layer \"%.100s\" would be the %dth: a graph has at most %d layers; build fewer, "
+                  "or put several operators into one", name, g->layers + 1, DDP__MOST_LAYERS);
         return;
     }
-    if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer))
-        return;
+    if (!ddp__graph_grow(g, (void **)&g->layer, g->layers, &g->layer_room, sizeof *g->layer)) return;
 
     base = ddp__hash(DDP__HASH_START, name, strlen(name));
     for (i = g->layers - 1; i >= 0 && repeat == 0; i--)
@@ -130,8 +121,7 @@ void ddp_layer_begin(ddp_graph *g, const char *name)
 void ddp_layer_end(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_layer_end")) return;
-    if (g->open_layer < 0)
-        ddp__fail(&g->error, DDP_USAGE, "ddp_layer_end without ddp_layer_begin");
+    if (g->open_layer < 0) ddp__fail(&g->error, DDP_USAGE, "ddp_layer_end without ddp_layer_begin");
     else if (g->layer[g->open_layer].first < 0)
         ddp__fail(&g->error, DDP_USAGE, "layer \"%s\" has no operators: build some between "
                   "ddp_layer_begin and ddp_layer_end", g->layer[g->open_layer].name);
@@ -145,22 +135,17 @@ void ddp_recompute_begin(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_recompute_begin")) return;
     if (g->open_segment >= 0) {
-        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call "
-                  "ddp_recompute_end first");
-        return;
+        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_begin inside a segment: call ddp_recompute_end first");
+    } else if (ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room, sizeof *g->segment)) {
+        g->segment[g->segments].first = g->segment[g->segments].last = -1;
+        g->open_segment = g->segments++;
     }
-    if (!ddp__graph_grow(g, (void **)&g->segment, g->segments, &g->segment_room,
-                         sizeof *g->segment))
-        return;
-    g->segment[g->segments].first = g->segment[g->segments].last = -1;
-    g->open_segment = g->segments++;
 }
 
 void ddp_recompute_end(ddp_graph *g)
 {
     if (!ddp__graph_open(g, "ddp_recompute_end")) return;
-    if (g->open_segment < 0)
-        ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
+    if (g->open_segment < 0) ddp__fail(&g->error, DDP_USAGE, "ddp_recompute_end without ddp_recompute_begin");
     else if (g->segment[g->open_segment].first < 0)
         ddp__fail(&g->error, DDP_USAGE, "a segment to recompute has no operators: build some "
                   "between ddp_recompute_begin and ddp_recompute_end");
@@ -173,13 +158,9 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 {
     ddp_node *n;
 
-    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node))
-        return NULL;
+    if (!ddp__graph_grow(g, (void **)&g->node, g->nodes, &g->node_room, sizeof *g->node)) return NULL;
     n = (ddp_node *)ddp__calloc(1, sizeof *n);
-    if (!n) {
-        ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes);
-        return NULL;
-    }
+    if (!n) return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for node %d of the graph", g->nodes));
     n->graph = g;
     n->index = g->nodes;
     n->layer = -1;
@@ -236,10 +217,9 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     int i;
 
     if (!ddp__graph_open(g, "ddp_input")) return NULL;
-    if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32)) {
-        ddp__fail(&g->error, DDP_ARG, "an input needs a name, a shape and type DDP_F32 or DDP_I32");
-        return NULL;
-    }
+    if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32))
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG,
+                                      "an input needs a name, a shape and type DDP_F32 or DDP_I32"));
     if (!ddp__shape_ok(s)) {
         ddp__shape_text(s, text, sizeof text);
         ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
@@ -248,9 +228,8 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     }
     for (i = 0; i < g->nodes; i++) {
         if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
-        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
-                  "name", name);
-        return NULL;
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
+                                      "name", name));
     }
     n = ddp__node_add(g);
     if (!n) return NULL;
@@ -260,18 +239,13 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
     if (n->name) return n;
     g->nodes--;
     DDP_FREE(n);
-    ddp__fail(&g->error, DDP_MEMORY, "out of memory for input \"%.80s\"", name);
-    return NULL;
+    return ddp__no_node(ddp__fail(&g->error, DDP_MEMORY, "out of memory for input \"%.80s\"", name));
 }
 
 ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols)
 {
-    ddp_shape s;
+    const ddp_shape s = {2, {rows, cols, 0, 0}};
 
-    memset(&s, 0, sizeof s);
-    s.dims = 2;
-    s.dim[0] = rows;
-    s.dim[1] = cols;
     return ddp_input_shape(g, name, type, &s);
 }
 
@@ -295,28 +269,21 @@ static ddp_status ddp__op_register(ddp_graph *g, const ddp_op *op)
     if (ddp__op_find(g, op->name))
         return ddp__fail(&g->error, DDP_ARG, "ddp_register_op: an operator \"%.80s\" exists "
                          "already: choose another name", op->name);
-    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, &g->op_room, sizeof *g->ops))
-        return g->error.code;
+    if (!ddp__graph_grow(g, (void **)&g->ops, g->op_count, &g->op_room, sizeof *g->ops)) return g->error.code;
     g->ops[g->op_count++] = op;
     return DDP_OK;
 }
 
-int ddp_register_op(ddp_graph *g, const ddp_op *op)
-{
-    return g ? (int)ddp__op_register(g, op) : (int)DDP_ARG;
-}
+int ddp_register_op(ddp_graph *g, const ddp_op *op) { return g ? (int)ddp__op_register(g, op) : (int)DDP_ARG; }
 
 /* "layer "x", operator linear" for error sentences, at most size bytes. */
-static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text,
-                            size_t size)
+static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char *text, size_t size)
 {
-    if (layer >= 0)
-        snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
-    else
-        snprintf(text, size, "operator %.60s outside layers", op);
+    if (layer >= 0) snprintf(text, size, "layer \"%.100s\", operator %.60s", g->layer[layer].name, op);
+    else snprintf(text, size, "operator %.60s outside layers", op);
 }
 
-/* What the shape rule filled must be executable, whoever wrote the rule. */
+/* What the shape rule filled must be executable, also where the rule is a program's own. */
 static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
 {
     int i;
@@ -325,23 +292,18 @@ static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
     if (s->params < 0 || s->params > DDP_OP_PARAMS || (double)s->saved > DDP__MOST_FLOATS)
         return "its shape rule gave an impossible number of parameters or saved elements";
     for (i = 0; i < s->params; i++)
-        if (!ddp__shape_ok(&s->param[i].shape))
-            return "its shape rule gave an impossible parameter shape";
-    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS)
-        return "its shape rule gave an impossible number of buffers";
+        if (!ddp__shape_ok(&s->param[i].shape)) return "its shape rule gave an impossible parameter shape";
+    if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS) return "its shape rule gave an impossible number of buffers";
     for (i = 0; i < s->buffers; i++)
-        if (!ddp__shape_ok(&s->buffer[i].shape))
-            return "its shape rule gave an impossible buffer shape";
-    if (owner && (s->params < 1 ||
-                  !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
+        if (!ddp__shape_ok(&s->buffer[i].shape)) return "its shape rule gave an impossible buffer shape";
+    if (owner && (s->params < 1 || !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
         return "the tied node's parameter 0 has another shape than it needs";
     return NULL;
 }
 
 /* Runs the shape rule. An operator with a parameter 0 of its own gets the tied one in its place;
  * a rule that cannot do without (its output depends on the shape) is given it. */
-static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_op_spec *spec,
-                                   ddp_error *why)
+static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_op_spec *spec, ddp_error *why)
 {
     const ddp_op_spec given = *spec;
     ddp_status code = op->shape(spec, why);
@@ -354,27 +316,20 @@ static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_
 }
 
 /* Inputs must be nodes of this graph. 1 if they are. */
-static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs,
-                          const ddp_node *tied)
+static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs, const ddp_node *tied)
 {
     int i;
 
-    if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count,
-                  DDP_OP_INPUTS);
-        return 0;
-    }
+    if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs))
+        return !ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count, DDP_OP_INPUTS);
     for (i = 0; i < count; i++) {
         if (inputs[i] && inputs[i]->graph == g) continue;
-        ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
-                  inputs[i] ? "a node of another graph" : "NULL");
-        return 0;
+        return !ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
+                          inputs[i] ? "a node of another graph" : "NULL");
     }
-    if (tied && (tied->graph != g || tied->spec.params < 1)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: the tied node %s", where, tied->graph != g
-                  ? "belongs to another graph" : "has no parameter to share");
-        return 0;
-    }
+    if (tied && (tied->graph != g || tied->spec.params < 1))
+        return !ddp__fail(&g->error, DDP_ARG, "%s: the tied node %s", where, tied->graph != g
+                          ? "belongs to another graph" : "has no parameter to share");
     return 1;
 }
 
@@ -397,21 +352,18 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
     l->flops += n->spec.flops;
-    for (i = n->tied >= 0; i < n->spec.params; i++)
-        l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++)
-        l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
+    for (i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
+    for (i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
 /* What its backend runs as one with the operator before it. */
 static void ddp__node_pair(const ddp_graph *g, const ddp_node *n)
 {
-    void *device;
-    const ddp_backend *b = ddp__graph_backend(g, &device);
+    const ddp_backend *b = ddp__graph_backend(g);
     ddp_node *first = n->index > 0 ? g->node[n->index - 1] : NULL;
 
     if (b && b->pair && first && first->op && n->spec.inputs && n->input[0] == first->index)
-        first->pair = b->pair(device, first->op->name, n->op->name);
+        first->pair = b->pair(g->host->device, first->op->name, n->op->name);
 }
 
 int ddp__pair_inside(const ddp_graph *g, int i)
@@ -426,7 +378,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     const char *fault;
     ddp_node *n, *owner;
     ddp_op_spec spec;
-    ddp_error why;
+    ddp_error why = {DDP_OK, ""};
     ddp_status code;
     char where[200], shapes[200] = "";
     int i;
@@ -439,15 +391,12 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
         ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where);
         return NULL;
     }
-    if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args)) {
-        ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
-                  arg_count, DDP_OP_ARGS);
-        return NULL;
-    }
+    if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args))
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
+                                      arg_count, DDP_OP_ARGS));
 
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
     memset(&spec, 0, sizeof spec);
-    memset(&why, 0, sizeof why);
     spec.inputs = count;
     for (i = 0; i < count; i++) {
         spec.in[i] = inputs[i]->spec.out;
@@ -457,16 +406,11 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     }
     if (arg_count) memcpy(spec.arg, args, (size_t)arg_count * sizeof *args);
     code = ddp__shape_apply(entry, owner, &spec, &why);
-    if (code) {
-        ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
-                  why.msg[0] ? why.msg : "its shape rule refused them");
-        return NULL;
-    }
+    if (code)
+        return ddp__no_node(ddp__fail(&g->error, code, "%s with inputs %s: %.150s", where, shapes,
+                                      why.msg[0] ? why.msg : "its shape rule refused them"));
     fault = ddp__spec_fault(&spec, owner);
-    if (fault) {
-        ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault);
-        return NULL;
-    }
+    if (fault) return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s with inputs %s: %s", where, shapes, fault));
 
     n = ddp__node_add(g);
     if (!n) return NULL;
@@ -482,12 +426,9 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
 void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
 {
     if (!n || !ddp__graph_open(g, "ddp_init_scale")) return;
-    if (n->graph != g || param < 0 || param >= n->spec.params ||
-        !(scale >= 0 && scale <= FLT_MAX)) {
-        ddp__fail(&g->error, DDP_ARG,
-                  "ddp_init_scale: node %d has no parameter %d, or the scale %g "
-                  "is not a finite number >= 0",
-                  n->index, param, (double)scale);
+    if (n->graph != g || param < 0 || param >= n->spec.params || !(scale >= 0 && scale <= FLT_MAX)) {
+        ddp__fail(&g->error, DDP_ARG, "ddp_init_scale: node %d has no parameter %d, or the scale %g is not a finite "
+                  "number >= 0", n->index, param, (double)scale);
         return;
     }
     n->spec.param[param].scale = scale;
@@ -496,8 +437,7 @@ void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale)
 void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation)
 {
     ddp_init_scale(g, n, param, deviation);
-    if (g && n && !g->error.code)
-        n->spec.param[param].init = deviation > 0 ? DDP_INIT_NORMAL : DDP_INIT_ZERO;
+    if (g && n && !g->error.code) n->spec.param[param].init = deviation > 0 ? DDP_INIT_NORMAL : DDP_INIT_ZERO;
 }
 
 /* ---- reading ---- */
@@ -522,13 +462,11 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
     out->out = n->spec.out;
     out->flops = n->spec.flops;
     if (n->op && n->op->backward)
-        out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops
-                                                         : 2 * n->spec.flops;
+        out->backward_flops = n->spec.backward_flops > 0 ? n->spec.backward_flops : 2 * n->spec.flops;
     out->output_bytes = 4.0 * (double)ddp_shape_count(&n->spec.out);
     for (i = n->tied >= 0; i < n->spec.params; i++)
         out->param_bytes += 4.0 * (double)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++)
-        out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
+    for (i = 0; i < n->spec.buffers; i++) out->buffer_bytes += 4.0 * (double)ddp_shape_count(&n->spec.buffer[i].shape);
     return DDP_OK;
 }
 

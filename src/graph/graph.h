@@ -1,8 +1,101 @@
-/* The model: a static graph of operators, built once, then executed forward and backward. */
+/* The model: operators, and a static graph of them, built once, then executed forward and backward. */
 #ifndef DDP_GRAPH_GRAPH_H
 #define DDP_GRAPH_GRAPH_H
 
-#include "graph/op.h"
+#include "base/status.h"
+#include "graph/layer.h"
+
+/* ---- an operator: one table entry with its shape rule, costs and kernels ---- */
+
+#define DDP_OP_INPUTS 4 /* most inputs of an operator */
+#define DDP_OP_PARAMS 4 /* most parameter arrays of an operator */
+#define DDP_OP_BUFFERS 2 /* most buffers of an operator */
+#define DDP_OP_ARGS   8
+
+/* Row-major: dim[dims - 1] is contiguous. dims 0 = a scalar of one element. */
+typedef struct ddp_shape {
+    int  dims;
+    long dim[4];
+} ddp_shape;
+
+typedef enum ddp_init { DDP_INIT_ZERO, DDP_INIT_ONE, DDP_INIT_NORMAL, DDP_INIT_UNIFORM } ddp_init;
+
+/* One parameter array (or buffer) of an operator and how it starts: normal deviation or uniform bound = scale. */
+typedef struct ddp_param {
+    const char *name; /* "weight", "bias": static text */
+    ddp_shape   shape;
+    ddp_init    init;
+    float       scale;
+} ddp_param;
+
+/* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule that fails or needs no
+ * parameters is run again with a tied node's parameter as param[0], params 1. */
+typedef struct ddp_op_spec {
+    int         inputs;
+    ddp_shape   in[DDP_OP_INPUTS];
+    ddp_dtype   in_type[DDP_OP_INPUTS];
+    double arg[DDP_OP_ARGS]; /* meaning is the operator's: width, heads, probability ... */
+    ddp_shape   out;                    /* always float32 */
+    int         params;
+    ddp_param   param[DDP_OP_PARAMS];
+    int         buffers;                /* running statistics: part of the layer, no parameters */
+    ddp_param   buffer[DDP_OP_BUFFERS];
+    size_t saved; /* elements that forward leaves for backward, besides in and out */
+    double      flops;                  /* of forward */
+    double      backward_flops;         /* 0 = 2 x flops */
+    int in_place_ok;     /* 1: out may share the memory of input 0 (backward reads neither) */
+    int out_unread;      /* 1: backward does not read out, so its memory is free earlier */
+    int grad_over_input; /* 1: backward may write grad_in[0] over in[0] (never with add_in[0]) */
+} ddp_op_spec;
+
+/* One execution. Elements are float, those of integer inputs int32_t. */
+typedef struct ddp_op_call {
+    const ddp_op_spec *spec;
+    const void *in[DDP_OP_INPUTS];
+    const void *param[DDP_OP_PARAMS];
+    void       *buffer[DDP_OP_BUFFERS];       /* changed by forward with training 1; run again, it gets a copy */
+    void       *out;
+    void       *saved;                        /* spec->saved elements */
+    /* backward only */
+    const void *grad_out;                     /* shape of out */
+    void       *grad_in[DDP_OP_INPUTS];       /* NULL: not wanted */
+    int         add_in[DDP_OP_INPUTS];        /* 1: add to grad_in, 0: overwrite it */
+    void       *grad_param[DDP_OP_PARAMS];    /* always added to; NULL: frozen */
+    /* execution */
+    void       *pool;                         /* ddp__pool *, for ddp_op_parallel; may be NULL */
+    int         training;                     /* 0: dropout passes through, buffers are read */
+    uint64_t    random;                       /* seed of this node in this micro-batch and step */
+} ddp_op_call;
+
+/* A table entry. Functions are called with spec filled by shape(). Everything is borrowed for the life of the graph.
+ * backward may be NULL (no gradient flows through). */
+typedef struct ddp_op {
+    const char *name;
+    ddp_status (*shape)(ddp_op_spec *s, ddp_error *err);
+    void (*forward)(const ddp_op_call *c);
+    void (*backward)(const ddp_op_call *c);
+} ddp_op;
+
+/* Two operators without buffers that a backend runs as one: second directly follows first and takes
+ * its output as input 0. The calls are those that each alone would get, and what they ask for is
+ * written, but for second's grad_in[0]: only first would read it. */
+typedef struct ddp_op_pair {
+    void (*forward)(const ddp_op_call *first, const ddp_op_call *second);
+    void (*backward)(const ddp_op_call *first, const ddp_op_call *second);
+} ddp_op_pair;
+
+/* ddp_shape_count - elements of a shape (1 for a scalar).  ddp_shape_rows - product of all but
+ * the last dimension. Pure. */
+DDP_API long ddp_shape_count(const ddp_shape *s);
+DDP_API long ddp_shape_rows(const ddp_shape *s);
+
+/* ddp_op_parallel - runs fn(user, first, last) over blocks of 0..items of grain items on the
+ * worker's operator threads. The blocks depend only on items and grain, so results do not
+ * depend on the number of threads as long as blocks write disjoint memory. */
+DDP_API void ddp_op_parallel(const ddp_op_call *c, long items, long grain,
+                             void (*fn)(void *user, long first, long last), void *user);
+
+/* ---- the graph ---- */
 
 typedef struct ddp_graph ddp_graph;
 typedef struct ddp_node  ddp_node;
@@ -21,10 +114,9 @@ typedef struct ddp_node_info {
     double      buffer_bytes;              /* running statistics, not part of param_bytes */
 } ddp_node_info;
 
-/* ---- building: nothing but bookkeeping is allocated until ddp_graph_build, so the graph of a
- * model that does not fit the machine can be read by the planner. A builder that fails returns
- * NULL and the graph remembers the first error; NULL inputs pass through, so one check at
- * ddp_graph_build is enough. ---- */
+/* ---- building: nothing but bookkeeping is allocated until ddp_graph_build, so the graph of a model that does not fit
+ * the machine can be read by the planner. A builder that fails returns NULL and the graph remembers the first error;
+ * NULL inputs pass through, so one check at ddp_graph_build is enough. ---- */
 
 /* ddp_graph_new - an empty graph. d may be NULL: a graph for planning or for training without
  * synchronisation (then ddp_graph_free frees it); else ddp_close frees it. NULL: out of memory. */
@@ -36,23 +128,21 @@ DDP_API void       ddp_graph_free(ddp_graph *g);
 DDP_API void ddp_layer_begin(ddp_graph *g, const char *name);
 DDP_API void ddp_layer_end(ddp_graph *g);
 
-/* ddp_recompute_begin / ddp_recompute_end - operators built in between are a segment, over any
- * number of layers or within one: what only the segment itself reads (outputs, and what operators
- * save) dies in forward, and the segment's forward runs again before its backward, but for the
- * operators whose result no backward asks for. What enters the segment and what is used outside of
- * it, or by nobody, is kept. Segments are not nested. Gradients, parameters and buffers are the
- * same bit for bit: the second forward draws the same dropout masks, and moves no running
- * statistics (an operator of your own must make the same of equal inputs, parameters, buffers and
- * random). It counts as backward of the layer of the segment's last operator; flops do not
- * count it. States of ddp_state_new keep everything and ignore segments. */
+/* ddp_recompute_begin / ddp_recompute_end - operators built in between are a segment, over any number of layers or
+ * within one: what only the segment itself reads (outputs, and what operators save) dies in forward, and the segment's
+ * forward runs again before its backward, but for the operators whose result no backward asks for. What enters the
+ * segment and what is used outside of it, or by nobody, is kept. Segments are not nested. Gradients, parameters and
+ * buffers are the same bit for bit: the second forward draws the same dropout masks, and moves no running statistics
+ * (an operator of your own must make the same of equal inputs, parameters, buffers and random). It counts as backward
+ * of the layer of the segment's last operator; flops do not count it. States of ddp_state_new keep everything and
+ * ignore segments. */
 DDP_API void ddp_recompute_begin(ddp_graph *g);
 DDP_API void ddp_recompute_end(ddp_graph *g);
 
 /* ddp_input - a named array the user fills before each forward, shape (rows, cols); type
  * DDP_F32 or DDP_I32. ddp_input_shape - the same for any shape. */
 DDP_API ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, long cols);
-DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type,
-                                  const ddp_shape *s);
+DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const ddp_shape *s);
 
 /* Operators. x is (..., C). Shapes of the result:
  *   ddp_linear          (..., width)   weight (width, C), bias (width)
@@ -77,7 +167,7 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
  *
  * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
- * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' likewise.
  *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
  *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
  *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
@@ -128,22 +218,20 @@ DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
  * whatever the operator's own rule is; 0 = all zeros. */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
-/* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each
- * layer's parameters, and its gradients, lie in one contiguous block; initialisation depends only
- * on the seed and the parameter's position) and registers the layers with the context. A layer's
- * buffers are one block too, registered as DDP_BUFFERS: averaged with the layer.
- * A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is
- * allocated, unless a ddp_allocator says where memory comes from.
+/* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each layer's parameters, and its
+ * gradients, lie in one contiguous block; initialisation depends only on the seed and the parameter's position) and
+ * registers the layers with the context. A layer's buffers are one block too, registered as DDP_BUFFERS: averaged with
+ * the layer. A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is allocated,
+ * unless a ddp_allocator says where memory comes from.
  * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ---- running, after ddp_graph_build ---- */
 
-/* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it
- * lies on the host all the same: each pass takes it to the device; ddp_value and ddp_output copy
- * from there and wait for it.
- * ddp_value - the scalar of a node after forward, NAN where it is none.
+/* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it lies on the host
+ * all the same: each pass takes it to the device; ddp_value and ddp_output copy from there and wait for it.
+ * ddp_value - the scalar of a node after forward, NAN where it is not a scalar.
  * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
  * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
  * a segment of ddp_recompute_begin dropped; scalars it never drops. */
@@ -152,11 +240,10 @@ DDP_API float        ddp_value(ddp_graph *g, const ddp_node *n);
 DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
 /* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
- * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a
- * layer's parameters, backward_end. Gradients are added to; whoever consumes them zeroes them
- * (the context, or ddp_zero_gradients without one). ddp_evaluate - forward without hooks, with
- * dropout off and with the running statistics, which it leaves alone. Each returns 0 or the first
- * error. */
+ * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a layer's parameters,
+ * backward_end. Gradients are added to; the consumer zeroes them (the context, or ddp_zero_gradients without
+ * one). ddp_evaluate - forward without hooks, with dropout off and with the running statistics, which it leaves alone.
+ * Each returns 0 or the first error. */
 DDP_API int  ddp_forward(ddp_graph *g);
 DDP_API int  ddp_backward(ddp_graph *g, ddp_node *loss);
 DDP_API int  ddp_evaluate(ddp_graph *g);
@@ -167,13 +254,12 @@ DDP_API ddp_state *ddp_state_new(ddp_graph *g); /* NULL: out of memory; freed by
 DDP_API void       ddp_state_free(ddp_state *s);
 DDP_API void      *ddp_state_data(ddp_state *s, const ddp_node *n);     /* output or input array */
 DDP_API void      *ddp_state_gradient(ddp_state *s, const ddp_node *n); /* gradient of that array */
-/* Operators first..last (node indexes, inclusive) without hooks. Outputs of earlier operators,
- * and for backward the gradients of outputs used after last, must have been fed through
- * ddp_state_data / ddp_state_gradient; input gradients are taken out the same way: those of
- * outputs before first that the range uses, and of float inputs. A gradient that is fed is added
- * to. Outputs that nobody uses start with gradient 1 if they are scalars, 0 otherwise, until it
- * is fed. Every array of such a state has its own memory. Buffers are the graph's, not the
- * state's: each ddp_forward_range moves them, in the order of the calls. */
+/* Operators first..last (node indexes, inclusive) without hooks. Outputs of earlier operators, and for backward the
+ * gradients of outputs used after last, must have been fed through ddp_state_data / ddp_state_gradient; input gradients
+ * are taken out the same way: those of outputs before first that the range uses, and of float inputs. A gradient that
+ * is fed is added to. Outputs that nobody uses start with gradient 1 if they are scalars, 0 otherwise, until it is fed.
+ * Every array of such a state has its own memory. Buffers are the graph's, not the state's: each ddp_forward_range
+ * moves them, in the order of the calls. */
 DDP_API int ddp_forward_range(ddp_state *s, int first, int last);
 DDP_API int ddp_backward_range(ddp_state *s, int first, int last);
 /* ddp_state_micro_batch - the number that dropout masks of this state depend on, besides seed and

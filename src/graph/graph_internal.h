@@ -2,7 +2,6 @@
 #ifndef DDP_GRAPH_GRAPH_INTERNAL_H
 #define DDP_GRAPH_GRAPH_INTERNAL_H
 
-#include "base/core.h"
 #include "graph/graph.h"
 #include "graph/host.h"
 
@@ -35,7 +34,7 @@ struct ddp_node {
 
 /* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
  * its users. So in forward a layer is first needed at node first, and in backward it is complete
- * after node first, whoever else used its parameters. */
+ * after node first, whatever else used its parameters. */
 typedef struct ddp__graph_layer {
     char    *name;
     uint64_t name_hash; /* of the final name */
@@ -125,8 +124,8 @@ DDP_LIB ddp_graph *ddp__graph_new(ddp_ctx *d, const ddp_op *(*builtin)(const cha
 
 DDP_LIB const ddp_allocator *ddp__graph_allocator(const ddp_graph *g);
 
-/* The backend of the graph's memory, NULL = the CPU; device becomes its self. */
-DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g, void **device);
+/* The backend of the graph's memory, NULL = the CPU. */
+DDP_LIB const ddp_backend *ddp__graph_backend(const ddp_graph *g);
 
 /* Bytes of node n's output, and of its gradient. */
 DDP_LIB size_t ddp__output_bytes(const ddp_node *n);
@@ -139,12 +138,6 @@ DDP_LIB void ddp__value_early(ddp_graph *g);
 
 /* The inputs that the user filled go to the device. */
 DDP_LIB void ddp__feed_inputs(const ddp_graph *g);
-
-/* Makes room for one more element of size bytes; 1 on success, else the graph has the error. */
-DDP_LIB int ddp__graph_grow(ddp_graph *g, void **array, int count, int *room, size_t size);
-
-/* 1 if the graph may still be changed by what; else it remembers why not. */
-DDP_LIB int ddp__graph_open(ddp_graph *g, const char *what);
 
 /* 1 if nodes i and i + 1 are a pair also backward, and where they run again: no other segment's
  * second forward lies between them. */
@@ -159,8 +152,7 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
 /* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
  * again, share = 1 reuses memory of the dead. An array gets the smallest hole that fits when its
  * life begins and returns it when it ends. Cost: O(nodes x holes). */
-DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
 /* A state with that layout; NULL when memory is short. */

@@ -1,10 +1,10 @@
 /* What a graph may know of the context that trains it: memory, threads and the hooks.
- * A ddp_ctx begins with this struct, so src/graph needs nothing of src/sync. */
+ * A ddp_ctx begins with this struct, so src/graph needs nothing of src/run. */
 #ifndef DDP_GRAPH_HOST_H
 #define DDP_GRAPH_HOST_H
 
 #include "base/backend.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "graph/layer.h"
 
 /* The same hooks that a user's own loop calls; each returns 0 or a ddp_status. */
@@ -36,9 +36,8 @@ typedef struct ddp__host {
     void             *device;   /* its self */
 } ddp__host;
 
-/* Memory of layers and activations: the device's where the host has a backend, else this
- * process's own; h may be NULL. alloc: zeroed, NULL when short or for 0 bytes. Copies are in the
- * order of all work there; download waits. */
+/* Memory of layers and activations: the device's where the host has a backend, else this process's own; h may be NULL.
+ * alloc: zeroed, NULL when short or for 0 bytes. Copies are in the order of all work there; download waits. */
 static inline void *ddp__host_alloc(const ddp__host *h, size_t bytes)
 {
     if (h && h->backend) return bytes ? h->backend->alloc(h->device, bytes) : NULL;

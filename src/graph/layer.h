@@ -2,7 +2,7 @@
 #ifndef DDP_GRAPH_LAYER_H
 #define DDP_GRAPH_LAYER_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 typedef enum ddp_dtype { DDP_F32, DDP_I32 } ddp_dtype;
 
@@ -28,8 +28,7 @@ typedef struct ddp_layer {
     size_t           count;
     const ddp_block *blocks;      /* further blocks, or NULL */
     int              block_count;
-    double           flops;       /* of one forward pass of one micro-batch; 0 = 2 x count.
-                                     Only deterministic plans read it. */
+    double           flops;       /* of one forward of a micro-batch, 0 = 2 x count; only deterministic plans read it */
     int              group;       /* of ddp_group: the ranks that average this layer; 0 = all */
 } ddp_layer;
 

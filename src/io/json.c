@@ -7,8 +7,7 @@
 #define DDP__JSON_DEPTH 64
 
 typedef struct ddp__json_reader {
-    const char *name;
-    const char *text, *at, *end;
+    const char *name, *text, *at, *end;
     ddp__json  *node;  /* next free value */
     char       *chars; /* next free byte for strings */
     int         depth;
@@ -36,8 +35,7 @@ static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const ch
     r->placed = r->text;
     r->line = r->column = 1;
     ddp__json_place(r, where);
-    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column,
-                     what);
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, r->line, r->column, what);
 }
 
 /* ---- strings ---- */
@@ -61,21 +59,11 @@ int ddp__utf8_length(const unsigned char *p, size_t left)
 
 static char *ddp__utf8_write(char *out, uint32_t code)
 {
-    if (code < 0x80) {
-        *out++ = (char)code;
-    } else if (code < 0x800) {
-        *out++ = (char)(0xc0 | code >> 6);
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else if (code < 0x10000) {
-        *out++ = (char)(0xe0 | code >> 12);
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    } else {
-        *out++ = (char)(0xf0 | code >> 18);
-        *out++ = (char)(0x80 | (code >> 12 & 0x3f));
-        *out++ = (char)(0x80 | (code >> 6 & 0x3f));
-        *out++ = (char)(0x80 | (code & 0x3f));
-    }
+    static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
+    int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+
+    *out++ = (char)(lead[more] | code >> 6 * more);
+    while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3f));
     return out;
 }
 
@@ -107,15 +95,12 @@ static ddp_status ddp__json_escape(ddp__json_reader *r)
     if (r->at[1] != 'u') {
         found = r->at[1] ? strchr(from, r->at[1]) : NULL;
         if (!found)
-            return ddp__json_bad(r, r->at,
-                                 "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u "
-                                 "are known");
+            return ddp__json_bad(r, r->at, "unknown escape; \\\" \\\\ \\/ \\b \\f \\n \\r \\t and \\u are known");
         *r->chars++ = to[found - from];
         r->at += 2;
         return DDP_OK;
     }
-    if (!ddp__json_hex(r->at + 2, r->end, &code))
-        return ddp__json_bad(r, start, "\\u needs four hexadecimal digits");
+    if (!ddp__json_hex(r->at + 2, r->end, &code)) return ddp__json_bad(r, start, "\\u needs four hexadecimal digits");
     r->at += 6;
     if (code >= 0xd800 && code < 0xdc00) { /* the first half of a pair */
         if (r->end - r->at < 6 || r->at[0] != '\\' || r->at[1] != 'u' ||
@@ -144,9 +129,7 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
             continue;
         }
         if ((unsigned char)*r->at < 0x20)
-            return ddp__json_bad(r, r->at,
-                                 "a control character (a line end?) inside a string; write "
-                                 "it as an escape");
+            return ddp__json_bad(r, r->at, "a control character (a line end?) inside a string; write it as an escape");
         n = ddp__utf8_length((const unsigned char *)r->at, (size_t)(r->end - r->at));
         if (!n) return ddp__json_bad(r, r->at, "a byte that is not UTF-8 inside a string");
         memcpy(r->chars, r->at, (size_t)n);
@@ -202,8 +185,7 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
     point = strchr(text, '.');
     if (point) *point = *localeconv()->decimal_point;
     *out = strtod(text, NULL);
-    if (!(*out >= -DBL_MAX && *out <= DBL_MAX))
-        return ddp__json_bad(r, start, "a number beyond the range of a double");
+    if (!(*out >= -DBL_MAX && *out <= DBL_MAX)) return ddp__json_bad(r, start, "a number beyond the range of a double");
     return DDP_OK;
 }
 
@@ -211,8 +193,7 @@ static ddp_status ddp__json_digits_to_number(ddp__json_reader *r, double *out)
 
 static void ddp__json_blank(ddp__json_reader *r)
 {
-    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r'))
-        r->at++;
+    while (r->at < r->end && (*r->at == ' ' || *r->at == '\t' || *r->at == '\n' || *r->at == '\r')) r->at++;
 }
 
 /* Skips blanks and then c, if it is next. */
@@ -237,8 +218,7 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
         r->at += n;
         return DDP_OK;
     }
-    return ddp__json_bad(r, r->at,
-                         "a value is needed: object, array, string, number, true, false or null");
+    return ddp__json_bad(r, r->at, "a value is needed: object, array, string, number, true, false or null");
 }
 
 static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
@@ -247,11 +227,9 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v);
 static ddp_status ddp__json_key(ddp__json_reader *r, const char **key)
 {
     ddp__json_blank(r);
-    if (r->at == r->end || *r->at != '"')
-        return ddp__json_bad(r, r->at, "a member's name in quotes is needed");
+    if (r->at == r->end || *r->at != '"') return ddp__json_bad(r, r->at, "a member's name in quotes is needed");
     DDP__TRY(ddp__json_text(r, key));
-    if (!ddp__json_next(r, ':'))
-        return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
+    if (!ddp__json_next(r, ':')) return ddp__json_bad(r, r->at, "a colon is needed after a member's name");
     return DDP_OK;
 }
 
@@ -276,9 +254,8 @@ static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
     qsort(list, n, sizeof *list, ddp__json_by_key);
     for (i = 1; i < n && s == DDP_OK; i++)
         if (!strcmp(list[i - 1]->key, list[i]->key))
-            s = ddp__fail(r->err, DDP_FORMAT,
-                          "%s, line %d, column %d: \"%.60s\" is given twice in this object", r->name,
-                          list[i]->line, list[i]->column, list[i]->key);
+            s = ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: \"%.60s\" is given twice in this object",
+                          r->name, list[i]->line, list[i]->column, list[i]->key);
     DDP_FREE(list);
     return s;
 }
@@ -289,8 +266,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
     ddp__json **link = &v->first, *child;
     const char *key = NULL;
 
-    if (++r->depth > DDP__JSON_DEPTH)
-        return ddp__json_bad(r, r->at, "more than 64 values inside each other");
+    if (++r->depth > DDP__JSON_DEPTH) return ddp__json_bad(r, r->at, "more than 64 values inside each other");
     if (!ddp__json_next(r, close)) {
         do {
             if (close == '}') DDP__TRY(ddp__json_key(r, &key));
@@ -302,8 +278,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
             v->count++;
         } while (ddp__json_next(r, ','));
         if (!ddp__json_next(r, close))
-            return ddp__json_bad(
-                r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
+            return ddp__json_bad(r, r->at, close == '}' ? "a comma or } is needed" : "a comma or ] is needed");
         if (close == '}') DDP__TRY(ddp__json_unlike(r, v));
     }
     r->depth--;
@@ -318,14 +293,9 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
     v->line = r->line;
     v->column = r->column;
     switch (*r->at) {
-    case '{':
-        v->kind = DDP__JSON_OBJECT;
-        r->at++;
-        return ddp__json_children(r, v, '}');
-    case '[':
-        v->kind = DDP__JSON_ARRAY;
-        r->at++;
-        return ddp__json_children(r, v, ']');
+    case '{': case '[':
+        v->kind = *r->at == '{' ? DDP__JSON_OBJECT : DDP__JSON_ARRAY;
+        return ddp__json_children(r, v, *r->at++ == '{' ? '}' : ']');
     case '"':
         v->kind = DDP__JSON_STRING;
         return ddp__json_text(r, &v->string);
@@ -353,8 +323,7 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
     ddp__json *root = NULL;
     ddp__json_reader r;
 
-    if (most <= (SIZE_MAX - n - 1) / sizeof *root)
-        root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
+    if (most <= (SIZE_MAX - n - 1) / sizeof *root) root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
     if (!root) {
         ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
         return NULL;
@@ -378,20 +347,15 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
 
 ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp__json *root = NULL;
 
-    memset(&t, 0, sizeof t);
-    if (ddp__file_read(path, &t, err) == DDP_OK)
-        root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
+    if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     ddp__text_free(&t);
     return root;
 }
 
-void ddp__json_free(ddp__json *root)
-{
-    if (root) DDP_FREE(root);
-}
+void ddp__json_free(ddp__json *root) { if (root) DDP_FREE(root); }
 
 /* ---- looking things up ---- */
 
@@ -407,13 +371,11 @@ const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                           ddp__json_kind kind, const ddp__json **out, ddp_error *err)
 {
-    static const char *const kinds[] = {"null",     "false",    "true",     "a number",
-                                        "a string", "an array", "an object"};
+    static const char *const kinds[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
 
     if (!v)
-        return ddp__fail(err, DDP_FORMAT,
-                         "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
+        return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
                          object->line, object->column, key, kinds[kind]);
     if (v->kind != kind)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is %s; it must be %s",

@@ -3,16 +3,11 @@
 #ifndef DDP_IO_JSON_H
 #define DDP_IO_JSON_H
 
-#include "base/text.h"
+#include "base/core.h"
 #include "io/safetensors.h"
 
 typedef enum ddp__json_kind {
-    DDP__JSON_NULL,
-    DDP__JSON_FALSE,
-    DDP__JSON_TRUE,
-    DDP__JSON_NUMBER,
-    DDP__JSON_STRING,
-    DDP__JSON_ARRAY,
+    DDP__JSON_NULL, DDP__JSON_FALSE, DDP__JSON_TRUE, DDP__JSON_NUMBER, DDP__JSON_STRING, DDP__JSON_ARRAY,
     DDP__JSON_OBJECT
 } ddp__json_kind;
 
@@ -45,8 +40,8 @@ DDP_LIB const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 DDP_LIB ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                                   ddp__json_kind kind, const ddp__json **out, ddp_error *err);
 
-/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is none
- * (overlong forms, surrogates and values above U+10FFFF are none). */
+/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is not one
+ * (overlong forms, surrogates and values above U+10FFFF are not one). */
 DDP_LIB int ddp__utf8_length(const unsigned char *p, size_t left);
 
 /* Appends s in quotes, escaped; bytes that are no UTF-8 become U+FFFD. NULL gives null. */
@@ -56,14 +51,11 @@ DDP_LIB void ddp__json_number(ddp__text *t, double x);
 
 /* What stands before the arrays of a safetensors file, its length included; path is for errors. */
 DDP_LIB ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetensor *tensors,
-                                         const char *const *notes, ddp__text *text,
-                                         ddp_error *err);
-/* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole:
- * begins PATH with its header; then exactly the bytes of all arrays must follow, in order, by
- * ddp__file_put, and ddp__file_end. */
-DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
-                                          const ddp_safetensor *tensors, const char *const *notes,
-                                          ddp_error *err);
+                                         const char *const *notes, ddp__text *text, ddp_error *err);
+/* Writing a safetensors file array by array, for arrays that do not exist in memory as a whole: begins PATH with its
+ * header; then exactly the bytes of all arrays must follow, in order, by ddp__file_put, and ddp__file_end. */
+DDP_LIB ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
+                                          const char *const *notes, ddp_error *err);
 
 /* "[3, 4]" into text, for error sentences. */
 DDP_LIB const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room);

@@ -81,11 +81,8 @@ static int ddp__st_measure(ddp_safetensor *t)
 
 /* ---- reading the header ---- */
 
-static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
-                              const char *fmt, ...) DDP__PRINTF(4, 5);
-
-static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err,
-                              const char *fmt, ...)
+DDP__PRINTF(4, 5)
+static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t, ddp_error *err, const char *fmt, ...)
 {
     char what[200];
     va_list ap;
@@ -99,15 +96,13 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
 /* A whole number from 0 to 2^53. */
 static int ddp__st_whole(const ddp__json *v, uint64_t *out)
 {
-    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) ||
-        v->number != floor(v->number))
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 0 && v->number <= DDP__ST_EXACT) || v->number != floor(v->number))
         return 0;
     *out = (uint64_t)v->number;
     return 1;
 }
 
-static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v,
-                               ddp_error *err)
+static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v, ddp_error *err)
 {
     int i;
 
@@ -119,28 +114,24 @@ static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, cons
     return DDP_OK;
 }
 
-static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list,
-                                ddp_error *err)
+static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *list, ddp_error *err)
 {
     const ddp__json *v;
     uint64_t n;
 
     if (list->count > DDP_SAFETENSORS_DIMS)
-        return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count,
-                           DDP_SAFETENSORS_DIMS);
+        return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
     for (v = list->first; v; v = v->next) {
         if (!ddp__st_whole(v, &n))
-            return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers "
-                               "from 0 to 2^53 are possible", t->dims,
-                               v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
+            return ddp__st_bad(s, t, err, "has an impossible dimension %d (%.17g); whole numbers from 0 to 2^53 are "
+                               "possible", t->dims, v->kind == DDP__JSON_NUMBER ? v->number : (double)NAN);
         t->dim[t->dims++] = (int64_t)n;
     }
     if (ddp__st_measure(t)) return DDP_OK;
     return ddp__st_bad(s, t, err, "has a shape of more than 2^53 bytes");
 }
 
-static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t,
-                                 const ddp__json *entry, ddp_error *err)
+static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *entry, ddp_error *err)
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
@@ -154,7 +145,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t,
     DDP__TRY(ddp__st_shape(s, t, shape, err));
     if (offsets->count != 2 || !ddp__st_whole(offsets->first, &begin) ||
         !ddp__st_whole(offsets->first->next, &end) || begin > end)
-        return ddp__st_bad(s, t, err, "has data_offsets that are no pair of a begin and an end");
+        return ddp__st_bad(s, t, err, "has data_offsets that are not a pair of a begin and an end");
     if (end - begin != t->bytes)
         return ddp__st_bad(s, t, err, "takes %" PRIu64 " bytes by its shape, but data_offsets give "
                            "it %" PRIu64, t->bytes, end - begin);
@@ -180,7 +171,6 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 
     for (i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
-
         if (t->offset < at)
             return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
                                "that ends at %" PRIu64, t->offset, s->tensor[i - 1].name, at);
@@ -190,8 +180,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
         at += t->bytes;
     }
     if (at == s->size) return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name,
-                     s->size - at);
+    return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes follow the last tensor", s->name, s->size - at);
 }
 
 static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
@@ -211,14 +200,13 @@ static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n,
     const ddp__json *v;
 
     if (n == 0 || *text != '{')
-        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is no JSON object: this is no "
+        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
                          "safetensors file", s->name);
     s->header = ddp__json_parse(s->name, text, n, err);
     if (!s->header) return err ? err->code : DDP_FORMAT;
     s->tensor = (ddp_safetensor *)ddp__calloc((size_t)s->header->count, sizeof *s->tensor);
     if (!s->tensor)
-        return ddp__fail(err, DDP_MEMORY, "%.120s: out of memory for %ld tensors", s->name,
-                         s->header->count);
+        return ddp__fail(err, DDP_MEMORY, "%.120s: out of memory for %ld tensors", s->name, s->header->count);
     for (v = s->header->first; v; v = v->next) {
         if (!strcmp(v->key, "__metadata__")) {
             DDP__TRY(ddp__st_notes(s, v, err));
@@ -240,13 +228,12 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
     int k;
 
     if (size < 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are no safetensors file: is "
+        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
     for (k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but "
-                         "only %" PRIu64 " follow: cut off, or no safetensors file", name, n,
-                         size - 8);
+        return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
+                         "%" PRIu64 " follow: cut off, or no safetensors file", name, n, size - 8);
     if (n > DDP__ST_HEADER)
         return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
                          " are read", name, n, DDP__ST_HEADER);
@@ -256,14 +243,12 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
 
 /* ---- reading bytes ---- */
 
-static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
-                                ddp_error *err)
+static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     char *p = (char *)out;
 
     while (n) {
         ssize_t got = pread(s->fd, p, n, (off_t)at);
-
         if (got < 0 && errno == EINTR) continue;
         if (got <= 0)
             return ddp__fail(err, DDP_IO, "cannot read %.120s at byte %" PRIu64 ": %s", s->name, at,
@@ -275,34 +260,7 @@ static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out
     return DDP_OK;
 }
 
-/* n bytes of the data, from byte at of it. */
-static ddp_status ddp__st_data(const ddp_safetensors *s, uint64_t at, void *out, size_t n,
-                               ddp_error *err)
-{
-    if (s->fd >= 0) return ddp__st_pread(s, s->begin + at, out, n, err);
-    if (n) memcpy(out, s->bytes + at, n);
-    return DDP_OK;
-}
-
 /* ---- opening ---- */
-
-static ddp_safetensors *ddp__st_new(const char *name, ddp_error *err)
-{
-    ddp_safetensors *s = name ? (ddp_safetensors *)ddp__calloc(1, sizeof *s) : NULL;
-
-    if (!name) {
-        ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
-        return NULL;
-    }
-    if (s) s->name = ddp__strdup(name);
-    if (s && s->name) {
-        s->fd = -1;
-        return s;
-    }
-    if (s) DDP_FREE(s);
-    ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
-    return NULL;
-}
 
 static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
 {
@@ -313,8 +271,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     ddp_status code;
 
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
-    if (s->fd < 0 || fstat(s->fd, &st))
-        return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
+    if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return ddp__fail(err, DDP_IO, "cannot read %s: it is %s, a file is needed", s->name,
                          ddp__file_kind(st.st_mode));
@@ -342,23 +299,29 @@ static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t s
     return ddp__st_header(s, bytes + 8, (size_t)n, err);
 }
 
-ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
+static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const void *bytes, size_t n, ddp_error *err)
 {
-    ddp_safetensors *s = ddp__st_new(path, err);
+    ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
+    ddp_status code;
 
-    if (!s || ddp__st_file(s, err) == DDP_OK) return s;
+    if (s) s->fd = -1;
+    if (s && name) s->name = ddp__strdup(name);
+    if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
+    else if (!s || !s->name) code = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
+    else code = in_memory ? ddp__st_memory(s, (const char *)bytes, n, err) : ddp__st_file(s, err);
+    if (code == DDP_OK) return s;
     ddp_safetensors_close(s);
     return NULL;
 }
 
-ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n,
-                                            ddp_error *err)
+ddp_safetensors *ddp_safetensors_open(const char *path, ddp_error *err)
 {
-    ddp_safetensors *s = ddp__st_new(name, err);
+    return ddp__st_opened(path, 0, NULL, 0, err);
+}
 
-    if (!s || ddp__st_memory(s, (const char *)bytes, n, err) == DDP_OK) return s;
-    ddp_safetensors_close(s);
-    return NULL;
+ddp_safetensors *ddp_safetensors_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err)
+{
+    return ddp__st_opened(name, 1, bytes, n, err);
 }
 
 void ddp_safetensors_close(ddp_safetensors *s)
@@ -367,7 +330,7 @@ void ddp_safetensors_close(ddp_safetensors *s)
     if (s->fd >= 0) close(s->fd);
     if (s->tensor) DDP_FREE(s->tensor);
     ddp__json_free(s->header);
-    DDP_FREE(s->name);
+    if (s->name) DDP_FREE(s->name);
     DDP_FREE(s);
 }
 
@@ -403,8 +366,7 @@ static uint16_t ddp__st_half(const unsigned char *p) { return (uint16_t)(p[0] | 
 /* A float16 as a float: exact, subnormals and NaN payloads included. */
 static float ddp__st_from_half(uint16_t h)
 {
-    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu,
-             bits;
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
     float out;
 
     if (exponent == 0) {
@@ -416,8 +378,7 @@ static float ddp__st_from_half(uint16_t h)
     return out;
 }
 
-static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n,
-                            float *out)
+static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
     size_t i;
     uint32_t bits;
@@ -432,9 +393,7 @@ static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);
             /* beyond float's range the cast would be undefined */
-            out[i] = wide > (double)FLT_MAX    ? INFINITY
-                     : wide < -(double)FLT_MAX ? -INFINITY
-                                               : (float)wide;
+            out[i] = wide > (double)FLT_MAX ? INFINITY : wide < -(double)FLT_MAX ? -INFINITY : (float)wide;
         }
     }
 }
@@ -455,7 +414,9 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
     size_t width = ddp_safetensors_type_bytes(t->type);
 
     DDP__TRY(ddp__st_range(s, t, first, count, err));
-    return ddp__st_data(s, t->offset + first * width, out, count * width, err);
+    if (s->fd >= 0) return ddp__st_pread(s, s->begin + t->offset + first * width, out, count * width, err);
+    if (count) memcpy(out, s->bytes + t->offset + first * width, count * width);
+    return DDP_OK;
 }
 
 ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, uint64_t first,
@@ -465,13 +426,11 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
 
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are "
-                         "needed (F32, F64, F16 or BF16)", s->name, t->name,
-                         ddp_safetensors_type_name(t->type));
+        return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
+                         "BF16)", s->name, t->name, ddp_safetensors_type_name(t->type));
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     while (count) {
         size_t n = count < DDP__ST_CHUNK ? count : DDP__ST_CHUNK;
-
         DDP__TRY(ddp_safetensors_bytes(s, t, first, n, chunk, err));
         ddp__st_convert(t->type, chunk, n, out);
         out += n;
@@ -493,8 +452,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
     if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
-        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or "
-                         "shape", path, t.name);
+        return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has an impossible name, type or shape", path, t.name);
     ddp__text_add(text, ",", text->size > 9);
     ddp__json_string(text, t.name);
     ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
@@ -534,15 +492,12 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
                      "most %" PRIu64 " are read", path, count, size, DDP__ST_HEADER);
 }
 
-ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count,
-                                  const ddp_safetensor *tensors, const char *const *notes,
-                                  ddp_error *err)
+ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, const ddp_safetensor *tensors,
+                                  const char *const *notes, ddp_error *err)
 {
-    ddp__text text;
-    ddp_status s;
+    ddp__text text = {NULL, 0, 0, 0};
+    ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
 
-    memset(&text, 0, sizeof text);
-    s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
     if (s == DDP_OK) ddp__file_put(f, text.data, text.size);
     ddp__text_free(&text);
@@ -557,8 +512,7 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
 
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
     for (i = 0; i < count; i++)
-        ddp__file_put(&f, data[i],
-                      (size_t)ddp_safetensors_elements(&tensors[i]) *
-                          ddp_safetensors_type_bytes(tensors[i].type));
+        ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])
+                      * ddp_safetensors_type_bytes(tensors[i].type));
     return ddp__file_end(&f, err);
 }

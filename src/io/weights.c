@@ -23,28 +23,19 @@ static const ddp__weight_rule ddp__weights_gpt2[] = {
     {"head", "layer_norm", 0, "ln_f", 0},     {NULL, NULL, 0, NULL, 0}};
 
 static const ddp__weight_rule ddp__weights_resnet[] = {
-    {".downsample", "conv2d", 0, ".downsample.0", 0},
-    {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
-    {"conv1", "conv2d", 0, "conv1", 0},
-    {"conv1", "batch_norm2d", 0, "bn1", 0},
-    {"conv2", "conv2d", 0, "conv2", 0},
-    {"conv2", "batch_norm2d", 0, "bn2", 0},
-    {"conv3", "conv2d", 0, "conv3", 0},
-    {"conv3", "batch_norm2d", 0, "bn3", 0},
-    {"head", "linear", 0, "fc", 0},
-    {NULL, NULL, 0, NULL, 0}};
+    {".downsample", "conv2d", 0, ".downsample.0", 0}, {".downsample", "batch_norm2d", 0, ".downsample.1", 0},
+    {"conv1", "conv2d", 0, "conv1", 0},               {"conv1", "batch_norm2d", 0, "bn1", 0},
+    {"conv2", "conv2d", 0, "conv2", 0},               {"conv2", "batch_norm2d", 0, "bn2", 0},
+    {"conv3", "conv2d", 0, "conv3", 0},               {"conv3", "batch_norm2d", 0, "bn3", 0},
+    {"head", "linear", 0, "fc", 0},                   {NULL, NULL, 0, NULL, 0}};
 
 /* Convolutions are numbered among the operators before the classifier: ddp__weight_place. */
-static const ddp__weight_rule ddp__weights_vgg[] = {{"fc6", "linear", 0, "classifier.0", 0},
-                                                    {"fc7", "linear", 0, "classifier.3", 0},
-                                                    {"head", "linear", 0, "classifier.6", 0},
-                                                    {NULL, NULL, 0, NULL, 0}};
+static const ddp__weight_rule ddp__weights_vgg[] = {
+    {"fc6", "linear", 0, "classifier.0", 0},  {"fc7", "linear", 0, "classifier.3", 0},
+    {"head", "linear", 0, "classifier.6", 0}, {NULL, NULL, 0, NULL, 0}};
 
 typedef enum ddp__weight_family {
-    DDP__WEIGHTS_OTHER,
-    DDP__WEIGHTS_GPT2,
-    DDP__WEIGHTS_RESNET,
-    DDP__WEIGHTS_VGG
+    DDP__WEIGHTS_OTHER, DDP__WEIGHTS_GPT2, DDP__WEIGHTS_RESNET, DDP__WEIGHTS_VGG
 } ddp__weight_family;
 
 /* One array of the model and its place in the file. */
@@ -92,7 +83,6 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
     *others = 0;
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *o = g->node[i];
-
         if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
         ++*others;
         same += i < n->index && !strcmp(o->op->name, n->op->name);
@@ -113,18 +103,15 @@ static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
 static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, size_t room)
 {
     static const ddp__weight_rule none[] = {{NULL, NULL, 0, NULL, 0}};
+    static const ddp__weight_rule *const rules[] = {none, ddp__weights_gpt2, ddp__weights_resnet, ddp__weights_vgg};
     const ddp__weight_family family = ddp__weights_family(g);
     const char *layer = n->layer >= 0 ? g->layer[n->layer].name : "";
-    const ddp__weight_rule *r = family == DDP__WEIGHTS_GPT2     ? ddp__weights_gpt2
-                                : family == DDP__WEIGHTS_RESNET ? ddp__weights_resnet
-                                : family == DDP__WEIGHTS_VGG    ? ddp__weights_vgg
-                                                                : none;
+    const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest;
 
     for (; r->layer; r++) {
-        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence ||
-            !ddp__weight_ends(layer, r->layer, &rest))
+        if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
         snprintf(out, room, "%.*s%s", (int)rest, layer, r->name);
         return r->transposed;
@@ -137,8 +124,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     return 0;
 }
 
-static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer,
-                             ddp__weight *w)
+static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int buffer, ddp__weight *w)
 {
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
     char node[DDP__WEIGHT_NAME - 24];
@@ -167,7 +153,6 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
     for (i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const int own = ddp__weights_of(n), first = n->tied >= 0;
-
         if (index >= own) {
             index -= own;
             continue;
@@ -210,22 +195,18 @@ static void ddp__weights_free(ddp__weights *s)
     if (s->here) DDP_FREE(s->here);
 }
 
-static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s,
-                                    ddp_error *err)
+static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s, ddp_error *err)
 {
     size_t most = 0, all = 0;
     int i, there;
 
     memset(s, 0, sizeof *s);
-    if (!g || !g->built)
-        return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build",
-                         path);
+    if (!g || !g->built) return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
     for (i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
     s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
     for (i = 0; s->list && i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n;
-
         ddp__weight_at(g, i, w);
         w->as.name = w->name;
         n = (size_t)ddp_safetensors_elements(&w->as);
@@ -249,8 +230,7 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
     for (r = 0; r < rows; r += BLOCK)
         for (c = 0; c < columns; c += BLOCK)
             for (i = r; i < rows && i < r + BLOCK; i++)
-                for (k = c; k < columns && k < c + BLOCK; k++)
-                    out[k * rows + i] = in[i * columns + k];
+                for (k = c; k < columns && k < c + BLOCK; k++) out[k * rows + i] = in[i * columns + k];
 }
 
 /* ---- loading ---- */
@@ -274,15 +254,12 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
-    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) ||
-        rest > 100)
-        return 0;
+    if (family != DDP__WEIGHTS_RESNET || !ddp__weight_ends(name, ".num_batches_tracked", &rest) || rest > 100) return 0;
     snprintf(beside, sizeof beside, "%.*s.running_mean", (int)rest, name);
     return ddp__weight_named(s, beside) != NULL;
 }
 
-static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t,
-                                    ddp_error *err)
+static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
 
@@ -293,8 +270,7 @@ static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has shape %s, the model needs "
                          "%s", path, t->name, ddp__safetensors_shape(t, theirs, sizeof theirs),
                          ddp__safetensors_shape(&w->as, ours, sizeof ours));
-    if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 &&
-        t->type != DDP_ST_BF16)
+    if (t->type != DDP_ST_F32 && t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has dtype %s; weights are F32, "
                          "F64, F16 or BF16", path, t->name, ddp_safetensors_type_name(t->type));
     w->from = t;
@@ -311,8 +287,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
     float a[512], b[512];
     size_t k, now;
 
-    if (!table || head->dims != table->dims ||
-        memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
+    if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
                          "wte.weight; this model ties them", path, head->name);
     n = ddp_safetensors_elements(head);
@@ -322,10 +297,9 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
         DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
         for (k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
-                return ddp__fail(err, DDP_FORMAT,
-                                 "%.120s: tensor \"%.60s\" differs from wte.weight "
-                                 "in element %" PRIu64 " (%g and %g); this model ties them",
-                                 path, head->name, i + k, (double)a[k], (double)b[k]);
+                return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight in element "
+                                 "%" PRIu64 " (%g and %g); this model ties them", path, head->name, i + k, (double)a[k],
+                                 (double)b[k]);
     }
     return DDP_OK;
 }
@@ -342,7 +316,6 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
         const char *name = t->name;
         ddp__weight *w;
-
         if (family == DDP__WEIGHTS_GPT2 && !strncmp(name, "transformer.", 12)) name += 12;
         if (ddp__weight_ignored(s, family, name)) continue;
         if (family == DDP__WEIGHTS_GPT2 && !strcmp(name, "lm_head.weight")) {
@@ -351,7 +324,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
         }
         w = ddp__weight_named(s, name);
         if (!w)
-            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is none of the %d of this "
+            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this "
                              "model", path, t->name, s->count);
         DDP__TRY(ddp__weight_match(path, w, t, err));
     }
@@ -370,10 +343,8 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
         float *data = s->here ? s->here : w->data;
-
         DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
-        if (w->transposed)
-            ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
+        if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
     }
     return DDP_OK;
@@ -383,10 +354,9 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 {
     ddp__weights s;
     ddp_safetensors *f = NULL;
-    ddp_error why;
+    ddp_error why = {DDP_OK, ""};
     ddp_status code;
 
-    memset(&why, 0, sizeof why);
     code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);
@@ -419,9 +389,7 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
         const ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(&w->as);
         const float *data = s->here ? s->here : w->data;
-
-        if (s->here && code == DDP_OK)
-            code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
+        if (s->here && code == DDP_OK) code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
         if (w->transposed) ddp__weight_transpose(data, w->as.dim[1], w->as.dim[0], s->scratch);
         ddp__file_put(&f, w->transposed ? s->scratch : data, n * sizeof(float));
     }

@@ -2,7 +2,6 @@
  * machines without a shared disk on each of them. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
 #include "member/state.h"
 
 #include <dirent.h>

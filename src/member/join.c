@@ -2,7 +2,7 @@
  * None of them touches the training; they leave wishes for its thread and wait. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 

@@ -8,10 +8,10 @@
 #ifndef DDP_MEMBER_JOIN_H
 #define DDP_MEMBER_JOIN_H
 
-#include "base/hash.h"
+#include "base/core.h"
 #include "member/state.h"
-#include "wire/reconnect.h"
-#include "wire/tls.h"
+#include "wire/tcp.h"
+#include "wire/stream.h"
 
 enum {
     DDP__JOIN_WORLD = 64,

@@ -2,7 +2,7 @@
  * meanwhile, it begins again with those who are left, until the time is over. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -346,7 +346,7 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 /* ---- the entry ---- */
 
 /* Connects to all members; their connections in fds, the own door in c->listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__resume_config *c, int *fds, ddp_error *err)
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char why[DDP__JOIN_TEXT];
@@ -354,9 +354,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__resume_config *c, int *f
     ddp__addr own;
     ddp__hello h;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    if (getsockname(j->fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+    if (ddp__addr_own(j->fd, &own) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
     DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
@@ -380,7 +378,7 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__resume_config *c, int *f
 
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
-    ddp__resume_config c;
+    ddp__tcp_config c;
     int fds[DDP__JOIN_WORLD], r;
     ddp_status s;
 

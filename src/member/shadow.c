@@ -215,16 +215,7 @@ static int ddp__handed_agrees(const ddp__engine *e, const ddp__op *op, int peer,
 
 static void ddp__handed_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
-    ddp__exchange *x = ddp__row(e, op, peer);
-
-    if (!ddp__in_order(e, peer, op, f, 0, op->n, &x->u.flow.finished)) return;
-    if (slot >= 0) {
-        ddp__memory_store(e, op, f->offset, e->slot[slot].data, ddp__frame_values(f),
-                          op->m.divergence ? &x->divergence : NULL);
-        ddp__slot_free(e, slot);
-    }
-    ddp__op_moves(e, op, now);
-    ddp__op_advance(e, op, ddp__frame_values(f));
+    ddp__flow_arrived(e, op, peer, slot, f, 0, op->n, now);
 }
 
 static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
@@ -235,7 +226,7 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", NULL, 0, 0, NULL,
+    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, NULL,
                                        ddp__handed_begin, ddp__handed_next, NULL, NULL,
                                        ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
                                        ddp__handed_over, NULL};

@@ -4,7 +4,6 @@
 #define DDP_MEMBER_STATE_H
 
 #include "base/core.h"
-#include "base/hash.h"
 #include "comm/engine.h"
 #include "graph/host.h"
 #include "io/json.h"

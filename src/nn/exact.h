@@ -85,8 +85,13 @@ DDP_LIB double ddp__sum_squares(const float *x, size_t n);
  * of sum_squares over all layers (PyTorch's clip_grad_norm_). NaN sums give NaN. Pure. */
 DDP_LIB float ddp__clip_factor(double sum_squares, double max_norm);
 
-/* x[i] *= s. */
-DDP_LIB void ddp__scale(float *x, size_t n, float s);
+static inline void ddp__scale(float *x, size_t n, float s)
+{
+    size_t i;
+
+    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
+    for (; i < n; i++) x[i] *= s;
+}
 
 /* ---- the built-in rules as a device sees them: which one, and its factors ---- */
 

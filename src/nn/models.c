@@ -10,8 +10,7 @@ static int ddp__model_begin(ddp_graph *g, const char *model, const void *config,
 {
     if (logits) *logits = NULL;
     if (!g || g->error.code) return 0;
-    if (!config)
-        ddp__fail(&g->error, DDP_ARG, "%s: no configuration was given, it is NULL", model);
+    if (!config) ddp__fail(&g->error, DDP_ARG, "%s: no configuration was given, it is NULL", model);
     return config != NULL;
 }
 
@@ -27,8 +26,7 @@ static ddp_node *ddp__model_loss(ddp_graph *g, ddp_node *x, ddp_node *labels, dd
 static int ddp__model_dropout_ok(const char *model, float dropout, ddp_error *err)
 {
     if (dropout >= 0 && dropout < 1) return 1;
-    ddp__fail(err, DDP_ARG, "%s: dropout is %g, it must be at least 0 and below 1", model,
-              (double)dropout);
+    ddp__fail(err, DDP_ARG, "%s: dropout is %g, it must be at least 0 and below 1", model, (double)dropout);
     return 0;
 }
 
@@ -53,8 +51,7 @@ static int ddp__language_check(const char *model, long vocabulary, long context,
                                long heads, long dim, long batch, ddp_error *err)
 {
     if (vocabulary < 2 || vocabulary > INT32_MAX)
-        ddp__fail(err, DDP_ARG, "%s: the vocabulary is %ld, it must be 2 to %d", model, vocabulary,
-                  INT32_MAX);
+        ddp__fail(err, DDP_ARG, "%s: the vocabulary is %ld, it must be 2 to %d", model, vocabulary, INT32_MAX);
     else if (context < 1 || layers < 1 || heads < 1 || dim < 1 || batch < 1)
         ddp__fail(err, DDP_ARG, "%s: context %ld, layers %ld, heads %ld, dim %ld and batch %ld "
                   "must all be at least 1", model, context, layers, heads, dim, batch);
@@ -71,12 +68,9 @@ static float ddp__language_deviation(float given) { return given > 0 ? given : 0
 
 static int ddp__gpt2_check(const ddp_gpt2_config *c, ddp_error *err)
 {
-    if (!ddp__language_check("gpt2", c->vocabulary, c->context, c->layers, c->heads, c->dim,
-                             c->batch, err))
-        return 0;
+    if (!ddp__language_check("gpt2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err)) return 0;
     if (c->dim % c->heads)
-        ddp__fail(err, DDP_ARG, "gpt2: dim %ld cannot be cut into %ld heads: heads must divide dim",
-                  c->dim, c->heads);
+        ddp__fail(err, DDP_ARG, "gpt2: dim %ld cannot be cut into %ld heads: heads must divide dim", c->dim, c->heads);
     return err->code == DDP_OK && ddp__model_dropout_ok("gpt2", c->dropout, err);
 }
 
@@ -131,22 +125,16 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     return ddp__model_loss(g, ddp_linear_tied(g, ddp_layer_norm(g, x), table), labels, logits);
 }
 
-static long ddp__llama2_kv_heads(const ddp_llama2_config *c)
-{
-    return c->kv_heads ? c->kv_heads : c->heads;
-}
+static long ddp__llama2_kv_heads(const ddp_llama2_config *c) { return c->kv_heads ? c->kv_heads : c->heads; }
 
 static int ddp__llama2_check(const ddp_llama2_config *c, ddp_error *err)
 {
-    if (!ddp__language_check("llama2", c->vocabulary, c->context, c->layers, c->heads, c->dim,
-                             c->batch, err))
-        return 0;
+    if (!ddp__language_check("llama2", c->vocabulary, c->context, c->layers, c->heads, c->dim, c->batch, err)) return 0;
     if (c->kv_heads < 0 || c->hidden < 0)
         ddp__fail(err, DDP_ARG, "llama2: kv_heads %ld and hidden %ld must not be negative; 0 "
                   "takes the usual", c->kv_heads, c->hidden);
     else if (c->dim % c->heads || c->dim / c->heads % 2)
-        ddp__fail(err, DDP_ARG, "llama2: dim %ld cannot be cut into %ld heads of an even width",
-                  c->dim, c->heads);
+        ddp__fail(err, DDP_ARG, "llama2: dim %ld cannot be cut into %ld heads of an even width", c->dim, c->heads);
     else if (c->heads % ddp__llama2_kv_heads(c))
         ddp__fail(err, DDP_ARG, "llama2: %ld heads cannot share %ld heads of keys and values: "
                   "kv_heads must divide heads", c->heads, c->kv_heads);
@@ -161,8 +149,7 @@ static ddp_node *ddp__llama2_linear(ddp_graph *g, ddp_node *x, long width, float
 }
 
 /* x + projection(attention(rope(norm(x)))), then x + projection(swiglu(widening(norm(x)))). */
-static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp_node *x,
-                                   long number)
+static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp_node *x, long number)
 {
     const float deviation = ddp__language_deviation(c->deviation);
     const float onto_stream = ddp__language_onto_stream(deviation, c->layers);
@@ -232,8 +219,7 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
     for (k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
         if (c->hidden[k] < 0) {
-            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1",
-                      k, c->hidden[k]);
+            ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1", k, c->hidden[k]);
             return NULL;
         }
         ddp_layer_begin(g, "hidden");
@@ -247,15 +233,12 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 
 /* ---- image classifiers ---- */
 
-/* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015,
- * Table 1; bottlenecks from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A
- * to E). */
-static const int ddp__resnet_blocks[][6] = {
-    {18, 2, 2, 2, 2},    {34, 3, 4, 6, 3},    {50, 3, 4, 6, 3},
-    {101, 3, 4, 23, 3}, {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
-static const int ddp__vgg_convs[][6] = {
-    {11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3},
-    {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
+/* Published depths, and how many each of their parts holds: of residual blocks (He et al. 2015, Table 1; bottlenecks
+ * from 50 layers on), of convolutions (Simonyan and Zisserman 2014, Table 1: A to E). */
+static const int ddp__resnet_blocks[][6] = {{18, 2, 2, 2, 2}, {34, 3, 4, 6, 3}, {50, 3, 4, 6, 3}, {101, 3, 4, 23, 3},
+                                            {152, 3, 8, 36, 3}, {0, 0, 0, 0, 0}};
+static const int ddp__vgg_convs[][6] = {{11, 1, 1, 2, 2, 2}, {13, 2, 2, 2, 2, 2}, {16, 2, 2, 3, 3, 3},
+                                        {19, 2, 2, 4, 4, 4}, {0, 0, 0, 0, 0, 0}};
 
 /* The parts of that depth, NULL if it is not a published one. */
 static const int *ddp__parts_of(const int (*list)[6], int depth)
@@ -266,18 +249,11 @@ static const int *ddp__parts_of(const int (*list)[6], int depth)
 }
 
 /* The inputs of a classifier of images: these, and the labels. */
-static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels, long size,
-                                        ddp_node **labels)
+static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels, long size, ddp_node **labels)
 {
-    ddp_shape image;
-    ddp_node *x;
+    const ddp_shape image = {4, {batch, channels ? channels : 3, size, size}};
+    ddp_node *x = ddp_input_shape(g, "inputs", DDP_F32, &image);
 
-    memset(&image, 0, sizeof image);
-    image.dims = 4;
-    image.dim[0] = batch;
-    image.dim[1] = channels ? channels : 3;
-    image.dim[2] = image.dim[3] = size;
-    x = ddp_input_shape(g, "inputs", DDP_F32, &image);
     *labels = ddp_input(g, "labels", DDP_I32, batch, 1);
     return x;
 }
@@ -285,8 +261,7 @@ static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels,
 static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
 {
     if (!ddp__parts_of(ddp__resnet_blocks, c->depth))
-        ddp__fail(err, DDP_ARG, "resnet: there is none of depth %d: take 18, 34, 50, 101 or 152",
-                  c->depth);
+        ddp__fail(err, DDP_ARG, "resnet: there is no ResNet of depth %d: take 18, 34, 50, 101 or 152", c->depth);
     else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
         ddp__fail(err, DDP_ARG, "resnet: batch %ld and size %ld must be at least 1, channels %ld "
                   "at least 0, classes %ld at least 2", c->batch, c->size, c->channels, c->classes);
@@ -367,7 +342,7 @@ ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits
 static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
 {
     if (!ddp__parts_of(ddp__vgg_convs, c->depth))
-        ddp__fail(err, DDP_ARG, "vgg: there is none of depth %d: take 11, 13, 16 or 19", c->depth);
+        ddp__fail(err, DDP_ARG, "vgg: there is no VGG of depth %d: take 11, 13, 16 or 19", c->depth);
     else if (c->size < 32)
         ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "
                   "times, so the size must be at least 32", c->size, c->size);

@@ -4,9 +4,8 @@
 
 #include "graph/graph.h"
 
-/* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The
- * training is the same bit for bit, takes less memory for activations, and longer by at most one
- * forward pass, a third of a step. */
+/* recompute, a field of the models below: 1 makes each block a segment of ddp_recompute_begin. The training is the same
+ * bit for bit, takes less memory for activations, and longer by at most one forward pass, a third of a step. */
 
 /* GPT-2 (Radford et al., Language Models are Unsupervised Multitask Learners, 2019). */
 typedef struct ddp_gpt2_config {
@@ -74,24 +73,20 @@ typedef struct ddp_vgg_config {
 
 /* ddp_gpt2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
  *
- * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then
- * "h.0.attn", "h.0.mlp", "h.1.attn", ..., "head" (the last layer norm; the logits are taken with
- * the token table of "embed"). *logits, if asked for, is the node (B, T, vocabulary).
- * Parameters start as GPT-2's: normal with c->deviation, the two projections onto the residual
- * stream with deviation / sqrt(2 layers), biases 0.
- * NULL on error (a size that is not positive, heads that do not divide dim, a dropout outside
- * [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
+ * Inputs: "tokens" and "labels", int32 (B, T). Layers (units of synchronisation): "embed", then "h.0.attn", "h.0.mlp",
+ * "h.1.attn", ..., "head" (the last layer norm; the logits are taken with the token table of "embed"). *logits, if
+ * asked for, is the node (B, T, vocabulary). Parameters start as GPT-2's: normal with c->deviation, the two projections
+ * onto the residual stream with deviation / sqrt(2 layers), biases 0. NULL on error (a size that is not positive, heads
+ * that do not divide dim, a dropout outside [0, 1), an earlier error of g); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits);
 
 /* ddp_llama2 - adds the model to g and returns its loss, the mean cross-entropy over B T tokens.
  *
- * Inputs and *logits as of ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ...,
- * "head" (the last norm and, unless tied, the matrix of the logits). No biases. The matrices of
- * queries, keys and values are one weight, their rows in this order; likewise the MLP's gate and
- * up. Rotary angles pair column i of a head with column d/2 + i, as the published weights in the
- * form of the transformers library do. Parameters start as ddp_gpt2's, norms at 1.
- * NULL on error (a size that is not positive, heads that do not fit); ddp_graph_error has the
- * sentence. */
+ * Inputs and *logits as of ddp_gpt2. Layers: "embed", then "layers.0.attn", "layers.0.mlp", ..., "head" (the last norm
+ * and, unless tied, the matrix of the logits). No biases. The matrices of queries, keys and values are one weight,
+ * their rows in this order; likewise the MLP's gate and up. Rotary angles pair column i of a head with column d/2 + i,
+ * as the published weights in the form of the transformers library do. Parameters start as ddp_gpt2's, norms at 1. NULL
+ * on error (a size that is not positive, heads that do not fit); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
 /* ddp_mlp - adds a perceptron to g and returns its loss.
@@ -104,13 +99,11 @@ DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logi
  * Inputs: "inputs", float (batch, channels, size, size), and "labels", int32 (batch, 1).
  * *logits, if asked for, is the node (batch, classes). NULL and errors as above.
  *
- * ResNet: one layer per convolution, with its batch norm: "conv1", "layer1.0.conv1", ...,
- * "layer1.0.downsample" where the shortcut changes its shape, ..., and "head"; the addition
- * belongs to a block's last convolution. A bottleneck's stride is that of its 3x3 convolution, as
- * in today's published weights; the paper's own text puts it into the first 1x1.
- * VGG: one layer per convolution, "conv1_1" to "conv5_4", the pooling in the last of a block,
- * then "fc6", "fc7", "head". The first linear layer reads all 512 (size / 32)^2 features, 25,088
- * at the paper's size. */
+ * ResNet: one layer per convolution, with its batch norm: "conv1", "layer1.0.conv1", ..., "layer1.0.downsample" where
+ * the shortcut changes its shape, ..., and "head"; the addition belongs to a block's last convolution. A bottleneck's
+ * stride is that of its 3x3 convolution, as in today's published weights; the paper's own text puts it into the first
+ * 1x1. VGG: one layer per convolution, "conv1_1" to "conv5_4", the pooling in the last of a block, then "fc6", "fc7",
+ * "head". The first linear layer reads all 512 (size / 32)^2 features, 25,088 at the paper's size. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
 

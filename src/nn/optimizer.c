@@ -1,5 +1,4 @@
-/* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning
- * rate. */
+/* The rules SGD, Adam and AdamW, clipping by the global norm, and schedules of the learning rate. */
 #include "nn/exact.h"
 
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
@@ -14,8 +13,7 @@ typedef struct ddp__sgd_step {
 /* v may be NULL: no momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
 {
-    ddp__f4 weight = ddp__f4_load(w);
-    ddp__f4 d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight);
+    ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight);
 
     if (v) {
         d = ddp__f4_mul(k->momentum, ddp__f4_load(v)) + d;
@@ -49,50 +47,50 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round every element alike: they only
+/* count is a multiple of the vector's length. Wider vectors round every element the same way: they only
  * need fewer instructions, so that memory is what the rule waits for. */
-#define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                        \
-    typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                           \
-    typedef float ddp__adam_mem_##S                                                                \
-        __attribute__((vector_size(BYTES), aligned(4), may_alias));                                \
-                                                                                                   \
-    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m,    \
-                                   float *v, size_t count)                                         \
-    {                                                                                              \
-        const ddp__adam_vec_##S zero = {0}, beta1 = k->beta1 - zero, gain1 = k->gain1 - zero;      \
-        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero;                  \
-        const ddp__adam_vec_##S l2 = k->l2 - zero, shrink = k->shrink - zero;                      \
-        const ddp__adam_vec_##S root = k->root - zero, eps = k->eps - zero;                        \
-        const ddp__adam_vec_##S step = k->step - zero;                                             \
-        size_t i;                                                                                  \
-        for (i = 0; i < count; i += (BYTES) / 4) {                                                 \
-            ddp__adam_vec_##S weight = *(const ddp__adam_mem_##S *)(w + i);                        \
-            ddp__adam_vec_##S mean = *(const ddp__adam_mem_##S *)(m + i) * beta1;                  \
-            ddp__adam_vec_##S square = *(const ddp__adam_mem_##S *)(v + i) * beta2;                \
-            ddp__adam_vec_##S d = weight * l2, x;                                                  \
-            DDP__ROUNDED(mean);                                                                    \
-            DDP__ROUNDED(square);                                                                  \
-            DDP__ROUNDED(d);                                                                       \
-            d = *(const ddp__adam_mem_##S *)(g + i) + d;                                           \
-            x = gain1 * d;                                                                         \
-            DDP__ROUNDED(x);                                                                       \
-            mean = mean + x;                                                                       \
-            x = gain2 * d;                                                                         \
-            DDP__ROUNDED(x);                                                                       \
-            x = x * d;                                                                             \
-            DDP__ROUNDED(x);                                                                       \
-            square = square + x;                                                                   \
-            *(ddp__adam_mem_##S *)(m + i) = mean;                                                  \
-            *(ddp__adam_mem_##S *)(v + i) = square;                                                \
-            SQRT(x, square);                                                                       \
-            x = x * root;                                                                          \
-            DDP__ROUNDED(x);                                                                       \
-            weight = weight * shrink;                                                              \
-            mean = step * mean;                                                                    \
-            DDP__ROUNDED(weight);                                                                  \
-            DDP__ROUNDED(mean);                                                                    \
-            *(ddp__adam_mem_##S *)(w + i) = weight + mean / (x + eps);                             \
-        }                                                                                          \
+#define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                                            \
+    typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                               \
+    typedef float ddp__adam_mem_##S                                                                                    \
+        __attribute__((vector_size(BYTES), aligned(4), may_alias));                                                    \
+                                                                                                                       \
+    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m,                        \
+                                   float *v, size_t count)                                                             \
+    {                                                                                                                  \
+        const ddp__adam_vec_##S zero = {0}, beta1 = k->beta1 - zero, gain1 = k->gain1 - zero;                          \
+        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero;                                      \
+        const ddp__adam_vec_##S l2 = k->l2 - zero, shrink = k->shrink - zero;                                          \
+        const ddp__adam_vec_##S root = k->root - zero, eps = k->eps - zero;                                            \
+        const ddp__adam_vec_##S step = k->step - zero;                                                                 \
+        size_t i;                                                                                                      \
+        for (i = 0; i < count; i += (BYTES) / 4) {                                                                     \
+            ddp__adam_vec_##S weight = *(const ddp__adam_mem_##S *)(w + i);                                            \
+            ddp__adam_vec_##S mean = *(const ddp__adam_mem_##S *)(m + i) * beta1;                                      \
+            ddp__adam_vec_##S square = *(const ddp__adam_mem_##S *)(v + i) * beta2;                                    \
+            ddp__adam_vec_##S d = weight * l2, x;                                                                      \
+            DDP__ROUNDED(mean);                                                                                        \
+            DDP__ROUNDED(square);                                                                                      \
+            DDP__ROUNDED(d);                                                                                           \
+            d = *(const ddp__adam_mem_##S *)(g + i) + d;                                                               \
+            x = gain1 * d;                                                                                             \
+            DDP__ROUNDED(x);                                                                                           \
+            mean = mean + x;                                                                                           \
+            x = gain2 * d;                                                                                             \
+            DDP__ROUNDED(x);                                                                                           \
+            x = x * d;                                                                                                 \
+            DDP__ROUNDED(x);                                                                                           \
+            square = square + x;                                                                                       \
+            *(ddp__adam_mem_##S *)(m + i) = mean;                                                                      \
+            *(ddp__adam_mem_##S *)(v + i) = square;                                                                    \
+            SQRT(x, square);                                                                                           \
+            x = x * root;                                                                                              \
+            DDP__ROUNDED(x);                                                                                           \
+            weight = weight * shrink;                                                                                  \
+            mean = step * mean;                                                                                        \
+            DDP__ROUNDED(weight);                                                                                      \
+            DDP__ROUNDED(mean);                                                                                        \
+            *(ddp__adam_mem_##S *)(w + i) = weight + mean / (x + eps);                                                 \
+        }                                                                                                              \
     }
 
 #define DDP__SQRT_BASE(to, from) to = ddp__f4_sqrt(from)
@@ -102,8 +100,7 @@ DDP__ADAM_SET(base, 16, DDP__SQRT_BASE, )
 DDP__ADAM_SET(avx, 32, DDP__SQRT_AVX, __attribute__((target("avx"))))
 #endif
 
-static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, float *m, float *v,
-                           size_t count)
+static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, float *m, float *v, size_t count)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("avx")) {
@@ -117,15 +114,11 @@ static void ddp__adam_some(const ddp__adam_step *k, float *w, const float *g, fl
 static void ddp__adam_run(const ddp_update *u, const ddp__adam_step *k)
 {
     size_t rest = u->count % 8, whole = u->count - rest;
-    float w[8], g[8], m[8], v[8];
+    float w[8] = {0}, g[8] = {0}, m[8] = {0}, v[8] = {0};
     float *mean = u->state, *square = u->state + u->count;
 
     ddp__adam_some(k, u->params, u->grads, mean, square, whole);
     if (!rest) return;
-    memset(w, 0, sizeof w);
-    memset(g, 0, sizeof g);
-    memset(m, 0, sizeof m);
-    memset(v, 0, sizeof v);
     memcpy(w, u->params + whole, rest * sizeof *w);
     memcpy(g, u->grads + whole, rest * sizeof *g);
     memcpy(m, mean + whole, rest * sizeof *m);
@@ -153,8 +146,7 @@ void ddp__adam_factors(const ddp_optimizer *self, const ddp_update *u, ddp__adam
     k->root = (float)(1 / sqrt(1 - left2));
     k->eps = self->hyper[2];
     k->step = (float)(-(double)u->lr / (1 - left1));
-    if (self->update == ddp__adamw_update)
-        k->shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
+    if (self->update == ddp__adamw_update) k->shrink = (float)(1 - ddp__product((double)u->lr, (double)self->hyper[3]));
     else k->l2 = self->hyper[3];
 }
 
@@ -174,8 +166,7 @@ static void ddp__adamw_update(const ddp_optimizer *self, const ddp_update *u)
 ddp__rule ddp__optimizer_rule(const ddp_optimizer *o)
 {
     if (o->update == ddp__sgd_update) return DDP__RULE_SGD;
-    return o->update == ddp__adam_update || o->update == ddp__adamw_update ? DDP__RULE_ADAM
-                                                                          : DDP__RULE_USER;
+    return o->update == ddp__adam_update || o->update == ddp__adamw_update ? DDP__RULE_ADAM : DDP__RULE_USER;
 }
 
 /* ---- the public makers ---- */
@@ -184,31 +175,16 @@ ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momen
 
 ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)
 {
-    ddp_optimizer o;
+    const ddp_optimizer o = {"sgd", momentum > 0 || momentum < 0, ddp__sgd_update, lr,
+                             {momentum, weight_decay, 0, 0, 0, 0}, NULL};
 
-    memset(&o, 0, sizeof o);
-    o.name = "sgd";
-    o.state_per_param = momentum > 0 || momentum < 0;
-    o.update = ddp__sgd_update;
-    o.lr = lr;
-    o.hyper[0] = momentum;
-    o.hyper[1] = weight_decay;
     return o;
 }
 
 ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay)
 {
-    ddp_optimizer o;
+    const ddp_optimizer o = {"adam", 2, ddp__adam_update, lr, {beta1, beta2, eps, weight_decay, 0, 0}, NULL};
 
-    memset(&o, 0, sizeof o);
-    o.name = "adam";
-    o.state_per_param = 2;
-    o.update = ddp__adam_update;
-    o.lr = lr;
-    o.hyper[0] = beta1;
-    o.hyper[1] = beta2;
-    o.hyper[2] = eps;
-    o.hyper[3] = weight_decay;
     return o;
 }
 
@@ -244,8 +220,7 @@ double ddp__sum_squares(const float *x, size_t n)
     memcpy(lane + 4, &c, sizeof c);
     memcpy(lane + 6, &d, sizeof d);
     for (k = 0; i + k < n; k++) lane[k] += (double)x[i + k] * (double)x[i + k];
-    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) +
-           ((lane[4] + lane[5]) + (lane[6] + lane[7]));
+    return ((lane[0] + lane[1]) + (lane[2] + lane[3])) + ((lane[4] + lane[5]) + (lane[6] + lane[7]));
 }
 
 float ddp__clip_factor(double sum_squares, double max_norm)
@@ -253,14 +228,6 @@ float ddp__clip_factor(double sum_squares, double max_norm)
     double factor = max_norm / (sqrt(sum_squares) + 1e-6);
 
     return factor > 1 ? 1 : (float)factor;
-}
-
-void ddp__scale(float *x, size_t n, float s)
-{
-    size_t i;
-
-    for (i = 0; i + 4 <= n; i += 4) ddp__f4_store(x + i, ddp__f4_load(x + i) * s);
-    for (; i < n; i++) x[i] *= s;
 }
 
 /* ---- learning rate ---- */
@@ -292,10 +259,7 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
     static const char *const names[] = {"constant", "cosine", "step"};
     int k;
 
-    for (k = 0; k < 3; k++)
-        if (name && !strcmp(name, names[k])) {
-            *out = (ddp_schedule_kind)k;
-            return 1;
-        }
-    return 0;
+    for (k = 0; k < 3 && !(name && !strcmp(name, names[k])); k++) {}
+    if (k < 3) *out = (ddp_schedule_kind)k;
+    return k < 3;
 }

@@ -3,20 +3,18 @@
 #ifndef DDP_NN_OPTIMIZER_H
 #define DDP_NN_OPTIMIZER_H
 
-#include "base/config.h"
+#include "base/status.h"
 
 /* One call updates one contiguous block of a layer. All arrays have count floats. */
 typedef struct ddp_update {
     int          layer;
     float       *params;
     const float *grads;
-    float       *state;  /* state_per_param x count floats, zero before the first update:
-                            state array k of this block begins at state + k x count */
+    float       *state;  /* state_per_param x count floats, zero before the first update: array k begins at k x count */
     size_t       count;
     long         step;   /* number of this update, from 0 */
     float        lr;
-    void        *stream; /* on a device: its stream, in which the rule queues its kernels (arrays are
-                            the device's); NULL on the CPU */
+    void        *stream; /* on a device, whose arrays these are: where the rule queues its kernels; NULL on the CPU */
 } ddp_update;
 
 /* A registered optimizer. hyper is what the built-in rules read; a user's rule may use user. */

@@ -1,11 +1,10 @@
 /* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T,
  * (heads + 2 kv_heads) d) holds queries, keys and values; per query head
  *     out[t] = sum over s <= t of p[t][s] v[s], p[t] = softmax over s <= t of q[t].k[s] / sqrt(d).
- * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves
- * heads / kv_heads consecutive heads of queries (Ainslie et al. 2023, arXiv:2305.13245).
- * The float kernels work on tiles of up to 64 x 256 scores, left of the diagonal only, and never
- * hold more than two (online softmax as in FlashAttention, arXiv:2205.14135, Algorithm 1). Saved
- * per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
+ * Arguments: heads, kv_heads (0 = heads). With fewer heads of keys and values each serves heads / kv_heads consecutive
+ * heads of queries (Ainslie et al. 2023, arXiv:2305.13245). The float kernels work on tiles of up to 64 x 256 scores,
+ * left of the diagonal only, and never hold more than two (online softmax as in FlashAttention, arXiv:2205.14135,
+ * Algorithm 1). Saved per row and head: max of the scaled scores and 1 / sum, from which backward computes p again.
  * Backward reads out. */
 #include "ops/ops.h"
 
@@ -14,8 +13,7 @@ enum {
     DDP__ATTENTION_PACK = 16384, /* floats of a packed tile of keys */
     DDP__ATTENTION_HEAD = 512,   /* widest head */
     /* of queries, and of scores: a quarter as many as keys, and a last panel of them */
-    DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD +
-                          DDP__GEMM_NR,
+    DDP__ATTENTION_TILE = DDP__ATTENTION_PACK / 4 + DDP__GEMM_MR * DDP__ATTENTION_HEAD + DDP__GEMM_NR,
     DDP__ATTENTION_SCORE = (DDP__ATTENTION_PART / 4 + DDP__GEMM_MR) * DDP__ATTENTION_PART
 };
 
@@ -27,16 +25,9 @@ typedef struct ddp__attention_size {
 static ddp__attention_size ddp__attention_sizes(const ddp_op_spec *s)
 {
     const ddp__head_layout l = ddp__head_layout_of(s);
-    ddp__attention_size z;
+    const ddp__attention_size z = {s->in[0].dim[0], s->in[0].dim[1], l.heads * l.d, l.heads, l.kv_heads,
+                                   l.heads / l.kv_heads, l.d, l.row};
 
-    z.b = s->in[0].dim[0];
-    z.t = s->in[0].dim[1];
-    z.heads = l.heads;
-    z.kv_heads = l.kv_heads;
-    z.group = l.heads / l.kv_heads;
-    z.d = l.d;
-    z.c = l.heads * l.d;
-    z.ld = l.row;
     return z;
 }
 
@@ -71,82 +62,6 @@ static ddp_status ddp__attention_shape(ddp_op_spec *s, ddp_error *err)
     s->flops = 2.0 * (double)ddp_shape_count(&s->out) * (double)(s->out.dim[1] + 1);
     s->backward_flops = 2.5 * s->flops; /* five products */
     return DDP_OK;
-}
-
-static void ddp__attention_ref_forward(const ddp_op_call *call)
-{
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const ddp__real scale = (ddp__real)(1 / sqrt((double)z.d));
-    const long kv = z.kv_heads * z.d;
-    long h, t, s, i;
-
-    for (h = 0; h < z.b * z.heads; h++) {
-        const ddp__real *q = (const ddp__real *)call->in[0] + ddp__attention_q(&z, h);
-        const ddp__real *k = (const ddp__real *)call->in[0] + ddp__attention_k(&z, h);
-        const ddp__real *v = k + kv;
-        ddp__real *out = (ddp__real *)call->out + ddp__attention_out(&z, h);
-        ddp__real *stat = (ddp__real *)call->saved + h * z.t * 2;
-        for (t = 0; t < z.t; t++) {
-            ddp__real max = (ddp__real)-INFINITY, sum = 0;
-            for (s = 0; s <= t; s++) {
-                ddp__real score = 0;
-                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
-                if (score * scale > max) max = score * scale;
-            }
-            for (i = 0; i < z.d; i++) out[t * z.c + i] = 0;
-            for (s = 0; s <= t; s++) {
-                ddp__real score = 0, e;
-                for (i = 0; i < z.d; i++) score += q[t * z.ld + i] * k[s * z.ld + i];
-                e = (ddp__real)exp((double)(score * scale - max));
-                sum += e;
-                for (i = 0; i < z.d; i++) out[t * z.c + i] += e * v[s * z.ld + i];
-            }
-            for (i = 0; i < z.d; i++) out[t * z.c + i] /= sum;
-            stat[2 * t] = max;
-            stat[2 * t + 1] = 1 / sum;
-        }
-    }
-}
-
-/* dv[s] += p dout[t];  dp = dout[t].v[s];  dscore = p (dp - out[t].dout[t]) scale, since
- * out.dout is the mean of dp under p;  dq[t] += dscore k[s];  dk[s] += dscore q[t]. */
-static void ddp__attention_ref_backward(const ddp_op_call *call)
-{
-    const ddp__attention_size z = ddp__attention_sizes(call->spec);
-    const ddp__real scale = (ddp__real)(1 / sqrt((double)z.d));
-    const long kv = z.kv_heads * z.d;
-    long h, t, s, i;
-
-    for (i = 0; call->grad_in[0] && !call->add_in[0] && i < z.b * z.t * z.ld; i++)
-        ((ddp__real *)call->grad_in[0])[i] = 0;
-    for (h = 0; call->grad_in[0] && h < z.b * z.heads; h++) {
-        const long q_at = ddp__attention_q(&z, h), k_at = ddp__attention_k(&z, h);
-        const ddp__real *q = (const ddp__real *)call->in[0] + q_at;
-        const ddp__real *k = (const ddp__real *)call->in[0] + k_at, *v = k + kv;
-        ddp__real *dq = (ddp__real *)call->grad_in[0] + q_at;
-        ddp__real *dk = (ddp__real *)call->grad_in[0] + k_at, *dv = dk + kv;
-        const ddp__real *out = (const ddp__real *)call->out + ddp__attention_out(&z, h);
-        const ddp__real *dout = (const ddp__real *)call->grad_out + ddp__attention_out(&z, h);
-        const ddp__real *stat = (const ddp__real *)call->saved + h * z.t * 2;
-        for (t = 0; t < z.t; t++) {
-            ddp__real mean = 0;
-            for (i = 0; i < z.d; i++) mean += out[t * z.c + i] * dout[t * z.c + i];
-            for (s = 0; s <= t; s++) {
-                ddp__real score = 0, dp = 0, p, dscore;
-                for (i = 0; i < z.d; i++) {
-                    score += q[t * z.ld + i] * k[s * z.ld + i];
-                    dp += dout[t * z.c + i] * v[s * z.ld + i];
-                }
-                p = (ddp__real)exp((double)(score * scale - stat[2 * t])) * stat[2 * t + 1];
-                dscore = p * (dp - mean) * scale;
-                for (i = 0; i < z.d; i++) {
-                    dv[s * z.ld + i] += p * dout[t * z.c + i];
-                    dq[t * z.ld + i] += dscore * k[s * z.ld + i];
-                    dk[s * z.ld + i] += dscore * q[t * z.ld + i];
-                }
-            }
-        }
-    }
 }
 
 /* ---- float: queries in tiles against keys in tiles, both packed for the register tile. The keys
@@ -198,8 +113,7 @@ static void ddp__attention_pick(const ddp__kernels *kn, float *dst, long width, 
     }
 }
 
-/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other;
- * rows <= mr. */
+/* rows x cols of c = or += one panel a times the panels of b, each stride floats after the other; rows <= mr. */
 static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, const float *b,
                                long stride, float *c, long ldc, long rows, long cols, int add)
 {
@@ -213,8 +127,7 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
             continue;
         }
         kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
-        for (i = 0; i < rows; i++)
-            kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
+        for (i = 0; i < rows; i++) kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
     }
 }
 
@@ -233,8 +146,7 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
 
     for (i = 0; i < rows; i += mr)
         ddp__attention_row(t->kn, d, q + i * d, k, t->kn->nr * d, score + i * t->keys, t->keys, mr,
-                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr *
-                               t->kn->nr, 0);
+                           (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr * t->kn->nr, 0);
 }
 
 /* Row i of out so far belongs to an earlier maximum, if any: exponentials of the new keys. */
@@ -255,24 +167,21 @@ static void ddp__attention_exp(const ddp__attention_tile *t, float *row, long se
 }
 
 /* One tile of queries of one head against n keys from s on. */
-static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head,
-                                   long from, long rows, long s, long n, const float *k_pack,
-                                   const float *v_pack)
+static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention_tile *t, long head, long from,
+                                   long rows, long s, long n, const float *k_pack, const float *v_pack)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__kernels *kn = t->kn;
     const float *q = (const float *)call->in[0] + ddp__attention_q(&z, head) + from * z.ld;
     float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
-    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE];
-    float p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
+    float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
     long i, r, j;
 
     ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
     ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
     for (i = 0; i < rows; i += kn->mr) {
-        const long whole = ddp__min_long(kn->mr, rows - i);
-        const long keys = ddp__attention_seen(t, from, i, s, n);
+        const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
         for (r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
@@ -280,8 +189,7 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
             for (j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
-        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d,
-                           s > 0);
+        ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d, s > 0);
     }
 }
 
@@ -300,8 +208,7 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
         ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
         for (h = head; h < head + z.group; h++)
             for (from = lo > s ? lo : s; from < hi; from += t.queries)
-                ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from),
-                                       s, n, k_pack, v_pack);
+                ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
     }
     for (h = head; h < head + z.group; h++)
         for (i = lo; i < hi; i++) {
@@ -327,8 +234,7 @@ static void ddp__attention_parts(void *user, long first, long last)
 
     for (i = first; i < last; i++) {
         const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
-        ddp__attention_part(call, i % heads * z.group, lo,
-                            ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
+        ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
 }
 
@@ -336,8 +242,7 @@ static void ddp__attention_forward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
 
-    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1,
-                    ddp__attention_parts, (void *)call);
+    ddp_op_parallel(call, z.b * z.kv_heads * ddp__attention_part_count(&z), 1, ddp__attention_parts, (void *)call);
 }
 
 static void ddp__attention_clear(float *x, long rows, long ld, long d)
@@ -355,17 +260,14 @@ typedef struct ddp__attention_keys {
 /* Gradients between one tile of queries of one head and one tile of keys, added: with p and
  * d = dscore, dq += d k, dv += p^T dout and dk += d^T q. */
 static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attention_tile *t,
-                                     const ddp__attention_keys *keys, long head, long from,
-                                     long rows)
+                                     const ddp__attention_keys *keys, long head, long from, long rows)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const ddp__kernels *kn = t->kn;
     const long s = keys->s, n = keys->n, ld = z.ld, mr = kn->mr, kv = z.kv_heads * z.d;
-    const long q_at = ddp__attention_q(&z, head) + from * ld;
-    const long k_at = ddp__attention_k(&z, head) + s * ld;
+    const long q_at = ddp__attention_q(&z, head) + from * ld, k_at = ddp__attention_k(&z, head) + s * ld;
     const long out_at = ddp__attention_out(&z, head) + from * z.c;
-    const float *q = (const float *)call->in[0] + q_at;
-    const float *out = (const float *)call->out + out_at;
+    const float *q = (const float *)call->in[0] + q_at, *out = (const float *)call->out + out_at;
     const float *dout = (const float *)call->grad_out + out_at;
     const float *stat = (const float *)call->saved + (head * z.t + from) * 2;
     float *dq = (float *)call->grad_in[0] + q_at, *dk = (float *)call->grad_in[0] + k_at;
@@ -379,8 +281,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
     ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
     for (i = 0; i < rows; i += mr) {
-        const long whole = ddp__min_long(mr, rows - i);
-        const long wide = ddp__attention_seen(t, from, i, s, n);
+        const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
         for (r = i; r < i + whole; r++) {
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
@@ -389,8 +290,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
             for (j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
-        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d,
-                           1);
+        ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
     ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
@@ -400,8 +300,7 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
         ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
                            dk + kv + j * ld, ld, cols, z.d, 1);
         ddp__attention_pick(kn, pack, mr, d + skip * t->keys + j, t->keys, rows - skip, cols);
-        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows,
-                           dk + j * ld, ld, cols, z.d, 1);
+        ddp__attention_row(kn, rows - skip, pack, q_pack + skip * kn->nr, kn->nr * rows, dk + j * ld, ld, cols, z.d, 1);
     }
 }
 
@@ -431,8 +330,7 @@ static void ddp__attention_groups(void *user, long first, long last)
             ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
             for (h = head; h < head + z.group; h++)
                 for (from = keys.s; from < z.t; from += t.queries)
-                    ddp__attention_tile_grad(call, &t, &keys, h, from,
-                                             ddp__min_long(t.queries, z.t - from));
+                    ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
         }
     }
 }
@@ -441,15 +339,13 @@ static void ddp__attention_backward(const ddp_op_call *call)
 {
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
 
-    if (call->grad_in[0])
-        ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
+    if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
 const ddp_op *ddp__attention_ops(void)
 {
     static const ddp_op ops[] = {
-        {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward,
-         ddp__attention_ref_forward, ddp__attention_ref_backward},
+        {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward},
         DDP__OPS_END};
 
     return ops;

@@ -17,13 +17,11 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "conv2d: groups must divide the channels: %ld groups for "
                          "%ld channels in and %ld out", groups, s->in[0].dim[1], channels);
     if (s->arg[5] != 0 && s->arg[5] != 1)
-        return ddp__fail(err, DDP_ARG, "conv2d: the bias must be 1 (with) or 0 (without), got %g",
-                         s->arg[5]);
+        return ddp__fail(err, DDP_ARG, "conv2d: the bias must be 1 (with) or 0 (without), got %g", s->arg[5]);
     DDP__TRY(ddp__image_window(s, "conv2d", 1, channels, err));
     kernel = (long)s->arg[1];
     if (kernel > DDP__CONV_KERNEL)
-        return ddp__fail(err, DDP_ARG, "conv2d: the kernel may be at most %d, got %ld",
-                         (int)DDP__CONV_KERNEL, kernel);
+        return ddp__fail(err, DDP_ARG, "conv2d: the kernel may be at most %d, got %ld", (int)DDP__CONV_KERNEL, kernel);
     depth = s->in[0].dim[1] / groups;
     reads = (double)depth * (double)kernel * (double)kernel;
     bound = 1 / sqrt(reads);
@@ -38,94 +36,17 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
 
 typedef struct ddp__conv_size {
     long images, groups, in, out; /* channels of a group in and out */
-    long h, w, rows, cols;
-    long kernel, stride, padding;
+    long h, w, rows, cols, kernel, stride, padding;
 } ddp__conv_size;
 
 static ddp__conv_size ddp__conv_sizes(const ddp_op_spec *s)
 {
-    ddp__conv_size z;
+    const long groups = (long)s->arg[4];
+    const ddp__conv_size z = {s->in[0].dim[0], groups, s->in[0].dim[1] / groups, s->out.dim[1] / groups,
+                              s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2], s->out.dim[3],
+                              (long)s->arg[1], (long)s->arg[2], (long)s->arg[3]};
 
-    z.images = s->in[0].dim[0];
-    z.groups = (long)s->arg[4];
-    z.in = s->in[0].dim[1] / z.groups;
-    z.out = s->out.dim[1] / z.groups;
-    z.h = s->in[0].dim[2];
-    z.w = s->in[0].dim[3];
-    z.rows = s->out.dim[2];
-    z.cols = s->out.dim[3];
-    z.kernel = (long)s->arg[1];
-    z.stride = (long)s->arg[2];
-    z.padding = (long)s->arg[3];
     return z;
-}
-
-/* ---- reference: every pair of an output and a tap ---- */
-
-/* What one tap reads and multiplies: elements of x, weight and y, or 0 where x has none. */
-typedef void (*ddp__conv_term)(const ddp_op_call *call, long x, long weight, long y);
-
-static void ddp__conv_terms(const ddp_op_call *call, ddp__conv_term term)
-{
-    const ddp__conv_size z = ddp__conv_sizes(call->spec);
-    long b, o, r, c, p, h, w;
-
-    for (b = 0; b < z.images; b++)
-        for (o = 0; o < z.groups * z.out; o++)
-            for (r = 0; r < z.rows; r++)
-                for (c = 0; c < z.cols; c++)
-                    for (p = 0; p < z.in; p++)
-                        for (h = 0; h < z.kernel; h++)
-                            for (w = 0; w < z.kernel; w++) {
-                                const long i = r * z.stride + h - z.padding;
-                                const long j = c * z.stride + w - z.padding;
-                                const long plane = (b * z.groups + o / z.out) * z.in + p;
-                                if (i < 0 || i >= z.h || j < 0 || j >= z.w) continue;
-                                term(call, (plane * z.h + i) * z.w + j,
-                                     ((o * z.in + p) * z.kernel + h) * z.kernel + w,
-                                     ((b * z.groups * z.out + o) * z.rows + r) * z.cols + c);
-                            }
-}
-
-static void ddp__conv_term_forward(const ddp_op_call *call, long x, long weight, long y)
-{
-    ((ddp__real *)call->out)[y] += ((const ddp__real *)call->param[0])[weight] *
-                                   ((const ddp__real *)call->in[0])[x];
-}
-
-static void ddp__conv_term_backward(const ddp_op_call *call, long x, long weight, long y)
-{
-    const ddp__real dy = ((const ddp__real *)call->grad_out)[y];
-
-    if (call->grad_in[0])
-        ((ddp__real *)call->grad_in[0])[x] += dy * ((const ddp__real *)call->param[0])[weight];
-    if (call->grad_param[0])
-        ((ddp__real *)call->grad_param[0])[weight] += dy * ((const ddp__real *)call->in[0])[x];
-}
-
-static void ddp__conv_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const ddp__real *bias = (const ddp__real *)call->param[1];
-    const long n = ddp_shape_count(s), plane = s->dim[2] * s->dim[3];
-    long i;
-
-    for (i = 0; i < n; i++)
-        ((ddp__real *)call->out)[i] = bias ? bias[i / plane % s->dim[1]] : 0;
-    ddp__conv_terms(call, ddp__conv_term_forward);
-}
-
-static void ddp__conv_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long n = ddp_shape_count(s), plane = s->dim[2] * s->dim[3];
-    ddp__real *dx = (ddp__real *)call->grad_in[0], *db = (ddp__real *)call->grad_param[1];
-    long i;
-
-    for (i = 0; dx && !call->add_in[0] && i < ddp_shape_count(&call->spec->in[0]); i++) dx[i] = 0;
-    for (i = 0; db && i < n; i++)
-        db[i / plane % s->dim[1]] += ((const ddp__real *)call->grad_out)[i];
-    ddp__conv_terms(call, ddp__conv_term_backward);
 }
 
 /* ---- float, where every group has one plane of input: no matrix product would have anything to
@@ -136,10 +57,9 @@ enum {
     DDP__DEPTHWISE_SLAB = 32768 /* floats */
 };
 
-/* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted
- * by their remainders by the step into phases. An output row is as long as a row of a phase, so
- * that all outputs of a block in one line meet a tap in one line of the slab; what lies between
- * the rows is thrown away. */
+/* A slab is a plane of x, or some rows of it, with its zeros around, its rows and columns sorted by their remainders by
+ * the step into phases. An output row is as long as a row of a phase, so that all outputs of a block in one line meet a
+ * tap in one line of the slab; what lies between the rows is thrown away. */
 typedef struct ddp__depthwise {
     const ddp__conv_product *g;
     const ddp__kernels      *kn;
@@ -166,14 +86,12 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
     d->kinds = ddp__min_long(v->step, v->kh);
     d->deep = (v->kh - 1) / v->step;
     d->pitch = v->cols + (v->kw - 1) / v->step;
-    d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) -
-                                         d->deep);
+    d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) - d->deep);
     d->phase = (d->rows + d->deep) * d->pitch;
     for (t = 0; t < v->kh * v->kw; t++) {
         h = t / v->kw;
         w = t % v->kw;
-        d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch +
-                   w / v->step;
+        d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch + w / v->step;
     }
     return d->rows > 0;
 }
@@ -185,8 +103,7 @@ static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
 }
 
 /* Fills the slab behind n rows of outputs from r0 on out of x, or (back) adds it to dx. */
-static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx,
-                                long r0, long n)
+static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0, long n)
 {
     const ddp__conv_view *v = &d->g->view;
     long p, i, j;
@@ -207,8 +124,7 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
                 for (j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
             } else {
                 memset(line, 0, (size_t)all * sizeof *line);
-                if (inside && v->step == 1)
-                    memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
+                if (inside && v->step == 1) memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
                 else
                     for (j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
             }
@@ -216,7 +132,7 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
     }
 }
 
-/* Items are (image, group). */
+/* y = or += the convolution. Items are (image, group). About 260 KiB of stack, as backward. */
 static void ddp__depthwise_planes(void *user, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -237,19 +153,17 @@ static void ddp__depthwise_planes(void *user, long first, long last)
                 const float *w = g->w + group * g->w_group + o * g->w_row;
                 float *y = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
                 for (t = 0; t + 1 < taps; t += 2) /* two taps in one pass */
-                    d->kn->affine(flat, slab + d->at[t], slab + d->at[t + 1], n * d->pitch, w[t],
-                                  w[t + 1], 0, t > 0);
-                if (t < taps)
-                    d->kn->affine(flat, slab + d->at[t], NULL, n * d->pitch, w[t], 0, 0, t > 0);
+                    d->kn->affine(flat, slab + d->at[t], slab + d->at[t + 1], n * d->pitch, w[t], w[t + 1], 0, t > 0);
+                if (t < taps) d->kn->affine(flat, slab + d->at[t], NULL, n * d->pitch, w[t], 0, 0, t > 0);
                 for (r = 0; r < n; r++)
-                    d->kn->affine(y + (r0 + r) * v->cols, flat + r * d->pitch, NULL, v->cols, 1, 0,
-                                  0, g->add);
+                    d->kn->affine(y + (r0 + r) * v->cols, flat + r * d->pitch, NULL, v->cols, 1, 0, 0, g->add);
             }
         }
     }
 }
 
-/* Items are groups: all images add to the gradient of a group's weights, in order. */
+/* With y the gradient of the output: that of the weights is added to, and that of the input set or added to. Items are
+ * groups: all images add to the gradient of a group's weights, in order. */
 static void ddp__depthwise_groups(void *user, long first, long last)
 {
     const ddp__depthwise *d = (const ddp__depthwise *)user;
@@ -269,46 +183,25 @@ static void ddp__depthwise_groups(void *user, long first, long last)
         dx = d->dx ? d->dx + image * v->image + group * v->h * v->w : NULL;
         if (dx && !d->add) memset(dx, 0, (size_t)(v->h * v->w) * sizeof *dx);
         for (r0 = 0; r0 < v->rows; r0 += d->rows) {
-            const long n = ddp__min_long(d->rows, v->rows - r0);
-            const long from = group * g->w_group;
+            const long n = ddp__min_long(d->rows, v->rows - r0), from = group * g->w_group;
             for (o = 0; o < g->m; o++) {
                 const float *w = g->w + from + o * g->w_row;
                 const float *dy = g->y + image * g->y_image + (group * g->m + o) * g->y_plane;
                 memset(flat, 0, (size_t)(n * d->pitch) * sizeof *flat);
                 for (r = 0; r < n; r++)
-                    memcpy(flat + r * d->pitch, dy + (r0 + r) * v->cols,
-                           (size_t)v->cols * sizeof *flat);
+                    memcpy(flat + r * d->pitch, dy + (r0 + r) * v->cols, (size_t)v->cols * sizeof *flat);
                 if (d->dw) {
                     ddp__depthwise_slab(d, slab, x, NULL, r0, n);
                     for (t = 0; t < taps; t++)
-                        d->dw[from + o * g->w_row + t] +=
-                            d->kn->dot(flat, slab + d->at[t], n * d->pitch);
+                        d->dw[from + o * g->w_row + t] += d->kn->dot(flat, slab + d->at[t], n * d->pitch);
                 }
                 if (!dx) continue;
                 ddp__depthwise_clear(d, slab);
-                for (t = 0; t < taps; t++)
-                    d->kn->affine(slab + d->at[t], flat, NULL, n * d->pitch, w[t], 0, 0, 1);
+                for (t = 0; t < taps; t++) d->kn->affine(slab + d->at[t], flat, NULL, n * d->pitch, w[t], 0, 0, 1);
                 ddp__depthwise_slab(d, slab, NULL, dx, r0, n);
             }
         }
     }
-}
-
-/* y = or += the convolution. About 260 KiB of stack, as backward. */
-static void ddp__depthwise_forward(const ddp_op_call *call, ddp__depthwise *d)
-{
-    ddp_op_parallel(call, d->g->view.images * d->g->groups, DDP__OP_GRAIN / d->phase + 1,
-                    ddp__depthwise_planes, d);
-}
-
-/* With y the gradient of the output: that of the weights is added to, and that of the input set or
- * added to. */
-static void ddp__depthwise_backward(const ddp_op_call *call, ddp__depthwise *d)
-{
-    d->dw = (float *)call->grad_param[0];
-    d->dx = (float *)call->grad_in[0];
-    d->add = call->add_in[0];
-    if (d->dw || d->dx) ddp_op_parallel(call, d->g->groups, 1, ddp__depthwise_groups, d);
 }
 
 /* ---- float, by matrix products ---- */
@@ -375,7 +268,8 @@ static void ddp__conv_forward(const ddp_op_call *call)
                         ddp__conv_bias_planes, (void *)call);
         g.add = 1;
     }
-    if (ddp__depthwise_plan(&d, &g)) ddp__depthwise_forward(call, &d);
+    if (ddp__depthwise_plan(&d, &g))
+        ddp_op_parallel(call, g.view.images * g.groups, DDP__OP_GRAIN / d.phase + 1, ddp__depthwise_planes, &d);
     else ddp__conv_over_images(call, &g);
 }
 
@@ -413,8 +307,7 @@ static void ddp__conv_phase(const ddp__conv_size *z, long first, long *begin, lo
 
 /* dx at rows r0, r0 + s, ... and columns c0, c0 + s, ...: dy through a window, by the weights of
  * those taps with their two channel dimensions exchanged. */
-static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_product *forward, long r0,
-                                 long c0)
+static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_product *forward, long r0, long c0)
 {
     const ddp__conv_size z = ddp__conv_sizes(call->spec);
     ddp__conv_product g = *forward;
@@ -428,8 +321,7 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
     if (g.view.kh == 0 || g.view.kw == 0) { /* no output saw these */
         for (b = 0; !call->add_in[0] && b < z.images * z.groups * z.in; b++)
             for (r = 0; r < g.view.rows; r++)
-                for (c = 0; c < g.view.cols; c++)
-                    g.y[(b * z.h + r * z.stride) * z.w + c * z.stride] = 0;
+                for (c = 0; c < g.view.cols; c++) g.y[(b * z.h + r * z.stride) * z.w + c * z.stride] = 0;
         return;
     }
     g.view.x = (const float *)call->grad_out;
@@ -466,12 +358,14 @@ static void ddp__conv_backward(const ddp_op_call *call)
     long r, c;
 
     ddp__conv_product_fill(call, &g);
-    if (call->grad_param[1])
-        ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
+    if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
     if (ddp__depthwise_plan(&d, &g)) {
         g.w = (float *)(void *)call->param[0];
         g.y = (float *)(void *)call->grad_out;
-        ddp__depthwise_backward(call, &d);
+        d.dw = (float *)call->grad_param[0];
+        d.dx = (float *)call->grad_in[0];
+        d.add = call->add_in[0];
+        if (d.dw || d.dx) ddp_op_parallel(call, g.groups, 1, ddp__depthwise_groups, &d);
         return;
     }
     if (call->grad_param[0]) {
@@ -485,10 +379,7 @@ static void ddp__conv_backward(const ddp_op_call *call)
 
 const ddp_op *ddp__conv_ops(void)
 {
-    static const ddp_op ops[] = {
-        {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward, ddp__conv_ref_forward,
-         ddp__conv_ref_backward},
-        DDP__OPS_END};
+    static const ddp_op ops[] = {{"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward}, DDP__OPS_END};
 
     return ops;
 }

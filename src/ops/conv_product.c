@@ -1,13 +1,12 @@
 /* The matrix products behind a convolution, of what a window sees of the images. */
 #include "base/platform.h"
-#include "base/thread.h"
-#include "ops/kernels.h"
+#include "base/core.h"
+#include "ops/ops.h"
 
-/* As in matmul.c: a block of one operand is packed once into L2, strips of the other one at a
- * time into L1. Strips are cut from a slab: the part of the images behind a chunk of positions,
- * copied with its zeros around, so that packing knows no edges. Columns of a slab are sorted by
- * their remainder by the step, so that neighbouring positions are neighbours in it, too; rows and
- * columns between windows are left out. */
+/* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1. Strips are
+ * cut from a slab: the part of the images behind a chunk of positions, copied with its zeros around, so that packing
+ * knows no edges. Columns of a slab are sorted by their remainder by the step, so that neighbouring positions are
+ * neighbours in it, too; rows and columns between windows are left out. */
 enum {
     DDP__CONV_MC = 264, /* a multiple of every mr */
     DDP__CONV_KC = 216, /* 24 planes of 3 x 3 taps */
@@ -102,8 +101,7 @@ static long ddp__conv_at(const ddp__conv_plan *plan, long first, long q, long *r
 static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 {
     if (plan->direct) return p * plan->plane + a * plan->pitch + b;
-    return p * plan->plane + a * plan->pitch +
-           b % plan->across * (plan->pitch / plan->across) + b / plan->across;
+    return p * plan->plane + a * plan->pitch + b % plan->across * (plan->pitch / plan->across) + b / plan->across;
 }
 
 /* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
@@ -139,14 +137,12 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
                            long p1, long first, long last)
 {
     const ddp__conv_view *v = &plan->g->view;
-    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1;
-    const long width = plan->pitch / plan->across;
+    const long row0 = first / v->cols, row1 = (last - 1) / v->cols + 1, width = plan->pitch / plan->across;
     const long left = v->left + (plan->parts > 1 ? first % v->cols : 0) * v->step;
     ddp__conv_line lines[DDP__CONV_KERNEL];
     long p, row, r, n, i, y, kind;
 
-    for (kind = 0; kind < plan->across; kind++)
-        lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
+    for (kind = 0; kind < plan->across; kind++) lines[kind] = ddp__conv_clip(left + kind, v->w, v->step, width);
     for (row = row0; row < row1; row += n) { /* image by image */
         const float *image = x + row / v->rows * v->image;
         r = row % v->rows;
@@ -173,18 +169,15 @@ static void ddp__conv_fill(const ddp__conv_plan *plan, float *slab, const float 
 /* ---- over images ---- */
 
 /* Rows i0..i1-1 of W, k columns from column p on; from[] receives where each lies in a row. */
-static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0,
-                             long i1, long p, long k)
+static void ddp__conv_pack_w(const ddp__conv_plan *plan, float *pack, const float *w, long i0, long i1, long p, long k)
 {
     const ddp__conv_product *g = plan->g;
     const long taps = g->view.kh * g->view.kw, mr = plan->kernels->mr;
     const int whole = g->w_kw == 1 && g->w_kh == g->view.kw && g->w_plane == taps;
-    long from[DDP__CONV_KC], at[DDP__GEMM_MR];
-    long i, j, q;
+    long from[DDP__CONV_KC], at[DDP__GEMM_MR], i, j, q;
 
     for (q = 0; q < k; q++)
-        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh +
-                  (p + q) % g->view.kw * g->w_kw;
+        from[q] = (p + q) / taps * g->w_plane + (p + q) % taps / g->view.kw * g->w_kh + (p + q) % g->view.kw * g->w_kw;
     for (j = 0; j < mr; j++) at[j] = j * g->w_row;
     for (i = i0; i < i1; i += mr, pack += mr * k) {
         const long rows = ddp__min_long(mr, i1 - i);
@@ -213,8 +206,7 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
     long i, j, at, len;
 
-    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run &&
-        (q + half) % run + half <= run) {
+    if (whole && rows == kn->mr && n == kn->nr && q % run + half <= run && (q + half) % run + half <= run) {
         kn->gemm(k, a, b, y + q / run * g->y_image + q % run,
                  y + (q + half) / run * g->y_image + (q + half) % run, g->y_plane, add);
         return;
@@ -237,8 +229,7 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
 }
 
 /* Rows i0..i1-1 of y at the positions of chunks t0..t1-1. */
-static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0,
-                            long t1)
+static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, long i1, long t0, long t1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
@@ -249,20 +240,17 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
     float *y = g->y + group * g->m * g->y_plane;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
-    long from[DDP__CONV_KC];
-    long p, t, q, i, j, n, run, first, last;
+    long from[DDP__CONV_KC], p, t, q, i, j, n, run, first, last;
 
     for (p = 0; p < total; p += each) {
         const long k = ddp__min_long(each, total - p), p0 = p / taps;
         ddp__conv_pack_w(plan, a_pack, g->w + group * g->w_group, i0, i1, p, k);
         for (q = 0; q < k; q++)
-            from[q] = ddp__conv_tap(plan, (p + q) / taps - p0, (p + q) % taps / v->kw,
-                                    (p + q) % v->kw);
+            from[q] = ddp__conv_tap(plan, (p + q) / taps - p0, (p + q) % taps / v->kw, (p + q) % v->kw);
         for (t = t0; t < t1; t++) {
             const float *source = plan->direct ? x + p0 * plan->plane : slab;
             ddp__conv_chunk(plan, t, &first, &last);
-            if (!plan->direct)
-                ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
+            if (!plan->direct) ddp__conv_fill(plan, slab, x, p0, (p + k - 1) / taps + 1, first, last);
             for (q = first; q < last; q += n) {
                 n = ddp__min_long(kn->nr, last - q);
                 if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
@@ -287,8 +275,7 @@ static void ddp__conv_blocks(void *user, long first, long last)
     for (t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows;
         const long c = t / plan->row_blocks % plan->spans * plan->span;
-        ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i,
-                        ddp__min_long(i + plan->rows, plan->g->m), c,
+        ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
                         ddp__min_long(c + plan->span, plan->chunks));
     }
 }
@@ -304,8 +291,7 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
     plan->rows = ddp__parts(ddp__parts(g->m, parts), mr) * mr;
     plan->row_blocks = ddp__parts(g->m, plan->rows);
     plan->spans = ddp__parts(all, span);
-    while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all)
-        plan->spans++;
+    while (g->groups * plan->row_blocks * plan->spans < wanted && plan->spans * least < all) plan->spans++;
     plan->span = ddp__parts(ddp__parts(all, plan->spans), least) * least;
     plan->spans = ddp__parts(all, plan->span);
     return g->groups * plan->row_blocks * plan->spans;
@@ -313,8 +299,7 @@ static long ddp__conv_split(ddp__conv_plan *plan, long all, long span, long leas
 
 void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g)
 {
-    const long taps = g->view.kh * g->view.kw;
-    const long planes = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps : 2;
+    const long taps = g->view.kh * g->view.kw, planes = taps <= DDP__CONV_KC ? DDP__CONV_KC / taps : 2;
     ddp__conv_plan plan;
     long span, blocks;
 
@@ -336,8 +321,7 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
 {
     const ddp__conv_product *g = plan->g;
     const long mr = plan->kernels->mr, image = g->view.rows * g->view.cols;
-    long at[DDP__GEMM_MR];
-    long i, q, n;
+    long at[DDP__GEMM_MR], i, q, n;
 
     for (i = 0; i < mr; i++) at[i] = i * g->y_plane;
     for (i = i0; i < i1; i += mr, pack += mr * (last - first)) {
@@ -345,29 +329,25 @@ static void ddp__conv_pack_y(const ddp__conv_plan *plan, float *pack, const floa
         if (rows < mr) memset(pack, 0, (size_t)(mr * (last - first)) * sizeof *pack);
         for (q = first; q < last; q += n) {
             n = ddp__min_long(image - q % image, last - q);
-            plan->kernels->turn(pack + (q - first) * mr, mr,
-                                y + i * g->y_plane + q / image * g->y_image + q % image, at, rows,
-                                n);
+            plan->kernels->turn(pack + (q - first) * mr, mr, y + i * g->y_plane + q / image * g->y_image + q % image,
+                                at, rows, n);
         }
     }
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 of W. */
-static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0,
-                                 long j1)
+static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0, long i1, long j0, long j1)
 {
     const ddp__conv_product *g = plan->g;
     const ddp__conv_view *v = &g->view;
     const ddp__kernels *kn = plan->kernels;
     const long taps = v->kh * v->kw, p0 = j0 / taps;
-    const float *x = v->x + group * v->planes * v->h * v->w;
-    const float *y = g->y + group * g->m * g->y_plane;
+    const float *x = v->x + group * v->planes * v->h * v->w, *y = g->y + group * g->m * g->y_plane;
     float *w = g->w + group * g->w_group;
     float a_pack[DDP__CONV_MC * DDP__CONV_KC], slab[DDP__CONV_SLAB];
     float b_pack[DDP__GEMM_NR * DDP__CONV_KC] DDP__ALIGNED;
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long from[DDP__GEMM_NR];
-    long t, q, i, j, e, f, n, run, first, last;
+    long from[DDP__GEMM_NR], t, q, i, j, e, f, n, run, first, last;
 
     for (t = 0; t < plan->chunks; t++) {
         const float *source = plan->direct ? x + p0 * plan->plane : slab;
@@ -378,8 +358,7 @@ static void ddp__conv_grad_block(const ddp__conv_plan *plan, long group, long i0
             n = ddp__min_long(kn->nr, j1 - j);
             if (n < kn->nr) memset(b_pack, 0, sizeof b_pack);
             for (e = 0; e < n; e++)
-                from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw,
-                                        (j + e) % v->kw);
+                from[e] = ddp__conv_tap(plan, (j + e) / taps - p0, (j + e) % taps / v->kw, (j + e) % v->kw);
             for (q = first; q < last; q += run) {
                 const long at = ddp__conv_at(plan, first, q, &run);
                 run = ddp__min_long(run, last - q);
@@ -409,8 +388,7 @@ static void ddp__conv_grad_blocks(void *user, long first, long last)
     for (t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows;
         const long j = t / plan->row_blocks % plan->spans * plan->span;
-        ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i,
-                             ddp__min_long(i + plan->rows, plan->g->m), j,
+        ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), j,
                              ddp__min_long(j + plan->span, columns));
     }
 }

@@ -13,63 +13,24 @@ static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, 
 
 /* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415) ---- */
 
-static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__same_shape(s, "gelu", 12, err);
-}
-
-static void ddp__gelu_ref_forward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long i;
-
-    for (i = 0; i < n; i++) {
-        const double v = (double)x[i];
-        const double u = 0.79788456080286535588 * (v + 0.044715 * v * v * v);
-        y[i] = (ddp__real)(0.5 * v * (1 + tanh(u)));
-    }
-}
-
-static void ddp__gelu_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long i;
-
-    for (i = 0; dx && i < n; i++) {
-        const double v = (double)x[i], a = 0.79788456080286535588;
-        const double t = tanh(a * (v + 0.044715 * v * v * v));
-        const double d = 0.5 * (1 + t) + 0.5 * v * (1 - t * t) * a * (1 + 3 * 0.044715 * v * v);
-        dx[i] = (ddp__real)d * dy[i] + (call->add_in[0] ? dx[i] : 0);
-    }
-}
+static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "gelu", 12, err); }
 
 static void ddp__gelu_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->gelu((float *)call->out + first, (const float *)call->in[0] + first,
-                              last - first);
+    ddp__kernels_best()->gelu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
 }
 
 static void ddp__gelu_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->gelu_grad((float *)call->grad_in[0] + first,
-                                   (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first,
-                                   call->add_in[0]);
+    ddp__kernels_best()->gelu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
+                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
 }
 
-static void ddp__gelu_forward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__gelu_range);
-}
+static void ddp__gelu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__gelu_range); }
 
 static void ddp__gelu_backward(const ddp_op_call *call)
 {
@@ -78,55 +39,24 @@ static void ddp__gelu_backward(const ddp_op_call *call)
 
 /* ---- relu; the gradient at 0 is 0 ---- */
 
-static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__same_shape(s, "relu", 1, err);
-}
-
-static void ddp__relu_ref_forward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long i;
-
-    for (i = 0; i < n; i++) y[i] = x[i] < 0 ? 0 : x[i];
-}
-
-static void ddp__relu_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long i;
-
-    for (i = 0; dx && i < n; i++)
-        dx[i] = (x[i] > 0 ? dy[i] : 0) + (call->add_in[0] ? dx[i] : 0);
-}
+static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "relu", 1, err); }
 
 static void ddp__relu_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first,
-                              last - first);
+    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
 }
 
 static void ddp__relu_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
 
-    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first,
-                                   (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first,
-                                   call->add_in[0]);
+    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
+                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
 }
 
-static void ddp__relu_forward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__relu_range);
-}
+static void ddp__relu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__relu_range); }
 
 static void ddp__relu_backward(const ddp_op_call *call)
 {
@@ -151,31 +81,6 @@ static ddp_status ddp__add_shape(ddp_op_spec *s, ddp_error *err)
     return ddp__same_shape(s, "add", 1, err);
 }
 
-static void ddp__add_ref_forward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *a = (const ddp__real *)call->in[0];
-    const ddp__real *b = (const ddp__real *)call->in[1];
-    ddp__real *y = (ddp__real *)call->out;
-    long i;
-
-    for (i = 0; i < n; i++) y[i] = a[i] + b[i];
-}
-
-/* Input by input: both may be the same array, the second then adding to the first. */
-static void ddp__add_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    long i;
-    int k;
-
-    for (k = 0; k < 2; k++) {
-        ddp__real *d = (ddp__real *)call->grad_in[k];
-        for (i = 0; d && i < n; i++) d[i] = dy[i] + (call->add_in[k] ? d[i] : 0);
-    }
-}
-
 static void ddp__add_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -192,26 +97,16 @@ static void ddp__add_grad_range(void *user, long first, long last)
 
     for (k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
-        if (d && call->add_in[k])
-            ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        else if (d && d != dy)
-            memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
+        if (d && call->add_in[k]) ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        else if (d && d != dy) memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
     }
 }
 
-static void ddp__add_forward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__add_range);
-}
+static void ddp__add_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_range); }
+static void ddp__add_backward(const ddp_op_call *call) { ddp__op_elements(call, ddp__add_grad_range); }
 
-static void ddp__add_backward(const ddp_op_call *call)
-{
-    ddp__op_elements(call, ddp__add_grad_range);
-}
-
-/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with
- * silu(a) = a / (1 + e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F)
- * ---- */
+/* ---- swiglu (Shazeer 2020, arXiv:2002.05202, Eq. 5, its elementwise part): y = silu(a) b with silu(a) = a / (1 +
+ * e^-a), from one input (..., 2F), whose rows are a then b, or from two (..., F) ---- */
 
 static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -227,9 +122,8 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
     if (!last) s->out.dim[i] /= 2;
     else if (ddp_shape_count(&s->in[0]) != ddp_shape_count(&s->in[1]) ||
              s->in[0].dim[i] != s->in[1].dim[s->in[1].dims - 1])
-        return ddp__fail(err, DDP_ARG, "swiglu: the two inputs must have one shape, they have "
-                         "rows of %ld and %ld", s->in[0].dim[i],
-                         s->in[1].dim[s->in[1].dims - 1]);
+        return ddp__fail(err, DDP_ARG, "swiglu: the two inputs must have one shape, they have rows of %ld and %ld",
+                         s->in[0].dim[i], s->in[1].dim[s->in[1].dims - 1]);
     s->flops = 6.0 * (double)ddp_shape_count(&s->out);
     s->out_unread = 1;
     s->grad_over_input = 1;
@@ -237,8 +131,7 @@ static ddp_status ddp__swiglu_shape(ddp_op_spec *s, ddp_error *err)
 }
 
 /* Where row r of both factors begins in two arrays given per input; NULL stays NULL. */
-static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a,
-                            void **b)
+static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, long r, void **a, void **b)
 {
     const size_t n = (size_t)s->out.dim[s->out.dims - 1] * size, at = (size_t)r * n;
     char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
@@ -249,47 +142,6 @@ static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, 
     } else {
         *a = first ? first + 2 * at : NULL;
         *b = first ? first + 2 * at + n : NULL;
-    }
-}
-
-static void ddp__swiglu_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    void *a, *b;
-    long r, j;
-
-    for (r = 0; r < rows; r++) {
-        ddp__real *y = (ddp__real *)call->out + r * n;
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *y, r, &a, &b);
-        for (j = 0; j < n; j++) {
-            const double v = (double)((const ddp__real *)a)[j];
-            y[j] = (ddp__real)(v / (1 + exp(-v))) * ((const ddp__real *)b)[j];
-        }
-    }
-}
-
-/* da = dy b (s + a s (1 - s)) with s = 1 / (1 + e^-a);  db = dy a s. */
-static void ddp__swiglu_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *z = &call->spec->out;
-    const long rows = ddp_shape_rows(z), n = z->dim[z->dims - 1];
-    const int add_a = call->add_in[0], add_b = call->add_in[call->spec->inputs > 1];
-    void *pa, *pb, *pda, *pdb;
-    long r, j;
-
-    for (r = 0; r < rows; r++) {
-        const ddp__real *dy = (const ddp__real *)call->grad_out + r * n;
-        ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof *dy, r, &pa, &pb);
-        ddp__swiglu_row(call->spec, call->grad_in, sizeof *dy, r, &pda, &pdb);
-        for (j = 0; j < n; j++) {
-            const double a = (double)((const ddp__real *)pa)[j], s = 1 / (1 + exp(-a));
-            const double b = (double)((const ddp__real *)pb)[j], d = (double)dy[j];
-            ddp__real *da = pda ? (ddp__real *)pda + j : NULL;
-            ddp__real *db = pdb ? (ddp__real *)pdb + j : NULL;
-            if (da) *da = (ddp__real)(d * b * (s + a * s * (1 - s))) + (add_a ? *da : 0);
-            if (db) *db = (ddp__real)(d * a * s) + (add_b ? *db : 0);
-        }
     }
 }
 
@@ -312,22 +164,19 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
+    const float *dy = (const float *)call->grad_out;
     void *a, *b, *da, *db;
     long r;
 
     for (r = first; r < last; r++) {
         ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
         ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
-        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b,
-                        (const float *)call->grad_out + r * n, n, call->add_in[0],
+        kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, dy + r * n, n, call->add_in[0],
                         call->add_in[call->spec->inputs > 1]);
     }
 }
 
-static void ddp__swiglu_forward(const ddp_op_call *call)
-{
-    ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows);
-}
+static void ddp__swiglu_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->out, ddp__swiglu_rows); }
 
 static void ddp__swiglu_backward(const ddp_op_call *call)
 {
@@ -341,14 +190,10 @@ static void ddp__swiglu_backward(const ddp_op_call *call)
 
 static ddp_status ddp__dropout_shape(ddp_op_spec *s, ddp_error *err)
 {
-    DDP__TRY(ddp__op_floats(s, "dropout", 0, 0, err));
+    DDP__TRY(ddp__same_shape(s, "dropout", 1, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
-        return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, "
-                         "got %g", s->arg[0]);
-    s->out = s->in[0];
-    s->flops = (double)ddp_shape_count(&s->out);
+        return ddp__fail(err, DDP_ARG, "dropout: the probability must be at least 0 and below 1, got %g", s->arg[0]);
     s->in_place_ok = 1;
-    s->out_unread = 1;
     return DDP_OK;
 }
 
@@ -367,36 +212,7 @@ static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char
     }
 }
 
-static int ddp__dropout_off(const ddp_op_call *call)
-{
-    return !call->training || call->spec->arg[0] == 0;
-}
-
-static void ddp__dropout_ref(const ddp_op_call *call, const ddp__real *x, ddp__real *y, int add)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const int off = ddp__dropout_off(call);
-    const ddp__real scale = off ? 1 : (ddp__real)(1 / (1 - call->spec->arg[0]));
-    unsigned char keep[DDP__OP_GRAIN];
-    long i;
-
-    for (i = 0; i < n; i++) {
-        if (i % DDP__OP_GRAIN == 0) ddp__dropout_mask(call, i / DDP__OP_GRAIN, keep);
-        y[i] = (off || keep[i % DDP__OP_GRAIN] ? x[i] * scale : 0) + (add ? y[i] : 0);
-    }
-}
-
-static void ddp__dropout_ref_forward(const ddp_op_call *call)
-{
-    ddp__dropout_ref(call, (const ddp__real *)call->in[0], (ddp__real *)call->out, 0);
-}
-
-static void ddp__dropout_ref_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0])
-        ddp__dropout_ref(call, (const ddp__real *)call->grad_out, (ddp__real *)call->grad_in[0],
-                         call->add_in[0]);
-}
+static int ddp__dropout_off(const ddp_op_call *call) { return !call->training || call->spec->arg[0] == 0; }
 
 typedef struct ddp__dropout_job {
     const ddp_op_call *call;
@@ -419,8 +235,7 @@ static void ddp__dropout_range(void *user, long first, long last)
     if (ddp__dropout_off(job->call)) {
         if (job->add)
             for (i = 0; i < n; i++) y[i] += x[i];
-        else if (y != x)
-            memcpy(y, x, (size_t)n * sizeof *y);
+        else if (y != x) memcpy(y, x, (size_t)n * sizeof *y);
         return;
     }
     ddp__dropout_mask(job->call, first / DDP__OP_GRAIN, keep);
@@ -432,40 +247,26 @@ static void ddp__dropout_range(void *user, long first, long last)
 
 static void ddp__dropout_run(const ddp_op_call *call, const void *x, void *y, int add)
 {
-    ddp__dropout_job job;
+    ddp__dropout_job job = {call, (const float *)x, (float *)y, add};
 
-    job.call = call;
-    job.x = (const float *)x;
-    job.y = (float *)y;
-    job.add = add;
-    ddp_op_parallel(call, ddp_shape_count(&call->spec->out), DDP__OP_GRAIN, ddp__dropout_range,
-                    &job);
+    ddp_op_parallel(call, ddp_shape_count(&call->spec->out), DDP__OP_GRAIN, ddp__dropout_range, &job);
 }
 
-static void ddp__dropout_forward(const ddp_op_call *call)
-{
-    ddp__dropout_run(call, call->in[0], call->out, 0);
-}
+static void ddp__dropout_forward(const ddp_op_call *call) { ddp__dropout_run(call, call->in[0], call->out, 0); }
 
 static void ddp__dropout_backward(const ddp_op_call *call)
 {
-    if (call->grad_in[0])
-        ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
+    if (call->grad_in[0]) ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
 }
 
 const ddp_op *ddp__elementwise_ops(void)
 {
     static const ddp_op ops[] = {
-        {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward, ddp__gelu_ref_forward,
-         ddp__gelu_ref_backward},
-        {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward, ddp__relu_ref_forward,
-         ddp__relu_ref_backward},
-        {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward, ddp__add_ref_forward,
-         ddp__add_ref_backward},
-        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward,
-         ddp__swiglu_ref_forward, ddp__swiglu_ref_backward},
-        {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward,
-         ddp__dropout_ref_forward, ddp__dropout_ref_backward},
+        {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
+        {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
+        {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
+        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
+        {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward},
         DDP__OPS_END};
 
     return ops;

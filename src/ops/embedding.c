@@ -1,9 +1,8 @@
 /* What tokens and their places become: rows of a table (embedding, position), and angles (rope). */
 #include "ops/ops.h"
 
-/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1
- * gives a row of NAN, which reaches the loss; a kernel cannot return an error. Its gradient is
- * dropped. ---- */
+/* ---- embedding: tokens int32 (rows..) -> (rows.., C), table (V, C). A token outside 0..V-1 gives a row of NAN, which
+ * reaches the loss; a kernel cannot return an error. Its gradient is dropped. ---- */
 
 static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -12,8 +11,7 @@ static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
     if (s->inputs < 1 || s->in_type[0] != DDP_I32)
         return ddp__fail(err, DDP_ARG, "embedding: input 0 must hold integers (token numbers)");
     if (s->in[0].dims < 1 || s->in[0].dims > 3)
-        return ddp__fail(err, DDP_ARG, "embedding: tokens must have 1 to 3 dimensions, got %d",
-                         s->in[0].dims);
+        return ddp__fail(err, DDP_ARG, "embedding: tokens must have 1 to 3 dimensions, got %d", s->in[0].dims);
     DDP__TRY(ddp__op_count(s, "embedding", 0, "vocabulary", &v, err));
     DDP__TRY(ddp__op_count(s, "embedding", 1, "width", &c, err));
     s->out = s->in[0];
@@ -22,36 +20,6 @@ static ddp_status ddp__embedding_shape(ddp_op_spec *s, ddp_error *err)
     s->flops = (double)ddp_shape_count(&s->out);
     s->out_unread = 1;
     return DDP_OK;
-}
-
-static void ddp__embedding_ref_forward(const ddp_op_call *call)
-{
-    const long rows = ddp_shape_rows(&call->spec->out);
-    const long v = call->spec->param[0].shape.dim[0], c = call->spec->param[0].shape.dim[1];
-    const int32_t *token = (const int32_t *)call->in[0];
-    const ddp__real *table = (const ddp__real *)call->param[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long i, j;
-
-    for (i = 0; i < rows; i++)
-        for (j = 0; j < c; j++)
-            y[i * c + j] = token[i] >= 0 && token[i] < v ? table[token[i] * c + j]
-                                                         : (ddp__real)NAN;
-}
-
-static void ddp__embedding_ref_backward(const ddp_op_call *call)
-{
-    const long rows = ddp_shape_rows(&call->spec->out);
-    const long v = call->spec->param[0].shape.dim[0], c = call->spec->param[0].shape.dim[1];
-    const int32_t *token = (const int32_t *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *table = (ddp__real *)call->grad_param[0];
-    long i, j;
-
-    if (!table) return;
-    for (i = 0; i < rows; i++)
-        for (j = 0; j < c && token[i] >= 0 && token[i] < v; j++)
-            table[token[i] * c + j] += dy[i * c + j];
 }
 
 static void ddp__embedding_rows(void *user, long first, long last)
@@ -64,8 +32,7 @@ static void ddp__embedding_rows(void *user, long first, long last)
     long i, j;
 
     for (i = first; i < last; i++)
-        if (token[i] >= 0 && token[i] < v)
-            memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
+        if (token[i] >= 0 && token[i] < v) memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
         else
             for (j = 0; j < c; j++) y[i * c + j] = NAN;
 }
@@ -96,8 +63,7 @@ static void ddp__embedding_columns(void *user, long first, long last)
 static void ddp__embedding_backward(const ddp_op_call *call)
 {
     if (call->grad_param[0])
-        ddp_op_parallel(call, call->spec->param[0].shape.dim[1], DDP__OP_COLUMNS,
-                        ddp__embedding_columns, (void *)call);
+        ddp_op_parallel(call, call->spec->param[0].shape.dim[1], DDP__OP_COLUMNS, ddp__embedding_columns, (void *)call);
 }
 
 /* ---- position: y = x + table[t] for x (B, T, C), table (T, C) ---- */
@@ -114,35 +80,6 @@ static ddp_status ddp__position_shape(ddp_op_spec *s, ddp_error *err)
     s->in_place_ok = 1;
     s->out_unread = 1;
     return DDP_OK;
-}
-
-static void ddp__position_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long n = s->dim[1] * s->dim[2];
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *table = (const ddp__real *)call->param[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long b, i;
-
-    for (b = 0; b < s->dim[0]; b++)
-        for (i = 0; i < n; i++) y[b * n + i] = x[b * n + i] + table[i];
-}
-
-static void ddp__position_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->out;
-    const long n = s->dim[1] * s->dim[2];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    ddp__real *table = (ddp__real *)call->grad_param[0];
-    long b, i;
-
-    for (b = 0; b < s->dim[0]; b++)
-        for (i = 0; i < n; i++) {
-            if (table) table[i] += dy[b * n + i];
-            if (dx) dx[b * n + i] = dy[b * n + i] + (call->add_in[0] ? dx[b * n + i] : 0);
-        }
 }
 
 static void ddp__position_rows(void *user, long first, long last)
@@ -181,10 +118,8 @@ static void ddp__position_grads(void *user, long first, long last)
         const float *dy = (const float *)call->grad_out + b * n;
         float *dx = call->grad_in[0] ? (float *)call->grad_in[0] + b * n : NULL;
         if (table) kn->affine(table + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        if (dx && call->add_in[0])
-            kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
-        else if (dx && dx != dy)
-            memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
+        if (dx && call->add_in[0]) kn->affine(dx + first, dy + first, NULL, last - first, 1, 0, 0, 1);
+        else if (dx && dx != dy) memcpy(dx + first, dy + first, (size_t)(last - first) * sizeof *dx);
     }
 }
 
@@ -214,50 +149,13 @@ static ddp_status ddp__rope_shape(ddp_op_spec *s, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "rope: a head is %ld wide; pairs of columns are turned, so "
                          "it must be even, and at most %d", l.d, 2 * DDP__ROPE_PAIRS);
     if (!(s->arg[2] >= 0 && s->arg[2] < 1e30) || (s->arg[2] > 0 && s->arg[2] < 1))
-        return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000",
-                         s->arg[2]);
+        return ddp__fail(err, DDP_ARG, "rope: theta is %g, it must be at least 1, or 0 for 10000", s->arg[2]);
     s->out = s->in[0];
     s->flops = 3.0 * (double)(s->out.dim[0] * s->out.dim[1] * (l.heads + l.kv_heads) * l.d);
     s->backward_flops = s->flops;
     s->in_place_ok = 1;
     s->out_unread = 1;
     return DDP_OK;
-}
-
-/* to = or += the rotation of from, forward (direction 1) or back (-1). */
-static void ddp__rope_ref_turn(const ddp_op_call *call, const void *from, void *to, int direction,
-                               int add)
-{
-    const ddp__head_layout l = ddp__head_layout_of(call->spec);
-    const long rows = ddp_shape_rows(&call->spec->in[0]), time = call->spec->in[0].dim[1];
-    const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
-    long r, h, i;
-
-    for (r = 0; r < rows; r++) {
-        const ddp__real *x = (const ddp__real *)from + r * l.row;
-        ddp__real *y = (ddp__real *)to + r * l.row;
-        for (h = 0; h < turned; h += l.d)
-            for (i = h; i < h + half; i++) {
-                const double angle = direction * (double)(r % time) *
-                    pow(ddp__rope_theta(call->spec), -2.0 * (double)(i - h) / (double)l.d);
-                const ddp__real c = (ddp__real)cos(angle), s = (ddp__real)sin(angle);
-                const ddp__real u = x[i], v = x[i + half];
-                y[i] = u * c - v * s + (add ? y[i] : 0);
-                y[i + half] = v * c + u * s + (add ? y[i + half] : 0);
-            }
-        for (i = turned; i < l.row; i++) y[i] = x[i] + (add ? y[i] : 0);
-    }
-}
-
-static void ddp__rope_ref_forward(const ddp_op_call *call)
-{
-    ddp__rope_ref_turn(call, call->in[0], call->out, 1, 0);
-}
-
-static void ddp__rope_ref_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0])
-        ddp__rope_ref_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
 }
 
 typedef struct ddp__rope_job {
@@ -289,51 +187,35 @@ static void ddp__rope_positions(void *user, long first, long last)
         for (b = 0; b < batch; b++) {
             const float *x = job->from + (b * time + t) * l.row;
             float *y = job->to + (b * time + t) * l.row;
-            for (h = 0; h < turned; h += l.d)
-                kn->rotate(y + h, x + h, cosine, sine, half, job->add);
+            for (h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
                 for (i = turned; i < l.row; i++) y[i] += x[i];
-            else if (x != y)
-                memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
+            else if (x != y) memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
         }
     }
 }
 
-static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction,
-                           int add)
+static void ddp__rope_turn(const ddp_op_call *call, const void *from, void *to, int direction, int add)
 {
     const ddp_shape *s = &call->spec->in[0];
-    ddp__rope_job job;
+    ddp__rope_job job = {call->spec, (const float *)from, (float *)to, direction, add};
 
-    job.spec = call->spec;
-    job.from = (const float *)from;
-    job.to = (float *)to;
-    job.direction = direction;
-    job.add = add;
-    ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1,
-                    ddp__rope_positions, &job);
+    ddp_op_parallel(call, s->dim[1], DDP__OP_GRAIN / (s->dim[0] * s->dim[2]) + 1, ddp__rope_positions, &job);
 }
 
-static void ddp__rope_forward(const ddp_op_call *call)
-{
-    ddp__rope_turn(call, call->in[0], call->out, 1, 0);
-}
+static void ddp__rope_forward(const ddp_op_call *call) { ddp__rope_turn(call, call->in[0], call->out, 1, 0); }
 
 static void ddp__rope_backward(const ddp_op_call *call)
 {
-    if (call->grad_in[0])
-        ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
+    if (call->grad_in[0]) ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
 }
 
 const ddp_op *ddp__embedding_ops(void)
 {
     static const ddp_op ops[] = {
-        {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward,
-         ddp__embedding_ref_forward, ddp__embedding_ref_backward},
-        {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward,
-         ddp__position_ref_forward, ddp__position_ref_backward},
-        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward, ddp__rope_ref_forward,
-         ddp__rope_ref_backward},
+        {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
+        {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
+        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward},
         DDP__OPS_END};
 
     return ops;

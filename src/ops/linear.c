@@ -1,5 +1,243 @@
-/* linear: y = x W^T + b over rows, x (rows, C), W (width, C), b (width). */
+/* linear: y = x W^T + b over rows, x (rows, C), W (width, C), b (width); and the matrix product in float behind it:
+ * blocks of the result, packed panels, register tiles. */
 #include "ops/ops.h"
+#ifdef DDP_USE_CBLAS
+#include <cblas.h>
+#endif
+
+/* ---- the product ---- */
+
+/* A panel of b (KC x NC) is packed once into L2, as strips of nr columns that stay in L1 while
+ * the rows of a pass by, DDP__MATMUL_PANELS tiles at a time. Rows of a are read where they lie;
+ * where its columns lie together, and where a last tile has fewer rows, they are copied. All is
+ * on the stack: no allocation in a training step, no state shared between threads. */
+enum {
+    DDP__MATMUL_KC = 384,
+    DDP__MATMUL_DEPTH = 256,
+    DDP__MATMUL_NC = 192,
+    DDP__MATMUL_PANELS = 8,
+    DDP__MATMUL_FEW = 64 /* rows for which b is not packed where its rows lie together */
+};
+
+typedef struct ddp__matmul_job {
+    const ddp__matmul  *g;
+    const ddp__kernels *kernels;
+    long                rows, cols; /* of a parallel block */
+    long                row_blocks;
+} ddp__matmul_job;
+
+/* Some rows of a, a register tile after the other, as gemm_at reads them. */
+typedef struct ddp__matmul_rows {
+    const float *a;
+    long         row, col;
+    long         tile; /* floats from a tile to the next */
+} ddp__matmul_rows;
+
+/* Sums are cut into equal parts; their order depends on k alone. One of at most KC saves a pass
+ * over c, which may be large; else a strip of b fits L1 beside the rows of a. */
+static long ddp__matmul_depth(long k)
+{
+    const long parts = k <= DDP__MATMUL_KC ? 1 : ddp__parts(k, DDP__MATMUL_DEPTH);
+
+    return ddp__parts(k, parts);
+}
+
+/* dst[p*width + j] = b(p0 + p, j0 + j); further columns are zero: their results are thrown away,
+ * but what lies on the stack may be subnormal, which is slow. */
+static void ddp__matmul_pack(const ddp__kernels *kn, float *dst, const ddp__matmul *g, long p0,
+                             long k, long j0, long cols)
+{
+    const float *src = g->b + p0 * g->b_row + j0 * g->b_col;
+    const long width = kn->nr;
+    long at[DDP__MATMUL_KC > DDP__GEMM_NR ? DDP__MATMUL_KC : DDP__GEMM_NR], i;
+
+    if (cols < width) memset(dst, 0, (size_t)(width * k) * sizeof *dst);
+    if (g->b_col == 1) {
+        for (i = 0; i < k; i++) at[i] = i * g->b_row;
+        kn->gather(dst, width, src, at, k, cols);
+    } else {
+        for (i = 0; i < cols; i++) at[i] = i * g->b_col;
+        kn->turn(dst, width, src, at, cols, k);
+    }
+}
+
+/* Rows i0.. of a, columns p0..p0+k-1: where they are, or in pack. */
+static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, const ddp__matmul *g,
+                                         long i0, long rows, long p0, long k)
+{
+    const long mr = kn->mr;
+    ddp__matmul_rows r = {g->a + i0 * g->a_row + p0 * g->a_col, g->a_row, g->a_col, mr * g->a_row};
+    long i;
+
+    if (g->a_col == 1 && rows % mr == 0) return r;
+    if (rows % mr) memset(pack + rows / mr * mr * k, 0, (size_t)(mr * k) * sizeof *pack);
+    if (g->a_row == 1) {
+        kn->panels(pack, r.a, g->a_col, rows, k);
+        r.row = 1;
+        r.col = mr;
+    } else {
+        for (i = 0; i < rows; i++) memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
+        r.row = k;
+    }
+    r.a = pack;
+    r.tile = mr * k;
+    return r;
+}
+
+/* One register tile; at an edge through a full tile of its own. */
+static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_rows *a, const float *b, long b_row,
+                             float *c, long c_row, long rows, long cols, const float *bias, int add)
+{
+    float part[DDP__GEMM_MR * DDP__GEMM_NR];
+    long i, j;
+
+    if (rows == kn->mr && cols == kn->nr) {
+        kn->gemm_at(k, a->a, a->row, a->col, b, b_row, c, c_row, bias, add);
+        return;
+    }
+    kn->gemm_at(k, a->a, a->row, a->col, b, b_row, part, kn->nr, NULL, 0);
+    for (i = 0; i < rows; i++)
+        for (j = 0; j < cols; j++) {
+            float *to = c + i * c_row + j;
+            const float sum = part[i * kn->nr + j];
+            *to = add ? *to + sum : bias ? bias[j] + sum : sum;
+        }
+}
+
+/* Nothing to sum: the bias, or zeros, or what is there. */
+static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
+{
+    long i, j;
+
+    for (i = i0; i < i1 && !g->add; i++)
+        for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
+}
+
+/* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
+static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long i0, long i1, long j0, long j1)
+{
+    float a_pack[DDP__MATMUL_PANELS * DDP__GEMM_MR * DDP__MATMUL_KC];
+    float b_pack[DDP__MATMUL_NC * DDP__MATMUL_KC] DDP__ALIGNED;
+    const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
+    const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
+    const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
+    long i, j, p, t;
+
+    if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
+    for (p = 0; p < g->k; p += depth) {
+        const long k = ddp__min_long(depth, g->k - p);
+        const int add = g->add || p > 0;
+        for (j = j0 + whole; j < j1; j += kn->nr)
+            ddp__matmul_pack(kn, b_pack + (j - j0) * k, g, p, k, j, ddp__min_long(kn->nr, j1 - j));
+        for (i = i0; i < i1; i += group) {
+            const long rows = ddp__min_long(group, i1 - i);
+            const ddp__matmul_rows taken = ddp__matmul_take(kn, a_pack, g, i, rows, p, k);
+            for (j = j0; j < j1; j += kn->nr) {
+                const int packed = j >= j0 + whole;
+                const float *b = packed ? b_pack + (j - j0) * k : g->b + p * g->b_row + j;
+                ddp__matmul_rows a = taken;
+                for (t = 0; t < rows; t += kn->mr, a.a += a.tile)
+                    ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row, g->c + (i + t) * g->c_row + j, g->c_row,
+                                     ddp__min_long(kn->mr, rows - t), ddp__min_long(kn->nr, j1 - j),
+                                     g->bias ? g->bias + j : NULL, add);
+            }
+        }
+    }
+}
+
+static void ddp__matmul_blocks(void *user, long first, long last)
+{
+    const ddp__matmul_job *job = (const ddp__matmul_job *)user;
+    const ddp__matmul *g = job->g;
+    long t;
+
+    for (t = first; t < last; t++) {
+        const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * job->cols;
+        ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
+                          ddp__min_long(j + job->cols, g->n));
+    }
+}
+
+/* Blocks of whole register tiles, as large as they may be: each packs its panel of b again. More threads get smaller
+ * ones; that moves no bit, since no sum over p is ever split by blocks. Returns the number of blocks. */
+static long ddp__matmul_split(ddp__matmul_job *job, const ddp__matmul *g, const ddp__kernels *kn, int threads)
+{
+    const long wanted = threads > 1 ? 3L * threads : 1;
+    long parts;
+
+    if (g->m <= 0 || g->n <= 0) return 0;
+    job->g = g;
+    job->kernels = kn;
+    parts = ddp__parts(g->n, DDP__MATMUL_NC);
+    job->cols = ddp__parts(ddp__parts(g->n, parts), kn->nr) * kn->nr;
+    parts = ddp__parts(g->n, job->cols);
+    job->row_blocks = ddp__parts(wanted, parts);
+    job->rows = ddp__parts(ddp__parts(g->m, job->row_blocks), kn->mr) * kn->mr;
+    job->row_blocks = ddp__parts(g->m, job->rows);
+    return job->row_blocks * parts;
+}
+
+void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g)
+{
+    ddp__matmul_job job;
+    const long blocks = ddp__matmul_split(&job, g, ddp__kernels_best(),
+                                          ddp__pool_threads((const ddp__pool *)call->pool));
+
+    ddp_op_parallel(call, blocks, 1, ddp__matmul_blocks, &job);
+}
+
+#ifdef DDP_USE_CBLAS
+/* BLAS cannot be stopped from summing an element in another order at another place of a block, so
+ * the slices depend on the shape alone: results are the same for any number of threads. */
+enum { DDP__CBLAS_SLICE = 256 };
+
+/* BLAS wants it no shorter than a row, even where there is only one. */
+static int ddp__cblas_stride(long row, long col, long rows, long cols)
+{
+    return (int)(col == 1 ? (row > cols ? row : cols) : (col > rows ? col : rows));
+}
+
+static void ddp__matmul_cblas(void *user, long first, long last)
+{
+    const ddp__matmul *g = (const ddp__matmul *)user;
+    const int wide = g->n >= g->m; /* the longer side is cut */
+    const CBLAS_TRANSPOSE a_way = g->a_col == 1 ? CblasNoTrans : CblasTrans;
+    const CBLAS_TRANSPOSE b_way = g->b_col == 1 ? CblasNoTrans : CblasTrans;
+    long t, i, j, rows, cols, r, s;
+
+    for (t = first; t < last; t++) {
+        i = wide ? 0 : t * DDP__CBLAS_SLICE;
+        j = wide ? t * DDP__CBLAS_SLICE : 0;
+        rows = wide ? g->m : ddp__min_long(DDP__CBLAS_SLICE, g->m - i);
+        cols = wide ? ddp__min_long(DDP__CBLAS_SLICE, g->n - j) : g->n;
+        if (g->bias || g->k == 0)
+            for (r = i; r < i + rows && !g->add; r++)
+                for (s = j; s < j + cols; s++) g->c[r * g->c_row + s] = g->bias ? g->bias[s] : 0;
+        if (g->k == 0) continue;
+        cblas_sgemm(CblasRowMajor, a_way, b_way, (int)rows, (int)cols, (int)g->k, 1,
+                    g->a + i * g->a_row, ddp__cblas_stride(g->a_row, g->a_col, rows, g->k),
+                    g->b + j * g->b_col, ddp__cblas_stride(g->b_row, g->b_col, g->k, cols),
+                    g->add || g->bias ? 1.0f : 0.0f, g->c + i * g->c_row + j, (int)g->c_row);
+    }
+}
+
+void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g)
+{
+    const long side = g->n >= g->m ? g->n : g->m;
+    ddp__matmul job = *g;
+
+    if (g->m <= 0 || g->n <= 0) return;
+    /* its helper threads would spin beside ours: half the speed of both, measured */
+#ifdef OPENBLAS_CONFIG_H
+    openblas_set_num_threads(1);
+#endif
+    ddp_op_parallel(call, ddp__parts(side, DDP__CBLAS_SLICE), 1, ddp__matmul_cblas, &job);
+}
+#else
+void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g) { ddp__matmul_kernels(call, g); }
+#endif
+
+/* ---- the operators ---- */
 
 typedef struct ddp__linear_size {
     long m, n, k; /* rows, width, C */
@@ -7,11 +245,9 @@ typedef struct ddp__linear_size {
 
 static ddp__linear_size ddp__linear_sizes(const ddp_op_spec *s)
 {
-    ddp__linear_size z;
+    const ddp_shape *x = &s->in[0], *y = &s->out;
+    const ddp__linear_size z = {ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1]};
 
-    z.m = ddp_shape_rows(&s->in[0]);
-    z.n = s->out.dim[s->out.dims - 1];
-    z.k = s->in[0].dim[s->in[0].dims - 1];
     return z;
 }
 
@@ -42,10 +278,7 @@ static ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, dd
     return DDP_OK;
 }
 
-static ddp_status ddp__linear_shape(ddp_op_spec *s, ddp_error *err)
-{
-    return ddp__linear_start(s, "linear", 1, err);
-}
+static ddp_status ddp__linear_shape(ddp_op_spec *s, ddp_error *err) { return ddp__linear_start(s, "linear", 1, err); }
 
 static ddp_status ddp__linear_plain_shape(ddp_op_spec *s, ddp_error *err)
 {
@@ -61,76 +294,20 @@ static ddp_status ddp__linear_tied_shape(ddp_op_spec *s, ddp_error *err)
     if (s->params != 1 || w->dims != 2)
         return ddp__fail(err, DDP_ARG, "linear_tied: needs the node whose weight (V, C) it uses");
     if (w->dim[1] != s->in[0].dim[s->in[0].dims - 1])
-        return ddp__fail(err, DDP_ARG, "linear_tied: the tied weight has rows of %ld, the input "
-                         "rows of %ld; they must be equal", w->dim[1],
-                         s->in[0].dim[s->in[0].dims - 1]);
+        return ddp__fail(err, DDP_ARG, "linear_tied: the tied weight has rows of %ld, the input rows of %ld; they must "
+                         "be equal", w->dim[1], s->in[0].dim[s->in[0].dims - 1]);
     ddp__linear_finish(s, w->dim[0]);
     return DDP_OK;
 }
 
-static void ddp__linear_ref_forward(const ddp_op_call *call)
-{
-    const ddp__linear_size z = ddp__linear_sizes(call->spec);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *w = (const ddp__real *)call->param[0];
-    const ddp__real *b = (const ddp__real *)call->param[1];
-    ddp__real *y = (ddp__real *)call->out;
-    long i, j, p;
-
-    for (i = 0; i < z.m; i++)
-        for (j = 0; j < z.n; j++) {
-            ddp__real sum = b ? b[j] : 0;
-            for (p = 0; p < z.k; p++) sum += x[i * z.k + p] * w[j * z.k + p];
-            y[i * z.n + j] = sum;
-        }
-}
-
-static void ddp__linear_ref_backward(const ddp_op_call *call)
-{
-    const ddp__linear_size z = ddp__linear_sizes(call->spec);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *w = (const ddp__real *)call->param[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    ddp__real *dw = (ddp__real *)call->grad_param[0];
-    ddp__real *db = (ddp__real *)call->grad_param[1];
-    long i, j, p;
-
-    for (i = 0; dx && i < z.m; i++)
-        for (p = 0; p < z.k; p++) {
-            ddp__real sum = call->add_in[0] ? dx[i * z.k + p] : 0;
-            for (j = 0; j < z.n; j++) sum += dy[i * z.n + j] * w[j * z.k + p];
-            dx[i * z.k + p] = sum;
-        }
-    for (i = 0; i < z.m; i++)
-        for (j = 0; j < z.n; j++) {
-            if (db) db[j] += dy[i * z.n + j];
-            for (p = 0; dw && p < z.k; p++) dw[j * z.k + p] += dy[i * z.n + j] * x[i * z.k + p];
-        }
-}
-
 /* c (m x n) = or += a (m x k) b (k x n), plus bias (n) unless that is NULL; turned: the matrix lies
  * column by column. */
-static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a,
-                                int a_turned, const void *b, int b_turned, void *c,
-                                const void *bias, int add)
+static void ddp__linear_product(const ddp_op_call *call, long m, long n, long k, const void *a, int a_turned,
+                                const void *b, int b_turned, void *c, const void *bias, int add)
 {
-    ddp__matmul g;
+    const ddp__matmul g = {m, n, k, (const float *)a, a_turned ? 1 : k, a_turned ? m : 1, (const float *)b,
+                           b_turned ? 1 : n, b_turned ? k : 1, (float *)c, n, (const float *)bias, add};
 
-    memset(&g, 0, sizeof g);
-    g.m = m;
-    g.n = n;
-    g.k = k;
-    g.a = (const float *)a;
-    g.a_row = a_turned ? 1 : k;
-    g.a_col = a_turned ? m : 1;
-    g.b = (const float *)b;
-    g.b_row = b_turned ? 1 : n;
-    g.b_col = b_turned ? k : 1;
-    g.c = (float *)c;
-    g.c_row = n;
-    g.bias = (const float *)bias;
-    g.add = add;
     ddp__matmul_run(call, &g);
 }
 
@@ -138,8 +315,7 @@ static void ddp__linear_forward(const ddp_op_call *call)
 {
     const ddp__linear_size z = ddp__linear_sizes(call->spec);
 
-    ddp__linear_product(call, z.m, z.n, z.k, call->in[0], 0, call->param[0], 1, call->out,
-                        call->param[1], 0);
+    ddp__linear_product(call, z.m, z.n, z.k, call->in[0], 0, call->param[0], 1, call->out, call->param[1], 0);
 }
 
 static void ddp__linear_bias_grad(void *user, long first, long last)
@@ -168,11 +344,9 @@ static void ddp__linear_backward(const ddp_op_call *call)
 {
     const ddp__linear_size z = ddp__linear_sizes(call->spec);
 
-    if (call->grad_param[1])
-        ddp_op_parallel(call, z.n, DDP__OP_COLUMNS, ddp__linear_bias_grad, (void *)call);
+    if (call->grad_param[1]) ddp_op_parallel(call, z.n, DDP__OP_COLUMNS, ddp__linear_bias_grad, (void *)call);
     if (call->grad_param[0])
-        ddp__linear_product(call, z.n, z.k, z.m, call->grad_out, 1, call->in[0], 0,
-                            call->grad_param[0], NULL, 1);
+        ddp__linear_product(call, z.n, z.k, z.m, call->grad_out, 1, call->in[0], 0, call->grad_param[0], NULL, 1);
     if (call->grad_in[0])
         ddp__linear_product(call, z.m, z.k, z.n, call->grad_out, 0, call->param[0], 0,
                             call->grad_in[0], NULL, call->add_in[0]);
@@ -181,12 +355,9 @@ static void ddp__linear_backward(const ddp_op_call *call)
 const ddp_op *ddp__linear_ops(void)
 {
     static const ddp_op ops[] = {
-        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward,
-         ddp__linear_ref_forward, ddp__linear_ref_backward},
-        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward,
-         ddp__linear_ref_forward, ddp__linear_ref_backward},
-        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward,
-         ddp__linear_ref_forward, ddp__linear_ref_backward},
+        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
+        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
+        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward},
         DDP__OPS_END};
 
     return ops;

@@ -30,52 +30,6 @@ static long ddp__loss_counted(const int32_t *label, long rows)
     return n ? n : 1;
 }
 
-static void ddp__loss_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->in[0];
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const int32_t *label = (const int32_t *)call->in[1];
-    ddp__real *stat = (ddp__real *)call->saved, loss = 0;
-    long i, j;
-
-    for (i = 0; i < rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * n;
-        ddp__real max = x[0], sum = 0;
-        for (j = 1; j < n; j++) max = x[j] > max ? x[j] : max;
-        for (j = 0; j < n; j++) sum += (ddp__real)exp((double)(x[j] - max));
-        stat[2 * i] = max;
-        stat[2 * i + 1] = sum;
-        if (label[i] == -1) continue;
-        if (label[i] < 0 || label[i] >= n) loss = (ddp__real)NAN;
-        else loss += (ddp__real)log((double)sum) + max - x[label[i]];
-    }
-    *(ddp__real *)call->out = loss / (ddp__real)ddp__loss_counted(label, rows);
-}
-
-/* dx = (softmax(x) - [j == label]) g / counted. */
-static void ddp__loss_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->in[0];
-    const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
-    const int32_t *label = (const int32_t *)call->in[1];
-    const ddp__real *stat = (const ddp__real *)call->saved;
-    const ddp__real g = *(const ddp__real *)call->grad_out /
-                        (ddp__real)ddp__loss_counted(label, rows);
-    long i, j;
-
-    for (i = 0; call->grad_in[0] && i < rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * n;
-        ddp__real *dx = (ddp__real *)call->grad_in[0] + i * n;
-        for (j = 0; j < n; j++) {
-            ddp__real d = (ddp__real)exp((double)(x[j] - stat[2 * i])) / stat[2 * i + 1];
-            if (label[i] == -1) d = 0;
-            else if (label[i] < 0 || label[i] >= n) d = (ddp__real)NAN;
-            else if (label[i] == j) d -= 1;
-            dx[j] = d * g + (call->add_in[0] ? dx[j] : 0);
-        }
-    }
-}
-
 static void ddp__loss_rows(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
@@ -105,9 +59,7 @@ static void ddp__loss_forward(const ddp_op_call *call)
     for (i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
         if (label[i] < 0 || label[i] >= n) loss = NAN;
-        else
-            loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] -
-                    (double)x[i * n + label[i]];
+        else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
     }
     *(float *)call->out = (float)(loss / (double)ddp__loss_counted(label, rows));
 }
@@ -147,22 +99,17 @@ static void ddp__loss_backward(const ddp_op_call *call)
 {
     const ddp_shape *s = &call->spec->in[0];
     const long rows = ddp_shape_rows(s);
-    ddp__loss_job job;
+    ddp__loss_job job = {call, 0};
 
     if (!call->grad_in[0]) return;
-    job.call = call;
-    job.g = *(const float *)call->grad_out /
-            (float)ddp__loss_counted((const int32_t *)call->in[1], rows);
-    ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows,
-                    &job);
+    job.g = *(const float *)call->grad_out / (float)ddp__loss_counted((const int32_t *)call->in[1], rows);
+    ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
 const ddp_op *ddp__loss_ops(void)
 {
     static const ddp_op ops[] = {
-        {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward,
-         ddp__loss_ref_forward, ddp__loss_ref_backward},
-        DDP__OPS_END};
+        {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward}, DDP__OPS_END};
 
     return ops;
 }

@@ -16,19 +16,13 @@ typedef struct ddp__norm_size {
 
 static ddp__norm_size ddp__norm_sizes(const ddp_op_spec *s)
 {
-    ddp__norm_size z;
+    const int centred = s->params > 1;
+    const ddp__norm_size z = {ddp_shape_rows(&s->in[0]), s->in[0].dim[s->in[0].dims - 1], centred, 1 + centred};
 
-    z.rows = ddp_shape_rows(&s->in[0]);
-    z.n = s->in[0].dim[s->in[0].dims - 1];
-    z.centred = s->params > 1;
-    z.saved = 1 + z.centred;
     return z;
 }
 
-static double ddp__norm_eps(const ddp_op_spec *s)
-{
-    return s->params < 2 && s->arg[0] > 0 ? s->arg[0] : DDP__NORM_EPS;
-}
+static double ddp__norm_eps(const ddp_op_spec *s) { return s->params < 2 && s->arg[0] > 0 ? s->arg[0] : DDP__NORM_EPS; }
 
 static ddp_status ddp__norm_start(ddp_op_spec *s, const char *op, double flops, ddp_error *err)
 {
@@ -52,65 +46,9 @@ static ddp_status ddp__rms_shape(ddp_op_spec *s, ddp_error *err)
 {
     DDP__TRY(ddp__norm_start(s, "rms_norm", 5, err));
     if (!(s->arg[0] >= 0 && s->arg[0] < 1))
-        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 "
-                         "for 1e-5", s->arg[0]);
+        return ddp__fail(err, DDP_ARG, "rms_norm: eps is %g, it must be above 0 and below 1, or 0 for 1e-5", s->arg[0]);
     s->saved = (size_t)ddp_shape_rows(&s->in[0]);
     return DDP_OK;
-}
-
-static void ddp__norm_ref_forward(const ddp_op_call *call)
-{
-    const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    const ddp__real *shift = (const ddp__real *)call->param[1];
-    long i, j;
-
-    for (i = 0; i < z.rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * z.n;
-        ddp__real *y = (ddp__real *)call->out + i * z.n;
-        ddp__real *stat = (ddp__real *)call->saved + i * z.saved;
-        ddp__real mean = 0, var = 0, rstd;
-        for (j = 0; z.centred && j < z.n; j++) mean += x[j];
-        mean /= (ddp__real)z.n;
-        for (j = 0; j < z.n; j++) var += (x[j] - mean) * (x[j] - mean);
-        var /= (ddp__real)z.n;
-        rstd = 1 / (ddp__real)sqrt((double)var + ddp__norm_eps(call->spec));
-        for (j = 0; j < z.n; j++) y[j] = (x[j] - mean) * rstd * scale[j] + (shift ? shift[j] : 0);
-        stat[0] = mean;
-        stat[z.saved - 1] = rstd;
-    }
-}
-
-/* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); where mean is 0 by
- * definition, nothing flows through it. */
-static void ddp__norm_ref_backward(const ddp_op_call *call)
-{
-    const ddp__norm_size z = ddp__norm_sizes(call->spec);
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    ddp__real *dscale = (ddp__real *)call->grad_param[0];
-    ddp__real *dshift = (ddp__real *)call->grad_param[1];
-    long i, j;
-
-    for (i = 0; i < z.rows; i++) {
-        const ddp__real *x = (const ddp__real *)call->in[0] + i * z.n;
-        const ddp__real *dy = (const ddp__real *)call->grad_out + i * z.n;
-        const ddp__real *stat = (const ddp__real *)call->saved + i * z.saved;
-        ddp__real *dx = call->grad_in[0] ? (ddp__real *)call->grad_in[0] + i * z.n : NULL;
-        const ddp__real mean = z.centred ? stat[0] : 0, rstd = stat[z.saved - 1];
-        ddp__real mean_d = 0, mean_dh = 0;
-        for (j = 0; j < z.n; j++) {
-            const ddp__real h = (x[j] - mean) * rstd;
-            if (z.centred) mean_d += dy[j] * scale[j] / (ddp__real)z.n;
-            mean_dh += dy[j] * scale[j] * h / (ddp__real)z.n;
-            if (dscale) dscale[j] += dy[j] * h;
-            if (dshift) dshift[j] += dy[j];
-        }
-        for (j = 0; dx && j < z.n; j++) {
-            const ddp__real h = (x[j] - mean) * rstd;
-            dx[j] = rstd * (dy[j] * scale[j] - mean_d - h * mean_dh) +
-                    (call->add_in[0] ? dx[j] : 0);
-        }
-    }
 }
 
 static void ddp__norm_rows(void *user, long first, long last)
@@ -160,8 +98,7 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
-    float sum_scale[DDP__OP_COLUMNS], sum_shift[DDP__OP_COLUMNS];
-    float *shift = z.centred ? sum_shift : NULL;
+    float sum_scale[DDP__OP_COLUMNS], sum_shift[DDP__OP_COLUMNS], *shift = z.centred ? sum_shift : NULL;
     long i, j;
 
     memset(sum_scale, 0, sizeof sum_scale);
@@ -181,40 +118,31 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     }
 }
 
-static void ddp__norm_forward(const ddp_op_call *call)
-{
-    ddp__op_rows(call, &call->spec->in[0], ddp__norm_rows);
-}
+static void ddp__norm_forward(const ddp_op_call *call) { ddp__op_rows(call, &call->spec->in[0], ddp__norm_rows); }
 
 static void ddp__norm_backward(const ddp_op_call *call)
 {
     if (call->grad_param[0] || call->grad_param[1])
-        ddp_op_parallel(call, ddp__norm_sizes(call->spec).n, DDP__OP_COLUMNS,
-                        ddp__norm_grad_columns, (void *)call);
+        ddp_op_parallel(call, ddp__norm_sizes(call->spec).n, DDP__OP_COLUMNS, ddp__norm_grad_columns, (void *)call);
     if (call->grad_in[0]) ddp__op_rows(call, &call->spec->in[0], ddp__norm_grad_rows);
 }
 
-/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015,
- * arXiv:1502.03167, Algorithm 1): biased variance. Saved per channel: the batch's mean and rstd
- * ---- */
+/* ---- batch_norm2d, of each channel over images and pixels (Ioffe and Szegedy 2015, arXiv:1502.03167, Algorithm 1):
+ * biased variance. Saved per channel: the batch's mean and rstd ---- */
 
 #define DDP__BATCH_NORM_MOVE 0.1 /* the way of the running statistics to those of a batch */
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
-    static const char *const names[] = {"running_mean", "running_var"};
-    int i;
+    const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
     s->out = s->in[0];
     ddp__op_param(s, "scale", s->in[0].dim[1], 0, DDP_INIT_ONE, 0);
     ddp__op_param(s, "shift", s->in[0].dim[1], 0, DDP_INIT_ZERO, 0);
-    for (i = 0; i < 2; i++) {
-        s->buffer[i].name = names[i];
-        s->buffer[i].shape.dims = 1;
-        s->buffer[i].shape.dim[0] = s->in[0].dim[1];
-        s->buffer[i].init = i ? DDP_INIT_ONE : DDP_INIT_ZERO;
-    }
+    s->buffer[0] = s->buffer[1] = mean;
+    s->buffer[1].name = "running_var";
+    s->buffer[1].init = DDP_INIT_ONE;
     s->buffers = 2;
     s->saved = 2 * (size_t)s->in[0].dim[1];
     s->flops = 8 * ddp__image_count(&s->out); /* as layer_norm */
@@ -225,86 +153,7 @@ static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 /* Running variance is unbiased; a channel of one value, which has none, keeps to the biased. */
 static double ddp__batch_norm_unbias(double n) { return n > 1 ? n / (n - 1) : 1; }
 
-static void ddp__batch_norm_ref_forward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->in[0];
-    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    const ddp__real *shift = (const ddp__real *)call->param[1];
-    ddp__real *running_mean = (ddp__real *)call->buffer[0];
-    ddp__real *running_var = (ddp__real *)call->buffer[1];
-    ddp__real *y = (ddp__real *)call->out, *stat = (ddp__real *)call->saved;
-    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
-    const ddp__real move = (ddp__real)DDP__BATCH_NORM_MOVE;
-    long b, c, i;
-
-    for (c = 0; c < channels; c++) {
-        ddp__real mean = 0, var = 0, rstd;
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) mean += x[(b * channels + c) * n + i] / count;
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const ddp__real d = x[(b * channels + c) * n + i] - mean;
-                var += d * d / count;
-            }
-        if (call->training) {
-            const ddp__real v = var * (ddp__real)ddp__batch_norm_unbias((double)count);
-            running_mean[c] += move * (mean - running_mean[c]);
-            running_var[c] += move * (v - running_var[c]);
-        } else {
-            mean = running_mean[c];
-            var = running_var[c];
-        }
-        rstd = 1 / (ddp__real)sqrt((double)var + DDP__NORM_EPS);
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const long at = (b * channels + c) * n + i;
-                y[at] = (x[at] - mean) * rstd * scale[c] + shift[c];
-            }
-        stat[2 * c] = mean;
-        stat[2 * c + 1] = rstd;
-    }
-}
-
-/* h = (x - mean) rstd: dx = scale rstd (dy - mean(dy) - h mean(dy h)). */
-static void ddp__batch_norm_ref_backward(const ddp_op_call *call)
-{
-    const ddp_shape *s = &call->spec->in[0];
-    const long channels = s->dim[1], n = s->dim[2] * s->dim[3];
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    const ddp__real *scale = (const ddp__real *)call->param[0];
-    const ddp__real *stat = (const ddp__real *)call->saved;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    ddp__real *dscale = (ddp__real *)call->grad_param[0];
-    ddp__real *dshift = (ddp__real *)call->grad_param[1];
-    const ddp__real count = (ddp__real)s->dim[0] * (ddp__real)n;
-    long b, c, i;
-
-    for (c = 0; c < channels; c++) {
-        const ddp__real mean = stat[2 * c], rstd = stat[2 * c + 1];
-        ddp__real sum = 0, sum_h = 0;
-        for (b = 0; b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const long at = (b * channels + c) * n + i;
-                sum += dy[at];
-                sum_h += dy[at] * (x[at] - mean) * rstd;
-            }
-        if (dscale) dscale[c] += sum_h;
-        if (dshift) dshift[c] += sum;
-        for (b = 0; dx && b < s->dim[0]; b++)
-            for (i = 0; i < n; i++) {
-                const long at = (b * channels + c) * n + i;
-                const ddp__real h = (x[at] - mean) * rstd;
-                dx[at] = scale[c] * rstd * (dy[at] - sum / count - h * sum_h / count) +
-                         (call->add_in[0] ? dx[at] : 0);
-            }
-    }
-}
-
-/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes
- * in double, in order. */
+/* Sums of y - y_mean and of (y - y_mean) (x - x_mean) over a channel: a plane in float, planes in double, in order. */
 static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float *y, float x_mean,
                                  float y_mean, double *sum)
 {
@@ -359,8 +208,7 @@ static void ddp__batch_norm_statistics(const ddp_op_call *call, const float *x, 
     if (call->training) {
         ddp__batch_norm_moments(s, x, &mean, &var);
         *running_mean += (float)(DDP__BATCH_NORM_MOVE * (mean - (double)*running_mean));
-        *running_var += (float)(DDP__BATCH_NORM_MOVE *
-                                (var * ddp__batch_norm_unbias(count) - (double)*running_var));
+        *running_var += (float)(DDP__BATCH_NORM_MOVE * (var * ddp__batch_norm_unbias(count) - (double)*running_var));
     }
     stat[0] = (float)mean;
     stat[1] = (float)(1 / sqrt(var + DDP__NORM_EPS));
@@ -382,8 +230,7 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
         ddp__batch_norm_statistics(call, x, c);
         scale = ((const float *)call->param[0])[c] * stat[1];
         shift = ((const float *)call->param[1])[c] - stat[0] * scale;
-        for (b = 0; b < s->dim[0]; b++)
-            kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+        for (b = 0; b < s->dim[0]; b++) kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
     }
 }
 
@@ -398,8 +245,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
     long b, c;
 
     for (c = first; c < last; c++) {
-        const float *x = (const float *)call->in[0] + c * n;
-        const float *dy = (const float *)call->grad_out + c * n;
+        const float *x = (const float *)call->in[0] + c * n, *dy = (const float *)call->grad_out + c * n;
         const float *stat = (const float *)call->saved + 2 * c;
         const double mean = (double)stat[0], rstd = (double)stat[1];
         const double scale = (double)((const float *)call->param[0])[c] * rstd;
@@ -410,9 +256,8 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         if (!call->grad_in[0]) continue;
         slope = -scale * rstd * rstd * sum[1] / count; /* of x */
         for (b = 0; b < s->dim[0]; b++)
-            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image,
-                       x + b * image, n, (float)scale, (float)slope,
-                       (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
+            kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n, (float)scale,
+                       (float)slope, (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
     }
 }
 
@@ -423,19 +268,15 @@ static void ddp__batch_norm_forward(const ddp_op_call *call)
 
 static void ddp__batch_norm_backward(const ddp_op_call *call)
 {
-    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels,
-                    (void *)call);
+    ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels, (void *)call);
 }
 
 const ddp_op *ddp__norm_ops(void)
 {
     static const ddp_op ops[] = {
-        {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward,
-         ddp__norm_ref_forward, ddp__norm_ref_backward},
-        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward, ddp__norm_ref_forward,
-         ddp__norm_ref_backward},
-        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward,
-         ddp__batch_norm_backward, ddp__batch_norm_ref_forward, ddp__batch_norm_ref_backward},
+        {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
+        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
+        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward},
         DDP__OPS_END};
 
     return ops;

@@ -1,18 +1,156 @@
-/* What the operator files share. Each holds families of operators: the plain reference kernels,
- * loops in the order of the formulas, and beside them the float kernels that are tested against
- * those. */
+/* What the operator files share: kernels and matrix products, tables, parallel loops, what shape rules check. The same
+ * operators as plain loops in double, which the kernels are tested against, are tests/ops/reference.h. */
 #ifndef DDP_OPS_OPS_H
 #define DDP_OPS_OPS_H
 
 #include "base/core.h"
-#include "graph/op.h"
-#include "ops/kernels.h"
+#include "graph/graph.h"
 
-/* Element type of the reference kernels. */
-#ifndef DDP_REF_REAL
-#define DDP_REF_REAL double
+/* ---- the inner loops that carry nearly all of the time, one set per instruction set; and the matrix products made of
+ * them: of matrices, and behind a convolution ---- */
+
+/* GCC fuses multiply and add neither under -std=c11 nor below -O2; Clang does by default. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define DDP__CONTRACT optimize("O2", "fp-contract=fast")
+#define DDP__KERNEL(target_) __attribute__((target_, DDP__CONTRACT))
+#define DDP__KERNEL_PLAIN    __attribute__((DDP__CONTRACT))
+#else
+#define DDP__KERNEL(target_) __attribute__((target_))
+#define DDP__KERNEL_PLAIN
 #endif
-typedef DDP_REF_REAL ddp__real;
+
+#define DDP__GEMM_MR 8 /* most rows and columns of a register tile over all sets */
+#define DDP__GEMM_NR 32
+
+/* Of an array that gemm reads as b: a vector across two cache lines takes twice as long. */
+#define DDP__ALIGNED __attribute__((aligned(64)))
+
+/* One set. Rows are n contiguous floats, any n >= 1, any alignment; an output may be the same
+ * array as an input of equal index range. add = 1 adds to the output, 0 overwrites it. */
+typedef struct ddp__kernels {
+    const char *name;
+    int mr, nr; /* register tile of gemm; nr is two vectors */
+
+    /* c (mr x nr, leading dimension c_row) = or += sum over p of a[p*mr + i] * b[p*nr + j]. The
+     * right half of its columns lies at d: c + nr/2, or elsewhere. */
+    void (*gemm)(long k, const float *a, const float *b, float *c, float *d, long c_row, int add);
+    /* The same of operands where they lie: sums of a[i*a_row + p*a_col] * b[p*b_row + j], to which
+     * bias[j] is added unless it is NULL or add is 1. Fastest where b is aligned to its vectors. */
+    void (*gemm_at)(long k, const float *a, long a_row, long a_col, const float *b, long b_row,
+                    float *c, long c_row, const float *bias, int add);
+    /* max over x. */
+    float (*max)(const float *x, long n);
+    /* sum over x*y. */
+    float (*dot)(const float *x, const float *y, long n);
+    /* sum of e = exp(scale * x - shift); y (may be NULL) receives e. */
+    float (*exp_sum)(float *y, const float *x, long n, float scale, float shift);
+    /* y = or += factor * exp(scale * x - shift). */
+    void (*softmax)(float *y, const float *x, long n, float scale, float shift, float factor, int add);
+    /* d = factor * p * (d - mean): through a softmax whose probabilities are p. */
+    void (*softmax_grad)(float *d, const float *p, long n, float mean, float factor);
+    /* GELU, tanh form, and dx = or += dy * gelu'(x). */
+    void (*gelu)(float *y, const float *x, long n);
+    void (*gelu_grad)(float *dx, const float *x, const float *dy, long n, int add);
+    /* y = (x - mean) * rstd * scale + shift; stat receives mean and rstd = 1/sqrt(var + eps). */
+    void (*norm)(float *y, const float *x, const float *scale, const float *shift, long n, float eps, float *stat);
+    void (*norm_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
+                      const float *stat, int add);
+    /* y = x * rstd * scale; stat receives rstd = 1/sqrt(mean(x^2) + eps). */
+    void (*rms)(float *y, const float *x, const float *scale, long n, float eps, float *stat);
+    void (*rms_grad)(float *dx, const float *x, const float *scale, const float *dy, long n,
+                     const float *stat, int add);
+    /* y = silu(a) * b; its gradients, each may be NULL. */
+    void (*swiglu)(float *y, const float *a, const float *b, long n);
+    void (*swiglu_grad)(float *da, float *db, const float *a, const float *b, const float *dy,
+                        long n, int add_a, int add_b);
+    /* Rotates the points (x[i], x[half + i]) by the angles of cosine[i] and sine[i]. */
+    void (*rotate)(float *y, const float *x, const float *cosine, const float *sine, long half, int add);
+    /* sum[0] = sum of y - y_mean, sum[1] = of (y - y_mean) (x - x_mean). */
+    void (*moments)(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum);
+    /* z = or += a x + b y + c; y NULL: z = or += a x + c. */
+    void (*affine)(float *z, const float *x, const float *y, long n, float a, float b, float c, int add);
+    /* dst[p*width + j] = src[at[p] + j] for p < k, j < n: rows picked up from here and there. */
+    void (*gather)(float *dst, long width, const float *src, const long *at, long k, long n);
+    /* dst[(i / mr * k + p) * mr + i % mr] = src[p*step + i] for p < k, i < rows: panels of mr rows
+     * for gemm of a matrix whose columns lie together. */
+    void (*panels)(float *dst, const float *src, long step, long rows, long k);
+    /* dst[p*width + i] = src[at[i] + p] for p < k, i < rows: rows turned into columns. */
+    void (*turn)(float *dst, long width, const float *src, const long *at, long rows, long k);
+    /* y = max(x, 0) and dx = or += dy where x > 0. */
+    void (*relu)(float *y, const float *x, long n);
+    void (*relu_grad)(float *dx, const float *x, const float *dy, long n, int add);
+} ddp__kernels;
+
+/* The fastest set that this processor runs. Cheap: a few loads, no state. */
+DDP_LIB const ddp__kernels *ddp__kernels_best(void);
+/* Set number i, slowest first, or NULL past the last one that this processor runs: tests try each. */
+DDP_LIB const ddp__kernels *ddp__kernels_at(int i);
+
+static inline long ddp__min_long(long a, long b) { return a < b ? a : b; }
+
+/* How many parts of that size n needs. */
+static inline long ddp__parts(long n, long part) { return (n + part - 1) / part; }
+
+/* ---- matrix product in float: packed, blocked, parallel over blocks of the result ---- */
+
+/* c (m x n) = or += a (m x k) times b (k x n). Strides in floats: a(i, p) is
+ * a[i*a_row + p*a_col], b(p, j) is b[p*b_row + j*b_col], so a transpose is two numbers exchanged;
+ * one of the two is 1. c has contiguous rows. Every element is summed over p in one fixed order,
+ * whatever the blocks, so results depend on neither threads nor position. m, n, k >= 0. */
+typedef struct ddp__matmul {
+    long         m, n, k;
+    const float *a;
+    long         a_row, a_col;
+    const float *b;
+    long         b_row, b_col;
+    float       *c;
+    long         c_row;
+    const float *bias; /* [n] added to every row, or NULL; only without add */
+    int          add;
+} ddp__matmul;
+
+/* On the operator threads of call; with DDP_USE_CBLAS blocks of the result go to cblas_sgemm, whose own threads are
+ * switched off, else to ddp__matmul_kernels, our own, which take about 390 KiB of stack. */
+DDP_LIB void ddp__matmul_run(const ddp_op_call *call, const ddp__matmul *g);
+DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
+
+/* ---- the two matrix products behind a convolution, in float. One operand is an image batch seen
+ * through a sliding window; the matrix of all windows (im2col) never exists: what a block of the
+ * product needs of it is packed straight from the images. ---- */
+
+/* Images through a window of kh x kw taps that stops at rows x cols positions of each image. Tap
+ * (a, b) at position (r, c) reads element (top + r step + a, left + c step + b) of a plane of
+ * h x w, or 0 where there is none. Plane p of image i begins at x + i*image + p*h*w. */
+typedef struct ddp__conv_view {
+    const float *x;
+    long         images, image, planes;
+    long         h, w, rows, cols, step, top, left, kh, kw;
+} ddp__conv_view;
+
+/* With W a matrix of m rows whose columns are (plane, a, b), for every group g:
+ *   over images: y(i, position) = or += sum over columns of W(i, column) x(column, position)
+ *   over weights: W(i, column) += sum over positions of y(i, position) x(column, position)
+ * Element (i, p, a, b) of W is w[i*w_row + p*w_plane + a*w_kh + b*w_kw]; over weights the columns are contiguous.
+ * Element (image, i, r, c) of y is y[image*y_image + i*y_plane + r*y_row + c*y_col]; over weights a plane of y is
+ * contiguous. Group g begins at x + g*planes*h*w, w + g*w_group and y + g*m*y_plane. Every sum runs in one fixed order
+ * whatever the blocks, so results depend on neither threads nor position. About 420 KiB of stack. */
+typedef struct ddp__conv_product {
+    ddp__conv_view view;
+    long           groups, m;
+    float         *w;
+    long           w_group, w_row, w_plane, w_kh, w_kw;
+    float         *y;
+    long           y_image, y_plane, y_row, y_col;
+    int            add; /* over images */
+} ddp__conv_product;
+
+/* Most taps of a side: then the part of an image behind any one position fits the stack. */
+enum { DDP__CONV_KERNEL = 64 };
+
+DDP_LIB void ddp__conv_over_images(const ddp_op_call *call, const ddp__conv_product *g);
+DDP_LIB void ddp__conv_over_weights(const ddp_op_call *call, const ddp__conv_product *g);
+
+/* ---- the built-in operators ---- */
 
 /* The built-in operator of that name, NULL if there is none. */
 DDP_LIB const ddp_op *ddp__builtin_op(const char *name);
@@ -26,7 +164,7 @@ DDP_LIB const ddp_op *ddp__elementwise_ops(void);
 DDP_LIB const ddp_op *ddp__loss_ops(void);
 DDP_LIB const ddp_op *ddp__conv_ops(void);
 DDP_LIB const ddp_op *ddp__pool_ops(void);
-#define DDP__OPS_END {NULL, NULL, NULL, NULL, NULL, NULL}
+#define DDP__OPS_END {NULL, NULL, NULL, NULL}
 
 /* ---- running on the operator threads ---- */
 
@@ -34,30 +172,25 @@ enum { DDP__OP_GRAIN = 8192, DDP__OP_COLUMNS = 64 }; /* elements, columns of a p
 
 /* fn(call, first, last) over all elements of out, or over the rows of s. */
 DDP_LIB void ddp__op_elements(const ddp_op_call *call, void (*fn)(void *user, long, long));
-DDP_LIB void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s,
-                          void (*fn)(void *user, long, long));
+DDP_LIB void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s, void (*fn)(void *user, long, long));
 
 /* ---- what shape rules share ---- */
 
 /* Checks that inputs first..last exist and hold floats and have at least one dimension. */
-DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last, ddp_error *err);
 /* Reads argument i as a whole number of at least 1. */
 DDP_LIB ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char *what,
                                  long *value, ddp_error *err);
 /* Adds one parameter of up to two dimensions (second 0: one). */
-DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init,
-                           double scale);
+DDP_LIB void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale);
 
-/* What attention and rope read of x (B, T, (heads + 2 kv_heads) d): argument 0 is heads, 1 is
- * kv_heads (0 = heads). */
+/* What attention and rope read of x (B, T, (heads + 2 kv_heads) d): argument 0 is heads, 1 is kv_heads (0 = heads). */
 typedef struct ddp__head_layout {
     long heads, kv_heads, d; /* d columns per head */
     long row;                /* columns of x */
 } ddp__head_layout;
 
-DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l,
-                                 ddp_error *err);
+DDP_LIB ddp_status ddp__op_heads(const ddp_op_spec *s, const char *op, ddp__head_layout *l, ddp_error *err);
 /* The same of a spec that has passed it. */
 DDP_LIB ddp__head_layout ddp__head_layout_of(const ddp_op_spec *s);
 
@@ -67,7 +200,6 @@ DDP_LIB double ddp__image_count(const ddp_shape *s);
 
 /* A square window that slides over the image: sets out, with channels channels, from the
  * arguments first (kernel), first + 1 (stride) and first + 2 (padding on every side). */
-DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long channels, ddp_error *err);
 
 #endif /* DDP_OPS_OPS_H */

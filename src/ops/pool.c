@@ -1,5 +1,4 @@
-/* From images to smaller images, and to rows: max and mean over windows, mean of each channel,
- * flatten. */
+/* From images to smaller images, and to rows: max and mean over windows, mean of each channel, flatten. */
 #include "ops/ops.h"
 
 /* Arguments: kernel, stride, padding. A window may not lie in the padding alone. */
@@ -24,16 +23,9 @@ typedef struct ddp__pool_size {
 
 static ddp__pool_size ddp__pool_sizes(const ddp_op_spec *s)
 {
-    ddp__pool_size z;
+    const ddp__pool_size z = {s->in[0].dim[0] * s->in[0].dim[1], s->in[0].dim[2], s->in[0].dim[3], s->out.dim[2],
+                              s->out.dim[3], (long)s->arg[0], (long)s->arg[1], (long)s->arg[2]};
 
-    z.planes = s->in[0].dim[0] * s->in[0].dim[1];
-    z.h = s->in[0].dim[2];
-    z.w = s->in[0].dim[3];
-    z.rows = s->out.dim[2];
-    z.cols = s->out.dim[3];
-    z.kernel = (long)s->arg[0];
-    z.stride = (long)s->arg[1];
-    z.padding = (long)s->arg[2];
     return z;
 }
 
@@ -46,15 +38,12 @@ static void ddp__pool_span(const ddp__pool_size *z, long i, long size, long *fir
     *last = at + z->kernel > size ? size : at + z->kernel;
 }
 
-static long ddp__pool_grain(long plane) { return DDP__OP_GRAIN / plane + 1; }
-
 /* Runs planes over all planes of the input. */
-static void ddp__pool_each(const ddp_op_call *call,
-                           void (*planes)(void *user, long first, long last))
+static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, long first, long last))
 {
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
+    const ddp_shape *s = &call->spec->in[0];
 
-    ddp_op_parallel(call, z.planes, ddp__pool_grain(z.h * z.w), planes, (void *)call);
+    ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / (s->dim[2] * s->dim[3]) + 1, planes, (void *)call);
 }
 
 /* ---- maximum; the first of equals has it, and a NaN is one ---- */
@@ -66,50 +55,6 @@ static ddp_status ddp__max_pool2d_shape(ddp_op_spec *s, ddp_error *err)
     s->saved = (size_t)ddp_shape_count(&s->out);
     s->backward_flops = ddp__image_count(&s->out);
     return DDP_OK;
-}
-
-static void ddp__max_pool_ref_forward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    ddp__real *y = (ddp__real *)call->out, *at = (ddp__real *)call->saved;
-    long p, i, j, h, w, o = 0;
-
-    for (p = 0; p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++) {
-                const ddp__real *x = (const ddp__real *)call->in[0] + p * z.h * z.w;
-                int any = 0;
-                for (h = 0; h < z.kernel; h++)
-                    for (w = 0; w < z.kernel; w++) {
-                        const long r = i * z.stride - z.padding + h;
-                        const long c = j * z.stride - z.padding + w;
-                        if (r < 0 || r >= z.h || c < 0 || c >= z.w) continue;
-                        if (any && !(x[r * z.w + c] > y[o]) && !isnan((double)x[r * z.w + c]))
-                            continue;
-                        if (any && isnan((double)y[o])) continue;
-                        any = 1;
-                        y[o] = x[r * z.w + c];
-                        at[o] = (ddp__real)(h * z.kernel + w);
-                    }
-            }
-}
-
-static void ddp__max_pool_ref_backward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    const ddp__real *at = (const ddp__real *)call->saved;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long p, i, j, o = 0;
-
-    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
-    for (p = 0; dx && p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++) {
-                const long r = i * z.stride - z.padding + (long)at[o] / z.kernel;
-                const long c = j * z.stride - z.padding + (long)at[o] % z.kernel;
-                dx[(p * z.h + r) * z.w + c] += dy[o];
-            }
 }
 
 static void ddp__max_pool_planes(void *user, long first, long last)
@@ -159,10 +104,7 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__max_pool_forward(const ddp_op_call *call)
-{
-    ddp__pool_each(call, ddp__max_pool_planes);
-}
+static void ddp__max_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__max_pool_planes); }
 
 static void ddp__max_pool_backward(const ddp_op_call *call)
 {
@@ -174,49 +116,6 @@ static void ddp__max_pool_backward(const ddp_op_call *call)
 static ddp_status ddp__avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 {
     return ddp__pool2d_shape(s, "avg_pool2d", err);
-}
-
-static void ddp__avg_pool_ref_forward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long p, i, j, h, w, o = 0;
-
-    for (p = 0; p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++) {
-                y[o] = 0;
-                for (h = 0; h < z.kernel; h++)
-                    for (w = 0; w < z.kernel; w++) {
-                        const long r = i * z.stride - z.padding + h;
-                        const long c = j * z.stride - z.padding + w;
-                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
-                            y[o] += x[(p * z.h + r) * z.w + c];
-                    }
-                y[o] /= (ddp__real)(z.kernel * z.kernel);
-            }
-}
-
-static void ddp__avg_pool_ref_backward(const ddp_op_call *call)
-{
-    const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long p, i, j, h, w, o = 0;
-
-    for (i = 0; dx && !call->add_in[0] && i < z.planes * z.h * z.w; i++) dx[i] = 0;
-    for (p = 0; dx && p < z.planes; p++)
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, o++)
-                for (h = 0; h < z.kernel; h++)
-                    for (w = 0; w < z.kernel; w++) {
-                        const long r = i * z.stride - z.padding + h;
-                        const long c = j * z.stride - z.padding + w;
-                        if (r >= 0 && r < z.h && c >= 0 && c < z.w)
-                            dx[(p * z.h + r) * z.w + c] +=
-                                dy[o] / (ddp__real)(z.kernel * z.kernel);
-                    }
 }
 
 static void ddp__avg_pool_planes(void *user, long first, long last)
@@ -265,10 +164,7 @@ static void ddp__avg_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__avg_pool_forward(const ddp_op_call *call)
-{
-    ddp__pool_each(call, ddp__avg_pool_planes);
-}
+static void ddp__avg_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__avg_pool_planes); }
 
 static void ddp__avg_pool_backward(const ddp_op_call *call)
 {
@@ -292,31 +188,6 @@ static ddp_status ddp__global_avg_pool2d_shape(ddp_op_spec *s, ddp_error *err)
 static long ddp__global_pool_plane(const ddp_op_call *call)
 {
     return call->spec->in[0].dim[2] * call->spec->in[0].dim[3];
-}
-
-static void ddp__global_pool_ref_forward(const ddp_op_call *call)
-{
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
-    const ddp__real *x = (const ddp__real *)call->in[0];
-    ddp__real *y = (ddp__real *)call->out;
-    long p, i;
-
-    for (p = 0; p < planes; p++) {
-        y[p] = 0;
-        for (i = 0; i < n; i++) y[p] += x[p * n + i] / (ddp__real)n;
-    }
-}
-
-static void ddp__global_pool_ref_backward(const ddp_op_call *call)
-{
-    const long planes = ddp_shape_count(&call->spec->out), n = ddp__global_pool_plane(call);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long p, i;
-
-    for (p = 0; dx && p < planes; p++)
-        for (i = 0; i < n; i++)
-            dx[p * n + i] = dy[p] / (ddp__real)n + (call->add_in[0] ? dx[p * n + i] : 0);
 }
 
 static void ddp__global_pool_planes(void *user, long first, long last)
@@ -349,19 +220,11 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__global_pool_forward(const ddp_op_call *call)
-{
-    ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
-                    ddp__pool_grain(ddp__global_pool_plane(call)), ddp__global_pool_planes,
-                    (void *)call);
-}
+static void ddp__global_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__global_pool_planes); }
 
 static void ddp__global_pool_backward(const ddp_op_call *call)
 {
-    if (call->grad_in[0])
-        ddp_op_parallel(call, ddp_shape_count(&call->spec->out),
-                        ddp__pool_grain(ddp__global_pool_plane(call)),
-                        ddp__global_pool_grad_planes, (void *)call);
+    if (call->grad_in[0]) ddp__pool_each(call, ddp__global_pool_grad_planes);
 }
 
 /* ---- flatten: the same elements in another shape ---- */
@@ -375,22 +238,6 @@ static ddp_status ddp__flatten_shape(ddp_op_spec *s, ddp_error *err)
     s->in_place_ok = 1;
     s->out_unread = 1;
     return DDP_OK;
-}
-
-static void ddp__flatten_ref_forward(const ddp_op_call *call)
-{
-    memmove(call->out, call->in[0],
-            (size_t)ddp_shape_count(&call->spec->out) * sizeof(ddp__real));
-}
-
-static void ddp__flatten_ref_backward(const ddp_op_call *call)
-{
-    const long n = ddp_shape_count(&call->spec->out);
-    const ddp__real *dy = (const ddp__real *)call->grad_out;
-    ddp__real *dx = (ddp__real *)call->grad_in[0];
-    long i;
-
-    for (i = 0; dx && i < n; i++) dx[i] = dy[i] + (call->add_in[0] ? dx[i] : 0);
 }
 
 static void ddp__flatten_forward(const ddp_op_call *call)
@@ -408,21 +255,16 @@ static void ddp__flatten_backward(const ddp_op_call *call)
 
     if (dx && call->add_in[0])
         for (i = 0; i < n; i++) dx[i] += dy[i];
-    else if (dx)
-        memcpy(dx, dy, (size_t)n * sizeof *dx);
+    else if (dx) memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 
 const ddp_op *ddp__pool_ops(void)
 {
     static const ddp_op ops[] = {
-        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward,
-         ddp__max_pool_ref_forward, ddp__max_pool_ref_backward},
-        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward,
-         ddp__avg_pool_ref_forward, ddp__avg_pool_ref_backward},
-        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward,
-         ddp__global_pool_backward, ddp__global_pool_ref_forward, ddp__global_pool_ref_backward},
-        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward,
-         ddp__flatten_ref_forward, ddp__flatten_ref_backward},
+        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
+        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
+        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
+        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward},
         DDP__OPS_END};
 
     return ops;

@@ -1,5 +1,4 @@
-/* What the planner of partial averaging can be told: how it searches, what it counts, what it
- * fills. */
+/* What the planner of partial averaging can be told: how it searches, what it counts, what it fills. */
 #ifndef DDP_PLAN_CHOICE_H
 #define DDP_PLAN_CHOICE_H
 

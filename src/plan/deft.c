@@ -1,75 +1,31 @@
+/* DeFT's planner: options, tensor partition, the search for a frequency; the Preserver. */
 #include "base/core.h"
-#include "plan/deft.h"
-#include "plan/deft_core.h"
-
-/* Options, tensor partition, and the search for a frequency. */
+#include "plan/internal.h"
 
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */
 #define DDP__DEFT_PARTS 512
 #define DDP__DEFT_TRIES 40
 
-static ddp_status ddp__deft_check_value(const char *name, double v, ddp_error *err)
-{
-    if (v >= 0 && v <= DBL_MAX) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and at least 0 (0 = default)", name,
-                     v);
-}
-
-/* What the baselines refuse as well. */
-static ddp_status ddp__deft_check_partition(const ddp_profile *p, const ddp_delayed_options *o,
-                                            ddp_error *err)
-{
-    double alpha = o->alpha_s + p->alpha_s;
-    int i, sends = 0, sized = 0;
-
-    for (i = 0; i < p->layers; i++) {
-        if (!(p->comm_s[i] > 0)) continue;
-        if (p->comm_s[i] < o->alpha_s)
-            return ddp__fail(err, DDP_ARG, "bucket %d (%s): comm_s is %g s, shorter than the "
-                             "startup alpha_s of %g s that it contains; lower alpha_s", i,
-                             p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i],
-                             o->alpha_s);
-        sends = 1;
-        if (p->params && p->params[i] > 0) sized = 1;
-    }
-    if (o->partition_s > 0 && o->partition_params > 0)
-        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give "
-                         "one of them", o->partition_params, o->partition_s);
-    if (o->partition_s > 0 && !(o->partition_s > alpha))
-        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g "
-                         "s; raise it", o->partition_s, alpha);
-    if (o->partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g "
-                         "parameters; give the partition in seconds", o->partition_params);
-    return DDP_OK;
-}
-
-static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o,
-                                  ddp_error *err)
+static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
 {
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
     DDP__TRY(ddp_profile_check(p, err));
-    if (o->links < 0 || o->links > 2)
-        return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
+    if (o->links < 0 || o->links > 2) return ddp__fail(err, DDP_ARG, "links is %d; DeFT uses 1 or 2", o->links);
     if ((o->links == 2 || o->mu != 0) && !(o->mu >= 1 && o->mu <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the "
-                         "fast one, finite and at least 1", o->mu);
-    DDP__TRY(ddp__deft_check_value("alpha_s", o->alpha_s, err));
-    DDP__TRY(ddp__deft_check_value("partition_s", o->partition_s, err));
-    DDP__TRY(ddp__deft_check_value("partition_params", o->partition_params, err));
-    DDP__TRY(ddp__deft_check_partition(p, o, err));
+        return ddp__fail(err, DDP_ARG, "mu is %g; it is the time on the slow link over that on the fast one, finite "
+                         "and at least 1", o->mu);
+    DDP__TRY(ddp__check_finite("alpha_s", o->alpha_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_s", o->partition_s, 0, err));
+    DDP__TRY(ddp__check_finite("partition_params", o->partition_params, 0, err));
+    DDP__TRY(ddp__check_partition(p, o->alpha_s, o->partition_s, o->partition_params, 1, err));
     if (o->capacity_scale != 0 && !(o->capacity_scale >= 1 && o->capacity_scale <= 1e6))
-        return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6",
-                         o->capacity_scale);
+        return ddp__fail(err, DDP_ARG, "capacity_scale is %g; it must be from 1 to 1e6", o->capacity_scale);
     if (o->target_frequency != 0 && !(o->target_frequency > 0 && o->target_frequency <= 1))
-        return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 "
-                         "(updates per iteration)", o->target_frequency);
-    if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE &&
-        o->select != DDP_SELECT_PAPER)
-        return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper",
-                         (int)o->select);
-    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT &&
-        o->solver != DDP_KNAPSACK_GREEDY)
+        return ddp__fail(err, DDP_ARG, "target_frequency is %g; it must be above 0 and at most 1 (updates per "
+                         "iteration)", o->target_frequency);
+    if (o->select != DDP_SELECT_DEFAULT && o->select != DDP_SELECT_RELEASE && o->select != DDP_SELECT_PAPER)
+        return ddp__fail(err, DDP_ARG, "selection %d is unknown; use release or paper", (int)o->select);
+    if (o->solver != DDP_KNAPSACK_DEFAULT && o->solver != DDP_KNAPSACK_EXACT && o->solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)o->solver);
     return DDP_OK;
 }
@@ -78,7 +34,6 @@ static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_option
 static double ddp__deft_cut(double c, double alpha, double limit)
 {
     double k;
-
     if (c <= limit) return 1;
     if (limit <= alpha) return 1e9;
     k = ceil((c - alpha) / (limit - alpha) * (1 - 1e-14));
@@ -86,32 +41,23 @@ static double ddp__deft_cut(double c, double alpha, double limit)
 }
 
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
-static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit,
-                              int joined, int bucket)
+static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined, int bucket)
 {
-    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k, by_count;
-
+    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k;
     if (!(c > 0)) return 0;
     k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
     if (joined) return k;
-    if (o->partition_params > 0) {
-        by_count = ceil(p->params[bucket] / o->partition_params);
-        if (by_count > k) k = by_count;
-    }
-    if (o->partition_s > 0) {
-        by_count = ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s);
-        if (by_count > k) k = by_count;
-    }
+    if (o->partition_params > 0) k = fmax(k, ceil(p->params[bucket] / o->partition_params));
+    if (o->partition_s > 0) k = fmax(k, ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s));
     return k;
 }
 
 /* The longest part that the knapsacks must take: paper's rule 3, then the weaker ones. */
-static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d,
-                                  double *limit, ddp_error *err)
+static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, double *limit,
+                                  ddp_error *err)
 {
     double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
     int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
-
     if (d->way.coarse) f = b = f + b;
     rule[2] = f > b ? f : b;
     rule[1] = f < b ? f : b;
@@ -120,25 +66,21 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
     if (d->links == 2 && rule[0] <= alpha) d->links = 1;
     for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
         if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++)
-            n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
+        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
         if (n > most) continue;
         *limit = rule[i];
         return DDP_OK;
     }
     if (rule[2] <= alpha)
-        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the "
-                         "startup of a transfer, %g s; nothing can hide", d->forward, d->backward,
-                         alpha);
-    return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger "
-                     "partition, or check that times are in seconds", most);
+        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
+                         "%g s; nothing can hide", d->forward, d->backward, alpha);
+    return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, or check "
+                     "that times are in seconds", most);
 }
 
-static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o,
-                                      ddp__deft *d, ddp_error *err)
+static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
 {
     double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
-
     DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
@@ -153,36 +95,12 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
     return DDP_OK;
 }
 
-static void ddp__deft_close(ddp__deft *d)
-{
-    DDP_FREE(d->ready);
-    DDP_FREE(d->parts_of);
-    DDP_FREE(d->item);
-    DDP_FREE(d->bucket);
-    memset(d, 0, sizeof *d);
-}
-
-static ddp_status ddp__deft_scratch(ddp__deft *d, ddp_error *err)
-{
-    size_t n = (size_t)d->parts, N = (size_t)d->buckets;
-
-    d->item = (double *)ddp__calloc(2 * n + 1, sizeof *d->item);
-    d->bucket = (int *)ddp__calloc(2 * n + 4 * N, sizeof *d->bucket);
-    if (!d->item || !d->bucket)
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts);
-    d->item_ready = d->item + n;
-    d->assign = d->bucket + n;
-    d->count = d->assign + n;
-    return DDP_OK;
-}
-
-/* Cuts the buckets into parts and checks that they can travel; d is freed by ddp__deft_close. */
-static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o,
-                                 ddp__deft_way way, ddp__deft *d, ddp_error *err)
+/* Cuts the buckets into parts and checks that they can travel; d->room is to be freed in any case. */
+static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way, ddp__deft *d,
+                                 ddp_error *err)
 {
     size_t N = (size_t)p->layers;
     double sum = 0;
-    ddp_status status;
 
     memset(d, 0, sizeof *d);
     d->buckets = p->layers;
@@ -198,31 +116,27 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
         d->forward += p->forward_s ? p->forward_s[i] : 0;
         sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
     }
-    if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
-                         "holds; times are in seconds");
+    DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
-        return ddp__fail(err, DDP_ARG,
-                         "forward and backward take 0 s in all; nothing can hide behind them");
-    d->ready = (double *)ddp__calloc(2 * N, sizeof *d->ready);
-    d->parts_of = (int *)ddp__calloc(N, sizeof *d->parts_of);
-    if (!d->ready || !d->parts_of) {
-        ddp__deft_close(d);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
-    }
-    d->part_s = d->ready + N;
-    status = ddp__deft_partition(p, o, d, err);
-    if (status == DDP_OK) status = ddp__deft_scratch(d, err);
-    if (status != DDP_OK) ddp__deft_close(d);
-    return status;
+        return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
+    d->ready = ddp__doubles(&d->room, N);
+    d->part_s = ddp__doubles(&d->room, N);
+    d->parts_of = ddp__ints(&d->room, N);
+    if (d->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
+    DDP__TRY(ddp__deft_partition(p, o, d, err));
+    d->item = ddp__doubles(&d->room, (size_t)d->parts);
+    d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
+    d->bucket = ddp__ints(&d->room, (size_t)d->parts);
+    d->assign = ddp__ints(&d->room, (size_t)d->parts);
+    d->count = ddp__ints(&d->room, 4 * N);
+    return d->room.failed ? ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts) : DDP_OK;
 }
 
-/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without:
- * less time per update. Equal ones are not. */
+/* Is x better than y? With a target frequency: the shorter iteration, then more updates; without: less time per update.
+ * Equal ones are not. */
 static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_delayed_plan *y)
 {
     double a = x->iteration_s, b = y->iteration_s;
-
     if (!(target > 0)) {
         a /= x->update_frequency;
         b /= y->update_frequency;
@@ -235,49 +149,37 @@ static int ddp__deft_better(double target, const ddp_delayed_plan *x, const ddp_
 static void ddp__deft_keep(double target, ddp_delayed_plan *next, ddp_delayed_plan *best)
 {
     ddp_delayed_plan swap = *next;
-
-    if (next->update_frequency >= target * (1 - 1e-12) &&
-        (best->period == 0 || ddp__deft_better(target, next, best))) {
+    if (next->update_frequency >= target * (1 - 1e-12) && (best->period == 0 || ddp__deft_better(target, next, best))) {
         *next = *best;
         *best = swap;
     }
     ddp_delayed_plan_free(next);
 }
 
-/* Bisects the capacity between one that reaches the frequency and one that does not. Frequency
- * need not be monotone in it, so the best of all tries counts. */
-static ddp_status ddp__deft_target(ddp__deft *d, double target, ddp_delayed_plan *out,
-                                   ddp_error *err)
+/* With a target: bisects the capacity between one that reaches the frequency and one that does not. Frequency need not
+ * be monotone in it, so the best of all tries counts. */
+static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out, ddp_error *err)
 {
-    double low = d->scale, high = 0;
+    const double scale = d->scale;
+    double low = scale, high = 0;
     ddp_delayed_plan best, next;
     ddp_status status = DDP_OK;
 
+    if (!(target > 0)) return ddp__deft_cycle(d, out, err);
     memset(&best, 0, sizeof best);
-    for (int tries = 0; tries < DDP__DEFT_TRIES; tries++) {
+    for (int tries = 0; tries < DDP__DEFT_TRIES && !(high > 0 && high - low <= 1e-6 * high); tries++) {
         if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
         status = ddp__deft_cycle(d, &next, err);
         if (status != DDP_OK) break;
         if (next.update_frequency >= target * (1 - 1e-12)) high = d->scale;
         else low = d->scale;
         ddp__deft_keep(target, &next, &best);
-        if (high > 0 && high - low <= 1e-6 * high) break;
     }
     if (status == DDP_OK && best.period == 0)
-        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per "
-                           "iteration", d->scale, target);
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no capacity up to %g times gives %g updates per iteration", d->scale,
+                           target);
     if (status == DDP_OK) *out = best;
     else ddp_delayed_plan_free(&best);
-    return status;
-}
-
-static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan *out,
-                                  ddp_error *err)
-{
-    double scale = d->scale;
-    ddp_status status = target > 0 ? ddp__deft_target(d, target, out, err)
-                                   : ddp__deft_cycle(d, out, err);
-
     d->scale = scale;
     return status;
 }
@@ -290,7 +192,11 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
     ddp_status status, first = DDP_FAILED;
     ddp__deft d;
 
-    DDP__TRY(ddp__deft_open(p, o, way, &d, err));
+    status = ddp__deft_open(p, o, way, &d, err);
+    if (status != DDP_OK) {
+        ddp__scratch_free(&d.room);
+        return status;
+    }
     if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
         d.solver = DDP_KNAPSACK_GREEDY;
         first = ddp__deft_solve(&d, o->target_frequency, &next, err);
@@ -303,33 +209,28 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
         if (status == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
         if (first == DDP_OK) status = DDP_OK;
     }
-    ddp__deft_close(&d);
+    ddp__scratch_free(&d.room);
     return status;
 }
 
-/* Without a startup or a partition there is nothing that fewer parts could save. */
-static int ddp__deft_may_join(const ddp_profile *p, const ddp_delayed_options *o)
-{
-    return o->alpha_s + p->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
-}
-
-ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o,
-                            ddp_delayed_plan *out, ddp_error *err)
+ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
+                            ddp_error *err)
 {
     ddp__deft_way way;
     ddp_delayed_plan best;
-
+    int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&best, 0, sizeof best);
     memset(&way, 0, sizeof way);
+    /* without a startup or a partition there is nothing that fewer parts could save */
+    may_join = o->alpha_s + buckets->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
     DDP__TRY(ddp__deft_variant(buckets, o, way, &best, err));
     for (int i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;
-        if (way.joined && !ddp__deft_may_join(buckets, o)) continue;
-        if (way.no_barrier && !o->no_barrier) continue;
+        if ((way.joined && !may_join) || (way.no_barrier && !o->no_barrier)) continue;
         (void)ddp__deft_variant(buckets, o, way, &best, NULL);
     }
     *out = best;
@@ -348,19 +249,129 @@ void ddp_delayed_plan_free(ddp_delayed_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-const char *ddp_delayed_select_name(ddp_delayed_select select)
+static const char *const ddp__selects[] = {"release", "release", "paper", NULL};
+
+DDP__NAMES(ddp_delayed_select, ddp__selects, 1, "selection")
+
+/* ---- the Preserver ---- */
+
+/* Retries, growth of the capacity, and the most iterations that one sequence may stand for. */
+#define DDP__PRESERVER_RETRIES    10
+#define DDP__PRESERVER_GROWTH     1.1
+#define DDP__PRESERVER_ITERATIONS 10000000
+
+double ddp_preserver_expect(const ddp_preserver *model, double s, int k)
 {
-    if (select == DDP_SELECT_DEFAULT || select == DDP_SELECT_RELEASE) return "release";
-    return select == DDP_SELECT_PAPER ? "paper" : "unknown";
+    double eta = model->eta * (model->sum ? k : 1), m = s - model->target - eta * model->mu;
+    double d = eta * model->sigma / sqrt(k * model->batch), a;
+    if (!(d > 0)) return fabs(m) + model->target;
+    a = m / d;
+    /* Phi(a) - Phi(-a) = erf(a / sqrt 2) */
+    return m * erf(a * sqrt(0.5)) + d * sqrt(2 / 3.14159265358979323846) * exp(-0.5 * a * a) + model->target;
 }
 
-ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
+static ddp_status ddp__preserver_check_model(const ddp_preserver *m, ddp_error *err)
 {
-    if (!out) return ddp__fail(err, DDP_ARG, "ddp_delayed_select_named: out is NULL");
-    if (name && !strcmp(name, "release")) *out = DDP_SELECT_RELEASE;
-    else if (name && !strcmp(name, "paper")) *out = DDP_SELECT_PAPER;
-    else
-        return ddp__fail(err, DDP_ARG, "selection '%.40s' is unknown; use release or paper",
-                         name ? name : "");
+    DDP__TRY(ddp__check_finite("eta", m->eta, 1, err));
+    DDP__TRY(ddp__check_finite("mu", m->mu, 0, err));
+    DDP__TRY(ddp__check_finite("sigma", m->sigma, 0, err));
+    DDP__TRY(ddp__check_finite("batch", m->batch, 1, err));
+    DDP__TRY(ddp__check_finite("target", m->target, 0, err));
+    if (!(m->start >= m->target && m->start <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "start is %g; it must be finite and at least the target, %g", m->start,
+                         m->target);
+    return ddp__check_finite("tolerance", m->tolerance, 0, err);
+}
+
+static ddp_status ddp__preserver_check(const ddp_preserver *m, const int *k, int updates, long *sum, ddp_error *err)
+{
+    int i;
+    if (!m || !k || updates < 1)
+        return ddp__fail(err, DDP_ARG, "the sequence k has %d entries%s; it needs at least 1", updates,
+                         m && k ? "" : " but model or k is NULL");
+    DDP__TRY(ddp__preserver_check_model(m, err));
+    for (*sum = 0, i = 0; i < updates; i++) {
+        if (k[i] < 1) return ddp__fail(err, DDP_ARG, "k[%d] is %d; each update merges at least 1 iteration", i, k[i]);
+        *sum += k[i];
+        if (*sum > DDP__PRESERVER_ITERATIONS)
+            return ddp__fail(err, DDP_ARG, "k[%d] is %d: the sequence exceeds %d iterations", i, k[i],
+                             DDP__PRESERVER_ITERATIONS);
+    }
+    return DDP_OK;
+}
+
+/* How far a ratio is from acceptance, for comparing: smaller is better. */
+static double ddp__preserver_badness(const ddp_preserver *m, double ratio)
+{
+    return m->one_sided ? -ratio : fabs(ratio - 1);
+}
+
+ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int updates, ddp_preserved *out, ddp_error *err)
+{
+    double tolerance, plan, ratio;
+    ddp_preserved r;
+    long n, sum = 0;
+
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
+    DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
+    if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
+        return ddp__fail(err, DDP_ARG, "%d rotations of %d updates are too many to compare", updates, updates);
+    tolerance = model->tolerance > 0 ? model->tolerance : 0.01;
+    memset(&r, 0, sizeof r);
+    r.expected_base = model->start;
+    for (n = 0; n < sum; n++) r.expected_base = ddp_preserver_expect(model, r.expected_base, 1);
+    for (int first = 0; first < (model->rotations ? updates : 1); first++) {
+        plan = model->start;
+        for (int i = 0; i < updates; i++) plan = ddp_preserver_expect(model, plan, k[(first + i) % updates]);
+        if (!(plan > 0 && plan <= DBL_MAX && r.expected_base <= DBL_MAX))
+            return ddp__fail(err, DDP_NUMERIC, "the expected loss is %g after the plan and %g without; their ratio "
+                             "says nothing", plan, r.expected_base);
+        ratio = r.expected_base / plan;
+        if (first > 0 && ddp__preserver_badness(model, ratio) <= ddp__preserver_badness(model, r.ratio)) continue;
+        r.expected_plan = plan;
+        r.ratio = ratio;
+    }
+    /* 1e-12: a ratio that is 1 - tolerance but for rounding passes */
+    r.accepted = model->one_sided ? r.ratio >= 1 - tolerance - 1e-12 : fabs(r.ratio - 1) <= tolerance + 1e-12;
+    *out = r;
+    return DDP_OK;
+}
+
+ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_delayed_options *o, const ddp_preserver *model,
+                              ddp_delayed_plan *plan, ddp_preserved *out, ddp_error *err)
+{
+    ddp_delayed_options grown;
+    ddp_delayed_plan best, next;
+    ddp_preserved verdict, found;
+    ddp_status status;
+
+    if (!o || !model || !plan || !out)
+        return ddp__fail(err, DDP_ARG, "ddp_preserver_plan: options, model, plan or out is NULL");
+    grown = *o;
+    if (grown.capacity_scale == 0) grown.capacity_scale = 1;
+    memset(&best, 0, sizeof best);
+    memset(&found, 0, sizeof found);
+    for (int i = 0; i <= DDP__PRESERVER_RETRIES && !found.accepted; i++) {
+        ddp_error *why = best.period ? NULL : err; /* a retry that fails costs only itself */
+        status = ddp_plan_delayed(buckets, &grown, &next, why);
+        grown.capacity_scale *= DDP__PRESERVER_GROWTH;
+        if (status == DDP_OK) {
+            status = ddp_preserver_test(model, next.k, next.updates, &verdict, why);
+            if (status != DDP_OK) ddp_delayed_plan_free(&next);
+        }
+        if (status != DDP_OK && best.period == 0) return status;
+        if (status != DDP_OK) continue;
+        verdict.retries = i;
+        if (best.period && !verdict.accepted &&
+            ddp__preserver_badness(model, verdict.ratio) >= ddp__preserver_badness(model, found.ratio)) {
+            ddp_delayed_plan_free(&next);
+            continue;
+        }
+        ddp_delayed_plan_free(&best);
+        best = next;
+        found = verdict;
+    }
+    *plan = best;
+    *out = found;
     return DDP_OK;
 }

@@ -1,72 +1,147 @@
+/* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
 #include "base/core.h"
-#include "base/text.h"
-#include "base/hash.h"
-#include "plan/deft_core.h"
+#include "plan/internal.h"
 
-/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state
- * decides what happens next, so the iterations since its first appearance repeat for ever. */
+/* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; on[l * N + i]
+ * parts of bucket i on link l. room = end of the stage. */
+
+/* Lists the parts left of buckets 0..last, output side first, into item; returns their number. */
+static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset)
+{
+    int i, j, n = 0;
+    for (i = last; i >= 0; i--)
+        for (j = 0; j < left[i]; j++) {
+            d->item[n] = d->part_s[i];
+            d->item_ready[n] = offset + d->ready[i];
+            d->bucket[n++] = i;
+        }
+    return n;
+}
+
+/* Fills the links from start[l] to room with the n listed parts; adds up what goes where. */
+static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const double *start, double room, int *on,
+                                 double *sum, int *sent, ddp_error *err)
+{
+    ddp_knapsack_problem p;
+
+    memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
+    *sum = 0;
+    *sent = 0;
+    if (n == 0 || !(room > 0)) return DDP_OK;
+    memset(&p, 0, sizeof p);
+    p.items = n;
+    p.item_s = d->item;
+    p.ready_s = ready;
+    p.links = d->links;
+    for (int l = 0; l < d->links; l++) {
+        p.start_s[l] = start[l];
+        p.deadline_s[l] = room;
+        p.slowdown[l] = l ? d->mu : 1;
+    }
+    DDP__TRY(ddp__knapsack_within(&p, d->solver, d->most, d->assign, sum, err));
+    for (int i = 0; i < n; i++)
+        if (d->assign[i] >= 0) {
+            on[d->assign[i] * d->buckets + d->bucket[i]]++;
+            ++*sent;
+        }
+    return DDP_OK;
+}
+
+/* Parts that wait for nothing; *all = 1 if none is left out. */
+static ddp_status ddp__deft_old(ddp__deft *d, const int *left, double room, int *on, int *all, ddp_error *err)
+{
+    static const double now[2] = {0, 0};
+    int n = ddp__deft_list(d, left, d->buckets - 1, 0), sent = 0;
+    double sum = 0;
+    DDP__TRY(ddp__deft_fill(d, n, NULL, now, room, on, &sum, &sent, err));
+    *all = sent == n;
+    return DDP_OK;
+}
+
+/* Algorithm 1: level j knows only that nothing can start before bucket j is ready, and forgets that the buckets nearer
+ * to the input are ready later still. Equal sums keep the shorter list. */
+static ddp_status ddp__deft_levels(ddp__deft *d, const int *left, const double *busy, double offset, double room,
+                                   int *on, ddp_error *err)
+{
+    int *best = d->count + 2 * d->buckets, j, l, n, sent;
+    double start[2], sum, most = 0;
+    memset(best, 0, 2 * (size_t)d->buckets * sizeof *best);
+    for (j = 0; j < d->buckets; j++) {
+        n = ddp__deft_list(d, left, j, offset);
+        for (l = 0; l < 2; l++) start[l] = busy[l] > offset + d->ready[j] ? busy[l] : offset + d->ready[j];
+        DDP__TRY(ddp__deft_fill(d, n, NULL, start, room, on, &sum, &sent, err));
+        if (!(sum > most)) continue;
+        most = sum;
+        memcpy(best, on, 2 * (size_t)d->buckets * sizeof *best);
+    }
+    memcpy(on, best, 2 * (size_t)d->buckets * sizeof *best);
+    return DDP_OK;
+}
+
+/* Parts that are ready at offset + ready[i], on links that are busy until busy[l]. */
+static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *busy, double offset, double room, int *on,
+                         ddp_error *err)
+{
+    double sum = 0;
+    int sent, n;
+    if (d->select == DDP_SELECT_PAPER) return ddp__deft_levels(d, left, busy, offset, room, on, err);
+    n = ddp__deft_list(d, left, d->buckets - 1, offset);
+    return ddp__deft_fill(d, n, d->item_ready, busy, room, on, &sum, &sent, err);
+}
+
+/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state decides what happens
+ * next, so the iterations since its first appearance repeat forever. */
 
 /* Iterations that may pass before a state must have come back. */
 #define DDP__DEFT_ITERATIONS 4096
 
-/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of
- * the stored ones. */
+/* The state is state[0..N+1]: parts pending per bucket, k of the pending gradient (0 = none), k of the stored ones. */
 typedef struct ddp__deft_run {
     ddp__deft        *d;
     int               n;        /* integers in a state */
     int              *state;    /* the present one */
     int              *history;  /* [DDP__DEFT_ITERATIONS x n] the state before each iteration */
     uint64_t         *hash;     /* [DDP__DEFT_ITERATIONS] */
-    int              *born;     /* [2] iteration that opened the pending and the newest gradient */
+    int               born;     /* the iteration that opened the pending gradient */
     int              *on;       /* [2 N] */
     ddp_delayed_step *step;     /* [DDP__DEFT_ITERATIONS] */
     int              *delay;    /* [2 x DDP__DEFT_ITERATIONS] of applied and applied_now */
     ddp_delayed_send *send;
-    int               sends, send_room;
+    int               sends;
+    size_t            most; /* room of send */
+    ddp__scratch      room;
 } ddp__deft_run;
 
 static ddp_status ddp__deft_no_memory(const ddp__deft *d, ddp_error *err)
 {
-    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets,
-                     d->parts);
+    return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets in %d parts", d->buckets, d->parts);
 }
 
-static ddp_status ddp__deft_record(ddp__deft_run *r, const ddp_delayed_send *x, ddp_error *err)
-{
-    if (r->sends == r->send_room) {
-        int room = r->send_room ? 2 * r->send_room : 256;
-        void *p = DDP_REALLOC(r->send, (size_t)room * sizeof *r->send);
-        if (!p) return ddp__deft_no_memory(r->d, err);
-        r->send = (ddp_delayed_send *)p;
-        r->send_room = room;
-    }
-    r->send[r->sends++] = *x;
-    return DDP_OK;
-}
-
-/* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of
- * release; lowest parts first. left loses them, busy[l] moves on. at = start of the stage in the
- * iteration. */
-static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, double at,
-                                 double offset, int *left, double *busy, ddp_error *err)
+/* Sends on[l * N + i] parts of bucket i over link l, output side first, which is the order of release; lowest parts
+ * first. left loses them, busy[l] moves on. at = start of the stage in the iteration. */
+static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, double at, double offset, int *left,
+                                 double *busy, ddp_error *err)
 {
     ddp__deft *d = r->d;
-    ddp_delayed_send x;
+    double begin;
 
-    memset(&x, 0, sizeof x);
-    x.iteration = iteration;
-    x.fresh = fresh;
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
-                if (fresh && busy[l] < offset + d->ready[i]) busy[l] = offset + d->ready[i];
-                x.bucket = i;
-                x.part = d->parts_of[i] - left[i]--;
-                x.link = l;
-                x.begin_s = at + busy[l];
-                busy[l] += d->part_s[i] * (l ? d->mu : 1);
-                x.end_s = at + busy[l];
-                DDP__TRY(ddp__deft_record(r, &x, err));
+                ddp_delayed_send *x =
+                    (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
+                if (!x) return ddp__deft_no_memory(d, err);
+                r->send = x;
+                x += r->sends++;
+                memset(x, 0, sizeof *x); /* its gaps as well: plans are compared byte by byte */
+                begin = ddp__link_take(&busy[l], fresh ? offset + d->ready[i] : 0, d->part_s[i] * (l ? d->mu : 1));
+                x->iteration = iteration;
+                x->fresh = fresh;
+                x->bucket = i;
+                x->part = d->parts_of[i] - left[i]--;
+                x->link = l;
+                x->begin_s = at + begin;
+                x->end_s = at + busy[l];
             }
     return DDP_OK;
 }
@@ -75,7 +150,6 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
 static double ddp__deft_overrun(double compute, const double *busy)
 {
     double last = busy[0] > busy[1] ? busy[0] : busy[1];
-
     return last > compute * (1 + 1e-11) ? last - compute : 0;
 }
 
@@ -87,8 +161,7 @@ static int ddp__deft_pending(const ddp__deft *d, const int *left)
 }
 
 /* Cases 2 to 4. offset: when backward begins in the stage (0, or T_f without barrier). */
-static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset,
-                                     ddp_error *err)
+static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double offset, ddp_error *err)
 {
     ddp__deft *d = r->d;
     int N = d->buckets, all = 1, *cur = r->state, *k_cur = r->state + N, *k_fut = k_cur + 1;
@@ -102,10 +175,10 @@ static ddp_status ddp__deft_backward(ddp__deft_run *r, int t, double at, double 
     }
     if (all) {
         s->applied = *k_cur;
-        r->delay[2 * t] = t - r->born[0];
+        r->delay[2 * t] = t - r->born;
         memcpy(cur, d->parts_of, (size_t)N * sizeof *cur);
         s->opened = *k_cur = *k_fut;
-        r->born[0] = t;
+        r->born = t;
         *k_fut = 0;
         DDP__TRY(ddp__deft_new(d, cur, busy, offset, room, r->on, err));
         DDP__TRY(ddp__deft_send(r, t, 1, at, offset, cur, busy, err));
@@ -134,8 +207,7 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
         DDP__TRY(ddp__deft_send(r, t, 0, 0, 0, r->state, busy, err));
         s->forward_s += ddp__deft_overrun(d->forward, busy);
     }
-    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s,
-                                d->way.no_barrier ? d->forward : 0, err));
+    DDP__TRY(ddp__deft_backward(r, t, d->way.no_barrier ? 0 : s->forward_s, d->way.no_barrier ? d->forward : 0, err));
     s->sends = r->sends - s->first_send;
     return DDP_OK;
 }
@@ -143,7 +215,6 @@ static ddp_status ddp__deft_iterate(ddp__deft_run *r, int t, ddp_error *err)
 static int ddp__deft_send_order(const void *a, const void *b)
 {
     const ddp_delayed_send *x = (const ddp_delayed_send *)a, *y = (const ddp_delayed_send *)b;
-
     if (x->iteration != y->iteration) return x->iteration < y->iteration ? -1 : 1;
     if (x->begin_s < y->begin_s || x->begin_s > y->begin_s) return x->begin_s < y->begin_s ? -1 : 1;
     if (x->link != y->link) return x->link - y->link;
@@ -153,13 +224,12 @@ static int ddp__deft_send_order(const void *a, const void *b)
 }
 
 /* Iterations [first, end) are the steady period. */
-static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out,
-                                   ddp_error *err)
+static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_delayed_plan *out, ddp_error *err)
 {
     ddp__deft *d = r->d;
     size_t N = (size_t)d->buckets;
     ddp_delayed_plan p;
-    double sum = 0, floor_s;
+    double sum = 0;
     int t, i, n = 0;
 
     memset(&p, 0, sizeof p);
@@ -170,23 +240,17 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.warmup = first;
     p.period = end - first;
     p.sends = r->sends;
-    p.parts_of = (int *)ddp__calloc(N, sizeof *p.parts_of);
-    p.part_s = (double *)ddp__calloc(N, sizeof *p.part_s);
-    p.step = (ddp_delayed_step *)ddp__calloc((size_t)end, sizeof *p.step);
-    p.send = (ddp_delayed_send *)ddp__calloc((size_t)r->sends, sizeof *p.send);
+    p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
+    p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
+    p.step = (ddp_delayed_step *)ddp__copy(r->step, (size_t)end, sizeof *p.step);
+    p.send = (ddp_delayed_send *)ddp__copy(r->send, (size_t)r->sends, sizeof *p.send);
     p.k = (int *)ddp__calloc((size_t)n, sizeof *p.k);
     p.delay = (int *)ddp__calloc((size_t)n, sizeof *p.delay);
     if (!p.parts_of || !p.part_s || !p.step || !p.send || !p.k || !p.delay) {
         ddp_delayed_plan_free(&p);
         return ddp__deft_no_memory(d, err);
     }
-    memcpy(p.parts_of, d->parts_of, N * sizeof *p.parts_of);
-    memcpy(p.part_s, d->part_s, N * sizeof *p.part_s);
-    memcpy(p.step, r->step, (size_t)end * sizeof *p.step);
-    if (r->sends) {
-        memcpy(p.send, r->send, (size_t)r->sends * sizeof *p.send);
-        qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
-    }
+    qsort(p.send, (size_t)r->sends, sizeof *p.send, ddp__deft_send_order);
     for (t = first; t < end; t++) {
         sum += (p.step[t].forward_s - d->forward) + (p.step[t].backward_s - d->backward);
         for (i = 0; i < 2; i++) {
@@ -201,9 +265,8 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
     p.iteration_s = d->forward + d->backward + sum / p.period;
     p.update_frequency = (double)p.updates / p.period;
-    p.lower_bound_s = d->forward + d->backward;
-    floor_s = p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1);
-    if (floor_s > p.lower_bound_s) p.lower_bound_s = floor_s;
+    p.lower_bound_s =
+        fmax(d->forward + d->backward, p.update_frequency * p.comm_s / (d->links == 2 ? 1 + 1 / d->mu : 1));
     p.capacity_scale = d->scale;
     p.no_barrier = d->way.no_barrier;
     *out = p;
@@ -213,46 +276,34 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
 static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, ddp_error *err)
 {
     size_t bytes = (size_t)r->n * sizeof *r->state;
-
     for (int t = 0; t < DDP__DEFT_ITERATIONS; t++) {
         r->hash[t] = ddp__hash(DDP__HASH_START, r->state, bytes);
         memcpy(r->history + (size_t)t * (size_t)r->n, r->state, bytes);
         for (int u = 0; u < t; u++)
-            if (r->hash[u] == r->hash[t] &&
-                !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
+            if (r->hash[u] == r->hash[t] && !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
                 return ddp__deft_result(r, u, t, out, err);
         DDP__TRY(ddp__deft_iterate(r, t, err));
     }
-    return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use "
-                     "fewer, larger parts", DDP__DEFT_ITERATIONS, r->d->parts);
+    return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use fewer, larger parts",
+                     DDP__DEFT_ITERATIONS, r->d->parts);
 }
 
 ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
 {
-    ddp__deft_run r;
     size_t N = (size_t)d->buckets, most = DDP__DEFT_ITERATIONS;
+    ddp__deft_run r;
     ddp_status status;
-    int *store;
-
     memset(&r, 0, sizeof r);
     r.d = d;
     r.n = d->buckets + 2;
-    store = (int *)ddp__calloc((most + 3) * (N + 2) + 2 * most + 1, sizeof *store);
-    r.hash = (uint64_t *)ddp__calloc(most, sizeof *r.hash);
-    r.step = (ddp_delayed_step *)ddp__calloc(most, sizeof *r.step);
-    if (store && r.hash && r.step) {
-        r.history = store;
-        r.state = store + most * (N + 2);
-        r.on = r.state + N + 2;
-        r.delay = r.on + 2 * (N + 2);
-        r.born = r.delay + 2 * most;
-        status = ddp__deft_to_steady(&r, out, err);
-    } else {
-        status = ddp__deft_no_memory(d, err);
-    }
-    DDP_FREE(store);
-    DDP_FREE(r.hash);
-    DDP_FREE(r.step);
+    r.history = ddp__ints(&r.room, most * (N + 2));
+    r.state = ddp__ints(&r.room, N + 2);
+    r.on = ddp__ints(&r.room, 2 * N);
+    r.delay = ddp__ints(&r.room, 2 * most);
+    r.hash = (uint64_t *)ddp__scratch_take(&r.room, most, sizeof *r.hash);
+    r.step = (ddp_delayed_step *)ddp__scratch_take(&r.room, most, sizeof *r.step);
+    status = r.room.failed ? ddp__deft_no_memory(d, err) : ddp__deft_to_steady(&r, out, err);
+    ddp__scratch_free(&r.room);
     DDP_FREE(r.send);
     return status;
 }

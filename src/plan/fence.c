@@ -1,28 +1,14 @@
+/* OP-Fence: baselines, the search over orders, and what the plan says. */
 #include "base/core.h"
-#include "plan/fence_core.h"
+#include "plan/internal.h"
 
 enum { DDP__FENCE_ROUNDS = 8 };
+#define DDP__FENCE_STEPS 2e8 /* of rearranging a plan: a second or so */
 #define DDP__FENCE_SIZE 1e9 /* elementary steps of one bound; a plan takes several */
 
-static const char *const ddp__fence_solvers[] = {"fence", "equal_ops", "equal_flops"};
+static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
-const char *ddp_fence_solver_name(ddp_fence_solver solver)
-{
-    if (solver == DDP_FENCE_DEFAULT) solver = DDP_FENCE_CUT;
-    if (solver < DDP_FENCE_CUT || solver > DDP_FENCE_EQUAL_FLOPS) return "unknown";
-    return ddp__fence_solvers[(int)solver - 1];
-}
-
-ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err)
-{
-    for (int i = 0; name && i < 3; i++)
-        if (!strcmp(name, ddp__fence_solvers[i])) {
-            *out = (ddp_fence_solver)(i + 1);
-            return DDP_OK;
-        }
-    return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use fence, equal_ops or equal_flops",
-                     name ? name : "");
-}
+DDP__NAMES(ddp_fence_solver, ddp__fence_solvers, 1, "solver")
 
 void ddp_fence_plan_free(ddp_fence_plan *plan)
 {
@@ -35,8 +21,6 @@ void ddp_fence_plan_free(ddp_fence_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* ---- a plan at work ---- */
-
 typedef struct ddp__fence_job {
     ddp__fence_tape           tape;
     const ddp_fence_options  *o;
@@ -44,13 +28,12 @@ typedef struct ddp__fence_job {
     int    *order, *trial;   /* [N] of the cut held, and of one to try */
     int    *device_of;       /* [ops] */
     int    *edge;            /* [ops + 1] where modules begin */
-    double *sums;            /* [3N] C_p, R_p, memory */
+    ddp_workload sums;       /* C_p, R_p, memory */
     double  steps;           /* elementary steps of rearranging */
 } ddp__fence_job;
 
 /* Operators to devices by a cut along an order. */
-static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order,
-                              int *device_of)
+static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cut, const int *order, int *device_of)
 {
     for (int k = 0; k < t->graph.net->devices; k++)
         for (int i = cut->first[k]; i < cut->end[k]; i++) device_of[i] = order[k];
@@ -62,72 +45,32 @@ static void ddp__fence_assign(const ddp__fence_tape *t, const ddp__fence_cut *cu
 static int ddp__fence_overfull(const ddp__fence_job *job)
 {
     const ddp_network *net = job->tape.graph.net;
-
     for (int d = 0; net->memory_bytes && !job->o->no_memory && d < net->devices; d++)
-        if (job->sums[2 * net->devices + d] > net->memory_bytes[d]) return d;
+        if (job->sums.memory_bytes[d] > net->memory_bytes[d]) return d;
     return -1;
 }
 
 /* T_pipe of the cut held along job->trial; infinity if memory is exceeded. */
 static double ddp__fence_try(ddp__fence_job *job)
 {
-    int N = job->tape.graph.net->devices;
-    double latency, pipeline;
-
     ddp__fence_assign(&job->tape, &job->cut, job->trial, job->device_of);
-    pipeline = ddp__workload_sum(&job->tape.graph, job->device_of, job->sums, job->sums + N,
-                                 job->sums + 2 * N, &latency, NULL, NULL);
-    return ddp__fence_overfull(job) < 0 ? pipeline : INFINITY;
+    ddp__workload_sum(&job->tape.graph, job->device_of, &job->sums);
+    return ddp__fence_overfull(job) < 0 ? job->sums.pipeline_s : INFINITY;
 }
 
-static void ddp__fence_swap(int *order, int i, int j)
+static double ddp__fence_price(void *user)
 {
-    int swap = order[i];
-
-    order[i] = order[j];
-    order[j] = swap;
-}
-
-static void ddp__fence_reverse(int *order, int i, int j)
-{
-    for (; i < j; i++, j--) ddp__fence_swap(order, i, j);
-}
-
-/* One pass of reversals and swaps over job->trial with the cut held. Returns whether T_pipe
- * fell. */
-static int ddp__fence_rearrange(ddp__fence_job *job)
-{
-    int N = job->tape.graph.net->devices, i, j, kind, better = 0;
-    double best = ddp__fence_try(job), now;
-    const double most = 2e8; /* of a plan: a second or so */
-
-    for (i = 0; i < N; i++)
-        for (j = i + 1; j < N; j++)
-            for (kind = 0; kind < 2; kind++) {
-                if (kind == 1 && j - i < 3) continue; /* the same as a reversal */
-                if ((job->steps += N + job->tape.n) > most) return better;
-                if (kind) ddp__fence_swap(job->trial, i, j);
-                else ddp__fence_reverse(job->trial, i, j);
-                now = ddp__fence_try(job);
-                if (now < best * (1 - 1e-9)) {
-                    best = now;
-                    better = 1;
-                } else if (kind) {
-                    ddp__fence_swap(job->trial, i, j);
-                } else {
-                    ddp__fence_reverse(job->trial, i, j);
-                }
-            }
-    return better;
+    ddp__fence_job *job = (ddp__fence_job *)user;
+    job->steps += job->tape.graph.net->devices + job->tape.n;
+    return job->steps > DDP__FENCE_STEPS ? INFINITY : ddp__fence_try(job);
 }
 
 /* Cuts along job->trial; keeps the order if that is better than the cut held. */
 static ddp_status ddp__fence_recut(ddp__fence_job *job, int *improved, ddp_error *err)
 {
     size_t N = (size_t)job->tape.graph.net->devices;
-
-    DDP__TRY(ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory,
-                                 &job->cut, improved, err));
+    DDP__TRY(
+        ddp__fence_cut_best(&job->tape, job->trial, job->o->allow_idle, job->o->no_memory, &job->cut, improved, err));
     if (*improved) memcpy(job->order, job->trial, N * sizeof(int));
     return DDP_OK;
 }
@@ -137,42 +80,40 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
     const ddp__fence_tape *t = &job->tape;
     const ddp_network *net = t->graph.net;
     double room = 0, largest = 0, biggest = 0;
-
     for (int d = 0; d < net->devices; d++) {
         room += net->memory_bytes[d];
         if (net->memory_bytes[d] > largest) largest = net->memory_bytes[d];
     }
     for (int i = 0; i < t->n; i++)
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
-    return ddp__fail(
-        err, DDP_FAILED,
-        "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
-        "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer "
-        "micro-batches or a smaller state_factor keep less",
-        every ? "in whatever order of the devices" : "in any order of the devices tried",
-        t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+    return ddp__fail(err, DDP_FAILED, "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
+                     "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
+                     "smaller state_factor keep less",
+                     every ? "in whatever order of the devices" : "in any order of the devices tried",
+                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
     int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
+    double pipeline;
 
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
     DDP__TRY(ddp__fence_recut(job, &improved, err));
-    ddp__fence_reverse(job->trial, 0, N - 1);
+    ddp__reverse(job->trial, 0, N - 1);
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     for (k = 0; k < N; k++) job->trial[k] = k;
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     if (!(job->cut.pipeline_s < INFINITY)) { /* then memory decides about the order */
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
-        DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every,
-                                      err));
+        DDP__TRY(ddp__fence_fit_order(&job->tape, job->o->allow_idle, job->trial, &found, &every, err));
         if (found) DDP__TRY(ddp__fence_recut(job, &improved, err));
         if (!(job->cut.pipeline_s < INFINITY)) return ddp__fence_nothing_fits(job, every, err);
     }
     for (round = 0; round < DDP__FENCE_ROUNDS; round++) {
         memcpy(job->trial, job->order, (size_t)N * sizeof(int));
-        if (!ddp__fence_rearrange(job)) break;
+        pipeline = ddp__fence_try(job);
+        if (!ddp__improve(job->trial, N, 1, ddp__fence_price, job, &pipeline)) break; /* the cut held */
         DDP__TRY(ddp__fence_recut(job, &improved, err));
         if (!improved) break;
     }
@@ -185,10 +126,8 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 {
     int i, m = 0;
-
     for (i = 0; i < list->count; i++)
-        if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module)
-            edge[m++] = i;
+        if (i == 0 || list->op[i].module <= 0 || list->op[i].module != list->op[i - 1].module) edge[m++] = i;
     edge[m] = list->count;
     return m;
 }
@@ -197,7 +136,6 @@ static int ddp__fence_modules(const ddp_oplist *list, int *edge)
 static void ddp__fence_equal_ops(ddp__fence_job *job, int modules)
 {
     int N = job->tape.graph.net->devices, k, at = 0;
-
     for (k = 0; k < N; k++) {
         job->cut.first[k] = job->edge[at];
         at += modules / N + (k < modules % N);
@@ -216,9 +154,7 @@ static void ddp__fence_equal_flops(ddp__fence_job *job, int modules)
     for (k = 0; k < N; k++) {
         job->cut.first[k] = edge[at++];
         aim = t->flops[t->n] * (k + 1) / N;
-        while (at < modules - (N - 1 - k) &&
-               fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim))
-            at++;
+        while (at < modules - (N - 1 - k) && fabs(t->flops[edge[at + 1]] - aim) <= fabs(t->flops[edge[at]] - aim)) at++;
         if (k == N - 1) at = modules;
         job->cut.end[k] = edge[at];
     }
@@ -229,22 +165,18 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
     const ddp_network *net = job->tape.graph.net;
     const char *name = ddp_fence_solver_name(job->o->solver);
     int N = net->devices, modules = ddp__fence_modules(job->tape.graph.list, job->edge), k;
-
     if (modules < N)
-        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; "
-                         "solver fence cuts between operators", name, modules, N);
+        return ddp__fail(err, DDP_FAILED, "%s: %d modules cannot give each of %d devices one; solver fence cuts "
+                         "between operators", name, modules, N);
     if (job->o->solver == DDP_FENCE_EQUAL_OPS) ddp__fence_equal_ops(job, modules);
     else ddp__fence_equal_flops(job, modules);
     for (k = 0; k < N; k++) job->order[k] = job->trial[k] = k;
     job->cut.pipeline_s = ddp__fence_try(job);
     k = ddp__fence_overfull(job);
     if (k < 0) return DDP_OK;
-    return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver "
-                     "fence looks at memory", name, k, job->sums[2 * N + k] / 1e9,
-                     net->memory_bytes[k] / 1e9);
+    return ddp__fail(err, DDP_FAILED, "%s gives device %d %.4g GB to keep, it has %.4g GB; solver fence looks at "
+                     "memory", name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
-
-/* ---- what the plan says ---- */
 
 static int ddp__fence_root_of(int *parent, int i)
 {
@@ -253,11 +185,9 @@ static int ddp__fence_root_of(int *parent, int i)
 }
 
 /* Whether the operators of each cluster are connected by args among themselves. */
-static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent,
-                                int *found)
+static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *found)
 {
     int i, k, c;
-
     for (i = 0; i < list->count; i++) {
         parent[i] = i;
         for (k = 0; k < list->op[i].arg_count; k++) {
@@ -280,7 +210,6 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
 {
     const ddp_oplist *list = job->tape.graph.list;
     int N = plan->devices, k;
-
     for (k = 0; k < N; k++)
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
@@ -292,8 +221,7 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
     ddp__fence_assign(&job->tape, &job->cut, job->order, plan->device_of);
     plan->proven = job->cut.proven;
     plan->connected = ddp__fence_connected(list, plan, job->device_of, job->trial);
-    return ddp_workload_estimate(list, job->tape.graph.net, plan->device_of, &job->o->work,
-                                 &plan->work, err);
+    return ddp_workload_estimate(list, job->tape.graph.net, plan->device_of, &job->o->work, &plan->work, err);
 }
 
 static ddp_status ddp__fence_run(ddp__fence_job *job, ddp_fence_plan *plan, ddp_error *err)
@@ -306,83 +234,72 @@ static ddp_status ddp__fence_run(ddp__fence_job *job, ddp_fence_plan *plan, ddp_
     if (bytes <= 0) DDP__TRY(ddp__fence_typical_bytes(&job->tape, &bytes, err));
     if (!(bytes >= 1)) bytes = 1;
     plan->message_bytes = bytes;
-    DDP__TRY(ddp__fence_order(net, bytes, job->tape.graph.backward,
-                              o->resolution > 0 ? o->resolution : 1, plan->cluster, &plan->clusters,
-                              fence ? job->order : NULL, err));
+    DDP__TRY(ddp__fence_order(net, bytes, job->tape.graph.backward, o->resolution > 0 ? o->resolution : 1,
+                              plan->cluster, &plan->clusters, fence ? job->order : NULL, err));
     if (fence) DDP__TRY(ddp__fence_solve_order(job, err));
     else DDP__TRY(ddp__fence_baseline(job, err));
     return ddp__fence_report(job, plan, err);
 }
 
-static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network *net,
-                                       const ddp_fence_options *o, ddp_error *err)
+static ddp_status ddp__fence_arguments(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
+                                       ddp_error *err)
 {
     double n = list->count, N = net->devices;
-
     if (o->solver < DDP_FENCE_DEFAULT || o->solver > DDP_FENCE_EQUAL_FLOPS)
-        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops",
-                         (int)o->solver);
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use fence, equal_ops or equal_flops", (int)o->solver);
     if (!(o->message_bytes >= 0 && o->message_bytes <= 1e100))
-        return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0",
-                         o->message_bytes);
+        return ddp__fail(err, DDP_ARG, "message_bytes is %g; it must be finite and at least 0", o->message_bytes);
     if (!(o->resolution >= 0 && o->resolution <= 1e100))
-        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1",
-                         o->resolution);
+        return ddp__fail(err, DDP_ARG, "resolution is %g; it must be above 0, or 0 for 1", o->resolution);
     if (0.5 * N * n * n + (o->allow_idle ? 4 * N * N * n : 0) > DDP__FENCE_SIZE || N * N > 1e8)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "%d operators over %d devices%s are too many to cut; merge operators%s",
+        return ddp__fail(err, DDP_UNSUPPORTED, "%d operators over %d devices%s are too many to cut; merge operators%s",
                          list->count, net->devices, o->allow_idle ? ", some idle," : "",
                          o->allow_idle ? " or leave idle devices out" : "");
     if (list->count < net->devices &&
         (!o->allow_idle || o->solver == DDP_FENCE_EQUAL_OPS || o->solver == DDP_FENCE_EQUAL_FLOPS))
-        return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow "
-                         "idle devices with solver fence", list->count, net->devices);
+        return ddp__fail(err, DDP_ARG, "%d operators cannot give each of %d devices one; allow idle devices with "
+                         "solver fence", list->count, net->devices);
     return DDP_OK;
 }
 
-ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
-                     ddp_fence_plan *out, ddp_error *err)
+ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o, ddp_fence_plan *out,
+                     ddp_error *err)
 {
     ddp__fence_job job;
     ddp_fence_plan plan;
-    size_t N, n;
+    ddp__scratch *room = &job.tape.graph.room;
     ddp_status status;
 
     if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_fence: options and out are needed");
     memset(&job, 0, sizeof job);
     memset(&plan, 0, sizeof plan);
-    DDP__TRY(ddp__fence_tape_open(list, net, &o->work, &job.tape, err));
-    N = (size_t)net->devices;
-    n = (size_t)list->count;
     job.o = o;
     job.cut.pipeline_s = INFINITY;
-    job.cut.first = (int *)ddp__calloc(N, sizeof(int));
-    job.cut.end = (int *)ddp__calloc(N, sizeof(int));
-    job.order = (int *)ddp__calloc(N, sizeof(int));
-    job.trial = (int *)ddp__calloc(N, sizeof(int));
-    job.device_of = (int *)ddp__calloc(n, sizeof(int));
-    job.edge = (int *)ddp__calloc(n + 1, sizeof(int));
-    job.sums = (double *)ddp__calloc(3 * N, sizeof(double));
-    plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
-    plan.devices = net->devices;
-    plan.ops = list->count;
-    plan.segment = (ddp_fence_segment *)ddp__calloc(N, sizeof *plan.segment);
-    plan.order = (int *)ddp__calloc(N, sizeof(int));
-    plan.cluster = (int *)ddp__calloc(N, sizeof(int));
-    plan.device_of = (int *)ddp__calloc(n, sizeof(int));
-    if (!job.cut.first || !job.cut.end || !job.order || !job.trial || !job.device_of || !job.edge ||
-        !job.sums || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
-        status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
-    else status = ddp__fence_arguments(list, net, o, err);
+    status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
+    if (status == DDP_OK) {
+        size_t N = (size_t)net->devices, n = (size_t)list->count;
+        job.cut.first = ddp__ints(room, N);
+        job.cut.end = ddp__ints(room, N);
+        job.order = ddp__ints(room, N);
+        job.trial = ddp__ints(room, N);
+        job.device_of = ddp__ints(room, n);
+        job.edge = ddp__ints(room, n + 1);
+        job.sums.compute_s = ddp__doubles(room, N);
+        job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.memory_bytes = ddp__doubles(room, N);
+        plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
+        plan.devices = net->devices;
+        plan.ops = list->count;
+        plan.segment = (ddp_fence_segment *)ddp__calloc(N, sizeof *plan.segment);
+        plan.order = (int *)ddp__calloc(N, sizeof(int));
+        plan.cluster = (int *)ddp__calloc(N, sizeof(int));
+        plan.device_of = (int *)ddp__calloc(n, sizeof(int));
+        if (room->failed || !plan.segment || !plan.order || !plan.cluster || !plan.device_of)
+            status = ddp__fail(err, DDP_MEMORY, "no memory to plan %d operators", list->count);
+    }
+    if (status == DDP_OK) status = ddp__fence_arguments(list, net, o, err);
     if (status == DDP_OK) status = ddp__fence_run(&job, &plan, err);
-    DDP_FREE(job.cut.first);
-    DDP_FREE(job.cut.end);
-    DDP_FREE(job.order);
-    DDP_FREE(job.trial);
-    DDP_FREE(job.device_of);
-    DDP_FREE(job.edge);
-    DDP_FREE(job.sums);
-    ddp__fence_tape_close(&job.tape);
+    ddp__scratch_free(room);
     if (status == DDP_OK) *out = plan;
     else ddp_fence_plan_free(&plan);
     return status;

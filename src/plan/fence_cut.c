@@ -1,17 +1,16 @@
+/* OP-Fence: the cut of the tape of least time along an order of the devices. */
 #include "base/core.h"
-#include "plan/fence_core.h"
+#include "plan/internal.h"
 
 /* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).
  *
- * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning
- * of a cut: so many operators placed, the position used last, and for each live result the position
- * where it lies and what that position has received so far: later segments add their gradients to
- * it. Of two labels that agree in places, one is dropped if neither its latency nor any of those
- * sums is smaller.
+ * For a cap on worst, a best-first search finds the least latency below it. A label is a beginning of a cut: so many
+ * operators placed, the position used last, and for each live result the position where it lies and what that position
+ * has received so far: later segments add their gradients to it. Of two labels that agree in places, one is dropped if
+ * neither its latency nor any of those sums is smaller.
  *
- * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in
- * [lo, t) none has a latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon
- * leaves nothing. */
+ * The caps: a solution (latency f, worst t) leaves better ones only below t. Of those with worst in [lo, t) none has a
+ * latency below f, so f + (n_b - 1) lo bounds them, and halving [lo, t) soon leaves nothing. */
 
 enum { DDP__FENCE_LABELS = 200000 }; /* per cap */
 #define DDP__FENCE_WORK  6e8 /* elementary steps of a plan, a few seconds */
@@ -31,7 +30,8 @@ typedef struct ddp__fence_search {
     ddp__fence_label *label;
     int    *place;   /* [labels, width] position of each live result of the label's cut */
     double *load;    /* [labels, width] what that position has received */
-    int     count, room, most;
+    int     count, most;
+    size_t  room[4]; /* of label, place, load, heap */
     int    *heap, heaped;
     int    *newest;  /* [positions, n+1] label of that (position, at), -1 = none */
     int    *quickest; /* [positions, n+1] the least latency of those that cover all live results */
@@ -43,46 +43,24 @@ typedef struct ddp__fence_search {
     int     goal;    /* label of the solution, -1 = none */
 } ddp__fence_search;
 
-static void ddp__fence_search_close(ddp__fence_search *s)
-{
-    ddp__fence_line_close(&s->line);
-    DDP_FREE(s->label);
-    DDP_FREE(s->place);
-    DDP_FREE(s->load);
-    DDP_FREE(s->heap);
-    DDP_FREE(s->newest);
-    DDP_FREE(s->quickest);
-    DDP_FREE(s->trial);
-}
-
 /* Room for one more label. */
 static int ddp__fence_room(ddp__fence_search *s)
 {
-    size_t width = (size_t)s->line.tape->width, room;
-    void *grown;
-
-    if (s->count >= s->most) {
-        s->full = 1;
-        return 0;
+    const size_t width = (size_t)s->line.tape->width;
+    const size_t size[4] = {sizeof *s->label, width * sizeof *s->place, width * sizeof *s->load, sizeof *s->heap};
+    void *array[4] = {s->label, s->place, s->load, s->heap}, *grown;
+    s->full |= s->count >= s->most;
+    if (s->count >= s->most || (size_t)s->count < s->room[3]) return s->count < s->most;
+    for (int k = 0; k < 4 && !s->starved; k++) {
+        grown = ddp__grow(array[k], &s->room[k], (size_t)s->count + 1, size[k]);
+        if (grown) array[k] = grown;
+        else s->starved = 1;
     }
-    if (s->count < s->room) return 1;
-    room = s->room ? 2 * (size_t)s->room : 256;
-    s->starved = 1;
-    grown = DDP_REALLOC(s->label, room * sizeof *s->label);
-    if (!grown) return 0;
-    s->label = (ddp__fence_label *)grown;
-    grown = DDP_REALLOC(s->place, room * width * sizeof *s->place);
-    if (!grown) return 0;
-    s->place = (int *)grown;
-    grown = DDP_REALLOC(s->load, room * width * sizeof *s->load);
-    if (!grown) return 0;
-    s->load = (double *)grown;
-    grown = DDP_REALLOC(s->heap, room * sizeof *s->heap);
-    if (!grown) return 0;
-    s->heap = (int *)grown;
-    s->starved = 0;
-    s->room = (int)room;
-    return 1;
+    s->label = (ddp__fence_label *)array[0];
+    s->place = (int *)array[1];
+    s->load = (double *)array[2];
+    s->heap = (int *)array[3];
+    return !s->starved;
 }
 
 /* ---- the queue: least promise first, then most operators placed, then oldest ---- */
@@ -91,7 +69,6 @@ static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
 {
     const ddp__fence_label *x = &s->label[a], *y = &s->label[b];
     double fx = x->latency + x->rest, fy = y->latency + y->rest;
-
     if (fx < fy || fx > fy) return fx < fy;
     return x->at != y->at ? x->at > y->at : a < b;
 }
@@ -99,7 +76,6 @@ static int ddp__fence_before(const ddp__fence_search *s, int a, int b)
 static void ddp__fence_push(ddp__fence_search *s, int label)
 {
     int i = s->heaped++, up;
-
     for (; i > 0; i = up) {
         up = (i - 1) / 2;
         if (!ddp__fence_before(s, label, s->heap[up])) break;
@@ -111,7 +87,6 @@ static void ddp__fence_push(ddp__fence_search *s, int label)
 static int ddp__fence_pop(ddp__fence_search *s)
 {
     int top = s->heap[0], last = s->heap[--s->heaped], i = 0, down;
-
     for (; (down = 2 * i + 1) < s->heaped; i = down) {
         if (down + 1 < s->heaped && ddp__fence_before(s, s->heap[down + 1], s->heap[down])) down++;
         if (!ddp__fence_before(s, s->heap[down], last)) break;
@@ -120,8 +95,6 @@ static int ddp__fence_pop(ddp__fence_search *s)
     s->heap[i] = last;
     return top;
 }
-
-/* ---- labels ---- */
 
 /* Whether an older label of the same cut and position makes label x useless. */
 static int ddp__fence_dominated(ddp__fence_search *s, int x)
@@ -135,10 +108,8 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
         s->work += 4; /* another place in memory */
         if (s->label[y].latency > l->latency) continue;
         for (i = 0; i < count; i++)
-            if (s->place[(size_t)y * width + (size_t)i] !=
-                    s->place[(size_t)x * width + (size_t)i] ||
-                (s->cap < INFINITY &&
-                 s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
+            if (s->place[(size_t)y * width + (size_t)i] != s->place[(size_t)x * width + (size_t)i] ||
+                (s->cap < INFINITY && s->load[(size_t)y * width + (size_t)i] > s->load[(size_t)x * width + (size_t)i]))
                 break;
         s->work += i;
         if (i == count) return 1;
@@ -147,8 +118,8 @@ static int ddp__fence_dominated(ddp__fence_search *s, int x)
 }
 
 /* Writes the successor of `parent` that ends position q at cut b into slot s->count. */
-static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency,
-                             double rest, double worst, double received)
+static void ddp__fence_write(ddp__fence_search *s, int parent, int q, int b, double latency, double rest, double worst,
+                             double received)
 {
     const ddp__fence_tape *t = s->line.tape;
     size_t width = (size_t)t->width, x = (size_t)s->count, p = (size_t)parent;
@@ -184,37 +155,31 @@ static void ddp__fence_keep(ddp__fence_search *s, int covers)
     ddp__fence_label *l = &s->label[s->count];
     size_t cell = (size_t)l->position * (size_t)(s->line.tape->n + 1) + (size_t)l->at;
     int quickest = s->quickest[cell];
-
     l->older = s->newest[cell];
     if (ddp__fence_dominated(s, s->count)) return;
     s->newest[cell] = s->count;
-    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency))
-        s->quickest[cell] = s->count;
+    if (covers && (quickest < 0 || l->latency < s->label[quickest].latency)) s->quickest[cell] = s->count;
     ddp__fence_push(s, s->count++);
 }
 
 /* The same for a label that covers all live results, against one and before it is written. */
-static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency,
-                               double received)
+static int ddp__fence_too_late(const ddp__fence_search *s, int q, int b, double latency, double received)
 {
     int quickest = s->quickest[(size_t)q * (size_t)(s->line.tape->n + 1) + (size_t)b];
-
     return quickest >= 0 && s->label[quickest].latency <= latency &&
-           (!(s->cap < INFINITY) ||
-            s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
+           (!(s->cap < INFINITY) || s->load[(size_t)quickest * (size_t)s->line.tape->width] <= received);
 }
 
 /* In which segment operator `home` is, counted back from one that begins where label p ends. */
 static int ddp__fence_age(const ddp__fence_search *s, int p, int home)
 {
     int age = 0;
-
     for (; age + 1 < s->line.ages && home < s->label[p].at; age++) p = s->label[p].parent;
     return age;
 }
 
-/* Successors of label p whose segment is at position q. greedy: only the most promising of all is
- * left in slot s->count, where *top is its promise. Returns 0 if there is no room. */
+/* Successors of label p whose segment is at position q. greedy: only the most promising of all is left in slot
+ * s->count, where *top is its promise. Returns 0 if there is no room. */
 static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy, double *top)
 {
     const ddp__fence_line *line = &s->line;
@@ -223,8 +188,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     const ddp__fence_label from = s->label[p];
     const ddp__fence_live *live = t->live + t->from[from.at];
     const double *bound = line->bound + (size_t)(q + 1) * (size_t)(t->n + 1);
-    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0;
-    int home = -1;
+    int count = t->from[from.at + 1] - t->from[from.at], a = from.at, b, i = 0, j, age = 0, home = -1;
     double received = 0, kept = 0, latency = from.latency, worst = from.worst, rest, bytes, c, back;
 
     for (j = 0; j < count; j++) s->trial[j] = s->load[(size_t)p * width + (size_t)j];
@@ -269,13 +233,12 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
     return 1;
 }
 
-/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or
- * in the greedy case none. */
+/* All successors of label p, or the most promising one. Returns 0 if there is no room for one, or in the greedy case
+ * none. */
 static int ddp__fence_expand(ddp__fence_search *s, int p, int greedy)
 {
     int at = s->label[p].at, q = s->label[p].position + 1;
     double top = INFINITY;
-
     if (at == s->line.tape->n) return 0;
     for (; q < s->line.positions; q++) {
         if (!ddp__fence_segment_at(s, p, q, greedy, &top)) return 0;
@@ -296,8 +259,6 @@ static int ddp__fence_root(ddp__fence_search *s)
     return s->label[0].rest < s->limit;
 }
 
-/* ---- one cap ---- */
-
 static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, double pipeline_s)
 {
     for (int k = 0; k < s->line.positions; k++) cut->first[k] = cut->end[k] = 0;
@@ -308,11 +269,11 @@ static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, do
     cut->pipeline_s = pipeline_s;
 }
 
-/* The least latency with worst below cap, if it is below limit. First straight down the bound,
- * which often is the answer and always shortens the search. Returns whether there is a solution:
- * its latency and worst; stored in cut if T_pipe is less there. */
-static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut,
-                            double *latency, double *worst)
+/* The least latency with worst below cap, if it is below limit. First straight down the bound, which often is the
+ * answer and always shortens the search. Returns whether there is a solution: its latency and worst; stored in cut if
+ * T_pipe is less there. */
+static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp__fence_cut *cut, double *latency,
+                            double *worst)
 {
     size_t cells = (size_t)s->line.positions * (size_t)(s->line.tape->n + 1), i;
     double pipeline;
@@ -351,11 +312,9 @@ static int ddp__fence_solve(ddp__fence_search *s, double cap, double limit, ddp_
 }
 
 /* Every solution with worst in [lo, hi) has a latency of at least `least`. */
-static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least,
-                             ddp__fence_cut *cut)
+static void ddp__fence_halve(ddp__fence_search *s, double lo, double hi, double least, ddp__fence_cut *cut)
 {
     double latency = 0, worst = 0, middle, best = cut->pipeline_s * (1 - DDP__FENCE_ROUND);
-
     if (s->starved || !(least + s->turns * lo < best)) return;
     /* even then the first cap of an order goes straight down its bound */
     if (s->work > DDP__FENCE_WORK && hi < INFINITY) s->gave_up = 1;
@@ -371,7 +330,6 @@ static double ddp__fence_floor(const ddp__fence_line *line)
 {
     const ddp__fence_tape *t = line->tape;
     double speed = 0, fastest = 0, most = 0;
-
     for (int k = 0; k < line->positions; k++) {
         speed += 1 / line->pace[k];
         if (1 / line->pace[k] > fastest) fastest = 1 / line->pace[k];
@@ -382,33 +340,35 @@ static double ddp__fence_floor(const ddp__fence_line *line)
     return most * (1 - DDP__FENCE_ROUND);
 }
 
-ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
-                               ddp__fence_cut *cut, int *improved, ddp_error *err)
+ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory, ddp__fence_cut *cut,
+                               int *improved, ddp_error *err)
 {
     double before = cut->pipeline_s;
     ddp__fence_search s;
-    ddp_status status = DDP_OK;
+    ddp_status status;
 
     memset(&s, 0, sizeof s);
     *improved = 0;
-    DDP__TRY(ddp__fence_line_open(t, order, idle, no_memory, &s.line, err));
+    status = ddp__fence_line_open(t, order, idle, no_memory, &s.line, err);
     s.turns = t->graph.turns;
     s.work = cut->work;
     s.most = DDP__FENCE_LABELS / (1 + t->width / 100) + 2 * s.line.positions;
-    s.newest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
-    s.quickest = (int *)ddp__calloc((size_t)s.line.positions * ((size_t)t->n + 1), sizeof(int));
-    s.trial = (double *)ddp__calloc((size_t)t->width, sizeof(double));
-    if (s.newest && s.quickest && s.trial)
-        ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
-    if (!s.newest || !s.quickest || !s.trial || s.starved)
-        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n,
-                           s.line.positions);
+    s.newest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
+    s.quickest = ddp__ints(&s.line.room, (size_t)s.line.positions * ((size_t)t->n + 1));
+    s.trial = ddp__doubles(&s.line.room, (size_t)t->width);
+    if (!s.line.room.failed) ddp__fence_halve(&s, ddp__fence_floor(&s.line), INFINITY, 0, cut);
+    if (s.line.room.failed || s.starved)
+        status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, s.line.positions);
     else if (!(cut->pipeline_s < INFINITY) && (s.full || s.gave_up))
-        status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found "
-                           "within the search's limits; merge operators", t->n, s.line.positions);
+        status = ddp__fail(err, DDP_UNSUPPORTED, "no cut of %d operators over %d devices was found within the search's "
+                           "limits; merge operators", t->n, s.line.positions);
     *improved = cut->pipeline_s < before;
     if (*improved) cut->proven = !s.full && !s.gave_up;
     cut->work = s.work;
-    ddp__fence_search_close(&s);
+    DDP_FREE(s.label);
+    DDP_FREE(s.place);
+    DDP_FREE(s.load);
+    DDP_FREE(s.heap);
+    ddp__scratch_free(&s.line.room);
     return status;
 }

@@ -1,7 +1,6 @@
+/* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
 #include "base/core.h"
-#include "plan/fence_core.h"
-#include "plan/louvain.h"
-#include "plan/tour.h"
+#include "plan/internal.h"
 
 /* Clusters of near devices, and the order in which a pipeline visits them. */
 
@@ -14,33 +13,25 @@ typedef struct ddp__fence_map {
     int    *from;    /* [N + 1] cluster c: member[from[c]] .. member[from[c+1]-1] */
     int    *tour;    /* [N] */
     int    *entry, *leave; /* [N] per place in the tour of clusters: a device, -1 = free */
+    ddp__scratch room;
 } ddp__fence_map;
 
-static void ddp__fence_map_close(ddp__fence_map *m)
-{
-    DDP_FREE(m->hop);
-    DDP_FREE(m->from);
-}
-
-static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int backward,
-                                      ddp__fence_map *m, ddp_error *err)
+static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int backward, ddp__fence_map *m,
+                                      ddp_error *err)
 {
     size_t N = (size_t)net->devices, i, j;
 
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = (double *)ddp__calloc(3 * N, N * sizeof(double));
-    m->from = (int *)ddp__calloc(5 * N + 1, sizeof(int));
-    if (!m->hop || !m->from) {
-        ddp__fence_map_close(m);
-        return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
-    }
-    m->weight = m->hop + N * N;
-    m->cost = m->hop + 2 * N * N;
-    m->member = m->from + N + 1;
-    m->tour = m->from + 2 * N + 1;
-    m->entry = m->from + 3 * N + 1;
-    m->leave = m->from + 4 * N + 1;
+    m->hop = ddp__doubles(&m->room, N * N);
+    m->weight = ddp__doubles(&m->room, N * N);
+    m->cost = ddp__doubles(&m->room, N * N);
+    m->from = ddp__ints(&m->room, N + 1);
+    m->member = ddp__ints(&m->room, N);
+    m->tour = ddp__ints(&m->room, N);
+    m->entry = ddp__ints(&m->room, N);
+    m->leave = ddp__ints(&m->room, N);
+    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             double there, back;
@@ -56,7 +47,6 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
 static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
 {
     int c, d, at = 0;
-
     for (c = 0; c < m->clusters; c++) {
         m->from[c] = at;
         for (d = 0; d < m->devices; d++)
@@ -66,11 +56,9 @@ static void ddp__fence_map_members(ddp__fence_map *m, const int *cluster)
 }
 
 /* The cheapest link from cluster a to cluster b that does not leave from device `not_this`. */
-static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave,
-                              int *enter)
+static double ddp__fence_link(const ddp__fence_map *m, int a, int b, int not_this, int *leave, int *enter)
 {
     double best = INFINITY, hop;
-
     *leave = *enter = -1;
     for (int i = m->from[a]; i < m->from[a + 1]; i++)
         for (int j = m->from[b]; j < m->from[b + 1]; j++) {
@@ -88,7 +76,6 @@ static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
 {
     double length;
     int a, b, k, leave, enter, alone;
-
     for (a = 0; a < m->clusters; a++)
         for (b = 0; b < m->clusters; b++)
             m->cost[(size_t)a * (size_t)m->clusters + (size_t)b] =
@@ -98,8 +85,7 @@ static ddp_status ddp__fence_tour(ddp__fence_map *m, ddp_error *err)
     for (k = 0; k + 1 < m->clusters; k++) {
         a = m->tour[k];
         alone = m->from[a + 1] - m->from[a] == 1;
-        ddp__fence_link(m, a, m->tour[k + 1], alone ? -1 : m->entry[k], &m->leave[k],
-                        &m->entry[k + 1]);
+        ddp__fence_link(m, a, m->tour[k + 1], alone ? -1 : m->entry[k], &m->leave[k], &m->entry[k + 1]);
     }
     m->leave[m->clusters - 1] = -1;
     return DDP_OK;
@@ -111,7 +97,6 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     const int *member = m->member + m->from[m->tour[k]];
     int size = m->from[m->tour[k] + 1] - m->from[m->tour[k]], i, j, first = -1, last = -1;
     double length;
-
     if (size == 1) {
         order[0] = member[0];
         return DDP_OK;
@@ -128,15 +113,14 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     return DDP_OK;
 }
 
-ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution,
-                            int *cluster, int *clusters, int *order, ddp_error *err)
+ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution, int *cluster,
+                            int *clusters, int *order, ddp_error *err)
 {
     ddp__fence_map m;
     ddp_status status;
     int k, at = 0;
-
-    DDP__TRY(ddp__fence_map_open(net, bytes, backward, &m, err));
-    status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
+    status = ddp__fence_map_open(net, bytes, backward, &m, err);
+    if (status == DDP_OK) status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {
         ddp__fence_map_members(&m, cluster);
         status = ddp__fence_tour(&m, err);
@@ -146,6 +130,165 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
         }
     }
     *clusters = m.clusters;
-    ddp__fence_map_close(&m);
+    ddp__scratch_free(&m.room);
     return status;
+}
+
+/* An order of the devices along which some cut fits into memory. What a segment keeps depends on where it begins and
+ * ends, not on where its inputs lie; so for a few devices it is enough to know, for every set of them, which cuts they
+ * can reach in some order, and the answer is exact. For more, devices are swapped as long as the operators placed
+ * become more. */
+
+#define DDP__FENCE_SETS 1e8 /* steps over all sets of devices: below a second */
+#define DDP__FENCE_FITS 3e8 /* steps of swapping */
+
+typedef struct ddp__fence_fit {
+    const ddp__fence_tape *tape;
+    int     N, idle;
+    int    *last;    /* [N, n] end of the longest segment of a device that begins at a cut */
+    int    *sweep;   /* [n + 2] scratch */
+    unsigned char *reach; /* [rows, n + 1] */
+    double  work;
+    int    *order;
+} ddp__fence_fit;
+
+/* f->last; need [n + 1] is scratch: what a segment from a to b keeps, which grows with b. */
+static void ddp__fence_fit_segments(ddp__fence_fit *f, double *need)
+{
+    const ddp__fence_tape *t = f->tape;
+    const double *room = t->graph.net->memory_bytes;
+    double most = 0, kept;
+    int a, b, i, d, end, low, middle;
+
+    for (d = 0; d < f->N; d++) most = fmax(most, room[d]);
+    for (a = 0; a < t->n; a++) {
+        kept = 0;
+        i = t->from[a];
+        for (b = a + 1; b <= t->n; b++) {
+            for (; i < t->from[a + 1] && t->live[i].next < b; i++)
+                kept += t->graph.kept * t->graph.list->op[t->live[i].op].output_bytes;
+            need[b] = t->memory[b] - t->memory[a] + kept;
+            if (need[b] > most) break;
+        }
+        for (d = 0, end = b - 1; d < f->N; d++) {
+            int high = end;
+            for (low = a; low < high;) {
+                middle = high - (high - low) / 2;
+                if (need[middle] > room[d]) high = middle - 1;
+                else low = middle;
+            }
+            f->last[(size_t)d * (size_t)t->n + (size_t)a] = low;
+        }
+    }
+}
+
+/* Adds to `to` the cuts that one segment of device d reaches from those of `from`. */
+static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, int d, unsigned char *to)
+{
+    const int *last = f->last + (size_t)d * (size_t)f->tape->n;
+    int n = f->tape->n, a, open = 0;
+    memset(f->sweep, 0, ((size_t)n + 2) * sizeof(int));
+    for (a = 0; a <= n; a++) {
+        open += f->sweep[a];
+        if (open > 0) to[a] = 1;
+        if (a == n || !from[a] || last[a] == a) continue;
+        f->sweep[a + 1]++;
+        f->sweep[last[a] + 1]--;
+    }
+    f->work += n;
+}
+
+/* Every order, by sets of devices. */
+static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
+{
+    size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
+    int n = f->tape->n, d, a, b, at, k;
+
+    f->reach[0] = 1;
+    for (s = 0; s < sets; s++)
+        for (d = 0; d < f->N; d++)
+            if (!(s >> d & 1)) ddp__fence_fit_extend(f, f->reach + s * row, d, f->reach + (s | (size_t)1 << d) * row);
+    for (s = f->idle ? 1 : sets - 1; s < sets && !goal; s++)
+        if (f->reach[s * row + (size_t)n]) goal = s;
+    if (!goal) return 0;
+    for (d = 0, at = f->N; d < f->N; d++) /* those without an operator come last */
+        if (!(goal >> d & 1)) order[--at] = d;
+    for (s = goal, b = n; s; s = rest, b = a) {
+        for (d = 0, a = b; d < f->N; d++) {
+            if (!(s >> d & 1)) continue;
+            rest = s & ~((size_t)1 << d);
+            for (k = 0; k < b; k++)
+                if (f->reach[rest * row + (size_t)k] && f->last[(size_t)d * (size_t)n + (size_t)k] >= b) break;
+            if (k == b) continue;
+            a = k;
+            break;
+        }
+        rest = s & ~((size_t)1 << d);
+        order[--at] = d;
+    }
+    return 1;
+}
+
+/* How far an order gets: first by positions with an operator, then by operators. */
+static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
+{
+    size_t row = (size_t)f->tape->n + 1;
+    unsigned char *now = f->reach, *then = f->reach + row, *swap;
+    double far = 0;
+    int k, a;
+
+    memset(now, 0, row);
+    now[0] = 1;
+    for (k = 0; k < f->N; k++) {
+        if (f->idle) memcpy(then, now, row);
+        else memset(then, 0, row);
+        ddp__fence_fit_extend(f, now, order[k], then);
+        for (a = f->tape->n; a > 0 && !then[a]; a--) {}
+        if (a == 0 && !f->idle) break;
+        far = (double)(f->idle ? 0 : k) * (double)row + a;
+        swap = now;
+        now = then;
+        then = swap;
+    }
+    return far;
+}
+
+/* What is left to place: 0 = everything is. */
+static double ddp__fence_fit_lacks(void *user)
+{
+    ddp__fence_fit *f = (ddp__fence_fit *)user;
+    const double goal = (double)(f->idle ? 0 : f->N - 1) * ((double)f->tape->n + 1) + f->tape->n;
+    return f->work > DDP__FENCE_FITS ? INFINITY : goal - ddp__fence_fit_far(f, f->order);
+}
+
+ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every, ddp_error *err)
+{
+    const int N = t->graph.net->devices;
+    size_t n = (size_t)t->n;
+    ddp__scratch room = {NULL, 0};
+    ddp__fence_fit f;
+    double *need, lacks;
+    int failed;
+
+    *every = N <= 20 && ldexp((double)N * (double)t->n, N) <= DDP__FENCE_SETS;
+    memset(&f, 0, sizeof f);
+    f.tape = t;
+    f.N = N;
+    f.idle = idle;
+    f.order = order;
+    f.last = ddp__ints(&room, (size_t)N * n);
+    f.sweep = ddp__ints(&room, n + 2);
+    f.reach = (unsigned char *)ddp__scratch_take(&room, *every ? (size_t)1 << N : 2, n + 1);
+    need = ddp__doubles(&room, n + 1);
+    failed = room.failed;
+    if (!failed) ddp__fence_fit_segments(&f, need);
+    if (!failed && *every) {
+        *found = ddp__fence_fit_all(&f, order);
+    } else if (!failed) {
+        lacks = ddp__fence_fit_lacks(&f);
+        while (ddp__improve(order, N, 0, ddp__fence_fit_lacks, &f, &lacks)) {}
+        *found = lacks <= 0;
+    }
+    ddp__scratch_free(&room);
+    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to fit %d operators into %d devices", t->n, N) : DDP_OK;
 }

@@ -1,24 +1,12 @@
+/* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at least. */
 #include "base/core.h"
-#include "plan/fence_core.h"
+#include "plan/internal.h"
 
 /* The operator list as a tape: prefix sums, and what is live at each cut. */
 
-void ddp__fence_tape_close(ddp__fence_tape *t)
-{
-    ddp__workload_graph_close(&t->graph);
-    DDP_FREE(t->home);
-    DDP_FREE(t->flops);
-    DDP_FREE(t->memory);
-    DDP_FREE(t->from);
-    DDP_FREE(t->live);
-    DDP_FREE(t->oldest);
-    memset(t, 0, sizeof *t);
-}
-
-/* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are
- * scratch. A result becomes live behind its home and ends with its last user. */
-static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from,
-                                   int *active, int *next)
+/* Live results at each cut, counted (t->live NULL) or written; `active` [n] and `next` [n] are scratch. A result
+ * becomes live behind its home and ends with its last user. */
+static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const int *born_from, int *active, int *next)
 {
     const ddp__workload_graph *g = &t->graph;
     ddp__fence_live *live, swap;
@@ -44,8 +32,8 @@ static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const in
                 live[i].op = active[i];
                 live[i].next = g->users[next[active[i]]];
                 for (j = i; j > 0 && (live[j - 1].next > live[j].next ||
-                                      (live[j - 1].next == live[j].next &&
-                                       live[j - 1].op > live[j].op)); j--) {
+                                      (live[j - 1].next == live[j].next && live[j - 1].op > live[j].op));
+                     j--) {
                     swap = live[j];
                     live[j] = live[j - 1];
                     live[j - 1] = swap;
@@ -84,9 +72,9 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
     for (int i = 0; i < t->n; i++) born[next[t->home[i]]++] = i;
     total = ddp__fence_tape_live(t, born, born_from, active, next);
     if (total > INT_MAX / 2)
-        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d "
-                         "operators; merge operators", t->n);
-    t->live = (ddp__fence_live *)ddp__calloc(total, sizeof *t->live);
+        return ddp__fail(err, DDP_UNSUPPORTED, "too many results live across the cuts of %d operators; merge operators",
+                         t->n);
+    t->live = (ddp__fence_live *)ddp__scratch_take(&t->graph.room, total, sizeof *t->live);
     if (!t->live) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     ddp__fence_tape_live(t, born, born_from, active, next);
     t->from[t->n + 1] = t->from[t->n];
@@ -98,49 +86,253 @@ static ddp_status ddp__fence_tape_fill(ddp__fence_tape *t, int *scratch, ddp_err
     return DDP_OK;
 }
 
-ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net,
-                                const ddp_workload_options *o, ddp__fence_tape *t, ddp_error *err)
+ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                ddp__fence_tape *t, ddp_error *err)
 {
-    ddp_status status;
+    ddp__scratch *room = &t->graph.room;
     size_t n;
     int *scratch;
-
     memset(t, 0, sizeof *t);
     DDP__TRY(ddp__workload_graph_open(list, net, o, &t->graph, err));
     t->n = list->count;
     t->width = 1;
     n = (size_t)t->n;
-    t->home = (int *)ddp__calloc(n, sizeof(int));
-    t->flops = (double *)ddp__calloc(n + 1, sizeof(double));
-    t->memory = (double *)ddp__calloc(n + 1, sizeof(double));
-    t->from = (int *)ddp__calloc(n + 2, sizeof(int));
-    t->oldest = (int *)ddp__calloc(n + 1, sizeof(int));
-    scratch = (int *)ddp__calloc(4 * n + 2, sizeof(int));
-    if (t->home && t->flops && t->memory && t->from && t->oldest && scratch)
-        status = ddp__fence_tape_fill(t, scratch, err);
-    else status = ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
-    DDP_FREE(scratch);
-    if (status != DDP_OK) ddp__fence_tape_close(t);
-    return status;
-}
-
-static int ddp__fence_by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
+    t->home = ddp__ints(room, n);
+    t->flops = ddp__doubles(room, n + 1);
+    t->memory = ddp__doubles(room, n + 1);
+    t->from = ddp__ints(room, n + 2);
+    t->oldest = ddp__ints(room, n + 1);
+    scratch = ddp__ints(room, 4 * n + 2);
+    if (room->failed) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
+    return ddp__fence_tape_fill(t, scratch, err);
 }
 
 ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err)
 {
     double *bytes = (double *)ddp__calloc((size_t)t->n, sizeof *bytes);
-
     if (!bytes) return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators", t->n);
     for (int a = 1; a < t->n; a++)
-        for (int i = t->from[a]; i < t->from[a + 1]; i++)
-            bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
-    qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__fence_by_size);
+        for (int i = t->from[a]; i < t->from[a + 1]; i++) bytes[a - 1] += t->graph.list->op[t->live[i].op].output_bytes;
+    qsort(bytes, (size_t)(t->n - 1), sizeof *bytes, ddp__rising);
     *out = t->n > 1 ? bytes[(t->n - 1) / 2] : 0;
     DDP_FREE(bytes);
     return DDP_OK;
+}
+
+/* What the rest of a cut must cost at least. Where every result is used at the next position at the latest, the bound
+ * is the exact least latency (under the cap but for sums of what one device receives from several), and also where one
+ * result at a time is used further on: how many segments ago it was made is known. Of other results the cheapest place
+ * is taken. */
+
+/* What each position receives at least: where none may stay empty, every segment but the first begins at some cut and
+ * takes what its first operator needs. */
+static void ddp__fence_line_least(ddp__fence_line *line)
+{
+    const ddp__fence_tape *t = line->tape;
+    double bytes = INFINITY, own;
+    int a, i, k, P = line->positions;
+    size_t at;
+
+    for (a = 1; a < t->n; a++) {
+        for (own = -1, i = t->from[a]; i < t->from[a + 1] && t->live[i].next == a; i++)
+            own = fmax(own, 0) + t->graph.list->op[t->live[i].op].output_bytes;
+        bytes = fmin(bytes, own);
+    }
+    for (k = 1; k < P && !line->idle && bytes >= 0; k++) {
+        at = (size_t)(k - 1) * (size_t)P + (size_t)k;
+        line->least[k] = line->to_delay[at] + line->to_slope[at] * bytes;
+    }
+}
+
+ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                ddp__fence_line *line, ddp_error *err)
+{
+    const ddp_network *net = t->graph.net;
+    size_t P = (size_t)net->devices, n = (size_t)t->n, i, j, at, link;
+
+    memset(line, 0, sizeof *line);
+    line->tape = t;
+    line->positions = net->devices;
+    line->idle = idle;
+    line->ages = idle ? 2 : DDP__FENCE_AGES;
+    line->pace = ddp__doubles(&line->room, P);
+    line->limit = ddp__doubles(&line->room, P);
+    line->least = ddp__doubles(&line->room, P);
+    line->delay = ddp__doubles(&line->room, P * P);
+    line->slope = ddp__doubles(&line->room, P * P);
+    line->to_delay = ddp__doubles(&line->room, P * P);
+    line->to_slope = ddp__doubles(&line->room, P * P);
+    line->of_delay = ddp__doubles(&line->room, P * P);
+    line->of_slope = ddp__doubles(&line->room, P * P);
+    line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
+    line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
+    line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
+    if (line->room.failed)
+        return ddp__fail(err, DDP_MEMORY, "no memory to cut %d operators over %d devices", t->n, net->devices);
+    for (i = 0; i < P; i++) {
+        line->pace[i] = 1 / net->speed[order[i]];
+        line->limit[i] = net->memory_bytes && !no_memory ? net->memory_bytes[order[i]] : INFINITY;
+        for (j = 0; j < P; j++) {
+            if (i == j) continue;
+            at = i * P + j;
+            link = (size_t)order[i] * P + (size_t)order[j];
+            line->delay[at] = net->delay_s[link];
+            line->slope[at] = 1 / net->rate[link];
+        }
+    }
+    for (i = 0; i < P; i++)
+        for (j = i + 1; j < P; j++) {
+            at = i * P + j;
+            line->to_delay[at] = i ? fmin(line->to_delay[at - P], line->delay[at]) : line->delay[at];
+            line->to_slope[at] = i ? fmin(line->to_slope[at - P], line->slope[at]) : line->slope[at];
+            link = j * P + i;
+            line->of_delay[at] = i ? fmin(line->of_delay[at - P], line->delay[link]) : line->delay[link];
+            line->of_slope[at] = i ? fmin(line->of_slope[at - P], line->slope[link]) : line->slope[link];
+        }
+    ddp__fence_line_least(line);
+    return DDP_OK;
+}
+
+/* Seconds to hand result u from position j to q, and its gradient back. */
+static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
+{
+    size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
+    double bytes = line->tape->graph.list->op[u].output_bytes;
+    double seconds = line->delay[to] + line->slope[to] * bytes;
+    if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
+    return seconds;
+}
+
+/* The least of it for a result that lies at position k or before, where k ends at a cut `back` operators behind the
+ * result. */
+static double ddp__fence_pair_least(const ddp__fence_line *line, int k, int q, int u, int back)
+{
+    size_t at = (size_t)k * (size_t)line->positions + (size_t)q;
+    double bytes, seconds;
+    if (line->idle) {
+        bytes = line->tape->graph.list->op[u].output_bytes;
+        seconds = line->to_delay[at] + line->to_slope[at] * bytes;
+        if (line->tape->graph.gradient[u]) seconds += line->of_delay[at] + line->of_slope[at] * bytes;
+        return seconds;
+    }
+    seconds = INFINITY; /* no position is empty, so it is at most `back` positions behind k */
+    for (int j = k > back ? k - back : 0; j <= k; j++) seconds = fmin(seconds, ddp__fence_pair(line, j, q, u));
+    return seconds;
+}
+
+/* part[i] = least rest if a segment on q begins at cut a, where the oldest live result is of that age, and uses exactly
+ * the first i live results; its own computing included. Returns how many parts there are; `last` is the furthest cut
+ * that cap and memory allow. */
+static int ddp__fence_parts(ddp__fence_line *line, int q, int a, int age, int last, double *work)
+{
+    const ddp__fence_tape *t = line->tape;
+    const ddp__fence_live *live = t->live + t->from[a];
+    int older = age + 1 < line->ages ? age + 1 : age;
+    const double *fresh = line->ahead, *same = fresh + (size_t)older * ((size_t)t->n + 1);
+    const double *other = same + DDP__FENCE_AGES * ((size_t)t->n + 1);
+    int count = t->from[a + 1] - t->from[a], i, b = a + 1, end;
+    double least, rest;
+
+    for (i = 0; i <= count && b <= last; i++) {
+        end = i < count && live[i].next < last ? live[i].next : last;
+        least = INFINITY;
+        *work += end - b + 1;
+        for (; b <= end; b++) {
+            rest = a <= t->oldest[b] ? fresh[b] : t->oldest[b] == t->oldest[a] ? same[b] : other[b];
+            least = rest < least ? rest : least;
+        }
+        line->part[i] = least - t->flops[a] * line->pace[q];
+    }
+    return i;
+}
+
+/* Seconds to hand the oldest live result u of cut a, of that age, from before position k to q. */
+static double ddp__fence_pair_oldest(const ddp__fence_line *line, int k, int q, int u, int back, int age)
+{
+    if (age > k) return INFINITY;
+    if (age == line->ages - 1) return ddp__fence_pair_least(line, k - age, q, u, back - age);
+    return ddp__fence_pair(line, k - age, q, u);
+}
+
+/* The least rest from (k, cut a) on if the next segment is on q. */
+static double ddp__fence_step(const ddp__fence_line *line, double cap, int k, int q, int a, int age, int parts,
+                              double *work)
+{
+    const ddp__fence_tape *t = line->tape;
+    const ddp__fence_live *live = t->live + t->from[a];
+    size_t to = (size_t)k * (size_t)line->positions + (size_t)q;
+    size_t of = (size_t)q * (size_t)line->positions + (size_t)k;
+    double best = INFINITY, sum = 0, there = 0, back = line->least[k], bytes;
+    int i, u, home;
+
+    for (i = 0; i < parts; i++) {
+        if (sum + line->part[i] < best) best = sum + line->part[i];
+        if (i + 1 == parts) break;
+        u = live[i].op;
+        home = t->home[u];
+        *work += 4 + (line->idle || age == 0 || home >= a - 1 ? 0 : 4 * (k < a ? k : a));
+        if (age > 0 && home == t->oldest[a]) {
+            sum += ddp__fence_pair_oldest(line, k, q, u, a - 1 - home, age);
+        } else if (age > 0 && home < a - 1) {
+            sum += ddp__fence_pair_least(line, k, q, u, a - 1 - home);
+        } else {
+            bytes = t->graph.list->op[u].output_bytes;
+            there += line->delay[to] + line->slope[to] * bytes;
+            if (t->graph.gradient[u]) back += line->delay[of] + line->slope[of] * bytes;
+            if (!(there < cap) || !(back < cap)) break;
+            sum += ddp__fence_pair(line, k, q, u);
+        }
+    }
+    return best;
+}
+
+/* ahead[age, b] = the rest from (q, cut b) on plus the computing up to b at q's pace; in the second half its least over
+ * the ages from 1 to that one. */
+static void ddp__fence_look_ahead(ddp__fence_line *line, int q)
+{
+    const ddp__fence_tape *t = line->tape;
+    size_t row = (size_t)t->n + 1, b;
+    for (int age = 0; age < line->ages; age++) {
+        const double *bound = line->bound + row * ((size_t)age * ((size_t)line->positions + 1) + (size_t)q + 1);
+        double *ahead = line->ahead + row * (size_t)age, *least = ahead + row * DDP__FENCE_AGES;
+        for (b = 0; b < row; b++) {
+            ahead[b] = t->flops[b] * line->pace[q] + bound[b];
+            least[b] = age > 1 && least[b - row] < ahead[b] ? least[b - row] : ahead[b];
+        }
+    }
+}
+
+void ddp__fence_bound(ddp__fence_line *line, double cap, double *work)
+{
+    const ddp__fence_tape *t = line->tape;
+    int n = t->n, P = line->positions, q, k, a, age, last, parts;
+    size_t row = (size_t)n + 1, whole = row * ((size_t)P + 1), at;
+    double rest;
+
+    for (at = 0; at < DDP__FENCE_AGES * whole; at++) line->bound[at] = INFINITY;
+    for (q = line->idle ? 0 : P - 1; q < P; q++) line->bound[row * ((size_t)q + 1) + (size_t)n] = 0;
+    for (q = P - 1; q >= 0; q--) {
+        ddp__fence_look_ahead(line, q);
+        for (a = last = 0; a < n; a++) {
+            if (last < a) last = a;
+            while (last < n && (t->flops[last + 1] - t->flops[a]) * line->pace[q] < cap &&
+                   t->memory[last + 1] - t->memory[a] <= line->limit[q])
+                last++;
+            /* every segment holds an operator; where nothing is live the oldest is n: age 0 only */
+            for (age = 0; age < line->ages && (age == 0 || age <= a - 1 - t->oldest[a]); age++) {
+                parts = ddp__fence_parts(line, q, a, age, last, work);
+                if (a == 0) {
+                    if ((line->idle || q == 0) && parts && line->part[0] < line->bound[0])
+                        line->bound[0] = line->part[0];
+                    continue;
+                }
+                for (k = line->idle ? 0 : q > 0 ? q - 1 : 0; k < q; k++) {
+                    at = whole * (size_t)age + row * (size_t)(k + 1) + (size_t)a;
+                    rest = ddp__fence_step(line, cap, k, q, a, age, parts, work);
+                    if (rest < line->bound[at]) line->bound[at] = rest;
+                    *work += 4;
+                }
+            }
+        }
+    }
 }

@@ -1,6 +1,5 @@
 /* Names of options, arrays of a search, orders and a link's clock: what the planners share. */
 #include "base/core.h"
-#include "base/text.h"
 #include "plan/internal.h"
 
 const char *ddp__name_of(const char *const *names, int value)
@@ -10,24 +9,21 @@ const char *ddp__name_of(const char *const *names, int value)
     return "unknown";
 }
 
-ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name,
-                      void *out, ddp_error *err)
+ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
+                      ddp_error *err)
 {
     ddp__text list;
-    int i;
-
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
             DDP_STATIC_ASSERT(sizeof(ddp_cost) == sizeof i, "an enum is an int");
             memcpy(out, &i, sizeof i);
             return DDP_OK;
         }
     memset(&list, 0, sizeof list);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         ddp__text_addf(&list, "%s%s", i == first ? "" : names[i + 1] ? ", " : " or ", names[i]);
-    ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "",
-              list.data ? list.data : "another");
+    ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "", list.data ? list.data : "another");
     ddp__text_free(&list);
     return DDP_ARG;
 }
@@ -35,34 +31,37 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
 ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err)
 {
     if (value <= DBL_MAX && (above ? value > 0 : value >= 0)) return DDP_OK;
-    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and %s 0", name, value,
-                     above ? "above" : "at least");
+    return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and %s 0", name, value, above ? "above" : "at least");
 }
 
-ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
-                                double partition_params, int cut, ddp_error *err)
+ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
+{
+    return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+                                            "holds; times are in seconds");
+}
+
+ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s, double partition_params,
+                                int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
-
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
-            return ddp__fail(err, DDP_ARG, "bucket %d (%s): comm_s is %g s, shorter than the "
-                             "startup alpha_s of %g s that it contains; lower alpha_s", i,
-                             p->name && p->name[i] ? p->name[i] : "unnamed", p->comm_s[i], alpha_s);
+            return ddp__fail(err, DDP_ARG, "bucket %d (%s): comm_s is %g s, shorter than the startup alpha_s of %g s "
+                             "that it contains; lower alpha_s", i, p->name && p->name[i] ? p->name[i] : "unnamed",
+                             p->comm_s[i], alpha_s);
         sends = 1;
         if (p->params && p->params[i] > 0) sized = 1;
     }
     if (partition_s > 0 && partition_params > 0)
-        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give "
-                         "one of them", partition_params, partition_s);
+        return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give one of them",
+                         partition_params, partition_s);
     if (cut && partition_s > 0 && !(partition_s > alpha_s + p->alpha_s))
-        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g "
-                         "s; raise it", partition_s, alpha_s + p->alpha_s);
+        return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
+                         partition_s, alpha_s + p->alpha_s);
     if (cut && partition_params > 0 && sends && !sized)
-        return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g "
-                         "parameters; give the partition in seconds (partition_s)",
-                         partition_params);
+        return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g parameters; give the "
+                         "partition in seconds (partition_s)", partition_params);
     return DDP_OK;
 }
 
@@ -74,9 +73,7 @@ typedef union ddp__block {
 void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
 {
     size_t most = (SIZE_MAX - sizeof(ddp__block)) / size;
-    ddp__block *b = count > most ? NULL
-                                 : (ddp__block *)ddp__calloc(1, sizeof *b + count * size);
-
+    ddp__block *b = count > most ? NULL : (ddp__block *)ddp__calloc(1, sizeof *b + count * size);
     if (!b) {
         s->failed = 1;
         return NULL;
@@ -86,15 +83,9 @@ void *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size)
     return b + 1;
 }
 
-int *ddp__ints(ddp__scratch *s, size_t count)
-{
-    return (int *)ddp__scratch_take(s, count, sizeof(int));
-}
+int *ddp__ints(ddp__scratch *s, size_t count) { return (int *)ddp__scratch_take(s, count, sizeof(int)); }
 
-double *ddp__doubles(ddp__scratch *s, size_t count)
-{
-    return (double *)ddp__scratch_take(s, count, sizeof(double));
-}
+double *ddp__doubles(ddp__scratch *s, size_t count) { return (double *)ddp__scratch_take(s, count, sizeof(double)); }
 
 void ddp__scratch_free(ddp__scratch *s)
 {
@@ -106,26 +97,37 @@ void ddp__scratch_free(ddp__scratch *s)
     s->failed = 0;
 }
 
-/* ---- orders ---- */
+void *ddp__copy(const void *from, size_t count, size_t size)
+{
+    void *to = ddp__calloc(count, size);
+    return to && count ? memcpy(to, from, count * size) : to;
+}
+
+void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
+{
+    size_t more = *room ? 2 * *room : 256;
+    if (wanted <= *room) return array;
+    if (more < wanted) more = wanted;
+    array = DDP_REALLOC(array, more * size);
+    if (array) *room = more;
+    return array;
+}
 
 int ddp__rising(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
-
     return (x > y) - (x < y);
 }
 
 int ddp__by_rank(const void *a, const void *b)
 {
     const ddp__ranked *x = (const ddp__ranked *)a, *y = (const ddp__ranked *)b;
-
     return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : x->i - y->i;
 }
 
 void ddp__swap(int *order, int i, int j)
 {
     int swap = order[i];
-
     order[i] = order[j];
     order[j] = swap;
 }
@@ -138,14 +140,12 @@ void ddp__reverse(int *order, int i, int j)
 void ddp__shuffle(int *order, int n, ddp_rng *r)
 {
     for (int i = 0; i < n; i++) order[i] = i;
-    for (int i = n - 1; r && i > 0; i--)
-        ddp__swap(order, i, (int)ddp_rng_below(r, (uint64_t)i + 1));
+    for (int i = n - 1; r && i > 0; i--) ddp__swap(order, i, (int)ddp_rng_below(r, (uint64_t)i + 1));
 }
 
 int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least)
 {
     int fell = 0;
-
     for (int i = 0; i < n; i++)
         for (int j = i + 1; j < n; j++)
             for (int kind = !turn; kind < 2 && *least > 0; kind++) {
@@ -160,22 +160,17 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
     return fell;
 }
 
-/* ---- a link's clock ---- */
-
 double ddp__link_take(double *free_at, double ready, double takes)
 {
     double begin = *free_at > ready ? *free_at : ready;
-
     *free_at = begin + takes;
     return begin;
 }
 
-int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
-                    const double *alpha)
+int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha)
 {
     double arrives, first = INFINITY;
     int best = 0;
-
     for (int k = 0; k < links; k++) {
         arrives = free_at[k];
         ddp__link_take(&arrives, ready, takes[k]);
@@ -183,20 +178,4 @@ int ddp__link_first(int links, const double *free_at, double ready, const double
         if (arrives < first) first = arrives, best = k;
     }
     return best;
-}
-
-double ddp__exposed_s(const ddp_profile *p, const int *last, int messages, int at_end)
-{
-    double ready = 0, link = -INFINITY, takes; /* from the end of backward on */
-    int l = p->layers - 1;
-
-    for (int i = 0; i < p->layers && !at_end; i++) ready -= p->backward_s[i];
-    for (int m = 0; m < messages; m++) {
-        for (takes = 0; l >= last[m]; l--) {
-            if (!at_end) ready += p->backward_s[l];
-            takes += p->comm_s[l];
-        }
-        if (takes > 0) ddp__link_take(&link, ready, takes);
-    }
-    return link + p->alpha_s > 0 ? link + p->alpha_s : 0;
 }

@@ -3,23 +3,38 @@
 #define DDP_PLAN_INTERNAL_H
 
 #include "base/tools.h"
+#include "plan/deft.h"
+#include "plan/fence.h"
+#include "plan/graphs.h"
+#include "plan/osp.h"
 #include "plan/partial.h"
+#include "plan/place.h"
 #include "plan/timeline.h"
 
 /* ---- names of options; `names` ends with NULL ---- */
 
 DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unknown" beyond them */
-/* The value of a name into *out, an enum; the first `first` names cannot be asked for. Else DDP_ARG
- * and "WHAT 'name' is unknown; use a, b or c". */
-DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what,
-                              const char *name, void *out, ddp_error *err);
+/* The value of a name into *out, an enum; the first `first` names cannot be asked for. Else DDP_ARG and "WHAT 'name' is
+ * unknown; use a, b or c". */
+DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
+                              ddp_error *err);
+
+/* X_name and X_named of the enum X. */
+#define DDP__NAMES(X, names, first, what)                                        \
+    const char *X##_name(X value) { return ddp__name_of(names, (int)value); }    \
+    ddp_status X##_named(const char *name, X *out, ddp_error *err)               \
+    {                                                                            \
+        return ddp__named(names, first, what, name, out, err);                   \
+    }
 
 /* ---- options that several planners check ---- */
 
 /* "NAME is %g; it must be finite and at least 0", or above it. */
 DDP_LIB ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err);
-/* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many
- * seconds or parameters at most (0 = no such limit). */
+/* Whether what the times of a profile add up to can be worked with. */
+DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
+/* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many seconds or
+ * parameters at most (0 = no such limit). */
 DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
                                         double partition_params, int cut, ddp_error *err);
 
@@ -34,6 +49,10 @@ DDP_LIB void   *ddp__scratch_take(ddp__scratch *s, size_t count, size_t size); /
 DDP_LIB int    *ddp__ints(ddp__scratch *s, size_t count);
 DDP_LIB double *ddp__doubles(ddp__scratch *s, size_t count);
 DDP_LIB void    ddp__scratch_free(ddp__scratch *s);
+/* A copy for the result of a plan, freed by DDP_FREE; NULL when memory is short. */
+DDP_LIB void   *ddp__copy(const void *from, size_t count, size_t size);
+/* The array, its room of *room elements raised to `wanted` or more; NULL when memory is short (the old one stays). */
+DDP_LIB void   *ddp__grow(void *array, size_t *room, size_t wanted, size_t size);
 
 /* ---- orders ---- */
 
@@ -48,30 +67,32 @@ DDP_LIB int  ddp__by_rank(const void *a, const void *b);
 DDP_LIB void ddp__swap(int *order, int i, int j);
 DDP_LIB void ddp__reverse(int *order, int i, int j); /* the run from i to j */
 DDP_LIB void ddp__shuffle(int *order, int n, ddp_rng *r); /* of 0..n-1; r NULL: in order */
-/* One pass over all pairs of places: exchanges the two, and before that, if `turn`, reverses the
- * run from one to the other; what lowers cost(user) stays. *least: the cost on entry and on return;
- * 0 ends it. Returns whether it fell. */
-DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user,
-                         double *least);
+/* One pass over all pairs of places: exchanges the two, and before that, if `turn`, reverses the run from one to the
+ * other; what lowers cost(user) stays. *least: the cost on entry and on return; 0 ends it. Returns whether it fell. */
+DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user, double *least);
 
 /* ---- a link's clock ---- */
 
-/* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds
- * from the moment returned on; then the link is free again, at *free_at, and the message arrives
- * alpha later. */
+/* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds from the moment
+ * returned on; then the link is free again, at *free_at, and the message arrives alpha later. */
 DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
-/* Which of several links would deliver it first; the first of equal ones. */
-DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes,
-                            const double *alpha);
-/* Seconds by which the transfers of a step outlast its backward. They leave from the output side as
- * messages: message m ends with row last[m] (falling, the last one 0) and is ready when the
- * backward of that row ends, or, where at_end is set, when all of backward has. */
-DDP_LIB double ddp__exposed_s(const ddp_profile *p, const int *last, int messages, int at_end);
+/* Which of several would deliver it first; the first of equal ones. */
+DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
+
+/* ---- tours ---- */
+
+/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost:
+ * the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
+DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order);
+/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the
+ * nearest neighbours. over may be NULL. */
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
+                            double *length);
 
 /* ---- partial ---- */
 
-/* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is
- * T + excess; solvers minimise the sum of excesses, which keeps its digits when T is large. */
+/* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is T + excess; solvers
+ * minimise the sum of excesses, which keeps its digits when T is large. */
 typedef struct ddp__costs {
     ddp_cost cost;
     int      layers;
@@ -84,10 +105,8 @@ typedef struct ddp__costs {
     double  *k;     /* [L] w(i) - C(i); -inf where nothing is sent */
 } ddp__costs;
 
-DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c,
-                                   ddp_error *err);
-DDP_LIB void       ddp__costs_close(ddp__costs *c);
-
+/* c->room is to be freed where that succeeds. */
+DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
 /* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
 DDP_LIB double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax);
 /* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
@@ -95,72 +114,255 @@ DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int
 /* Lower bound on the sum of excesses of any assignment to `period` steps. */
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
 
-/* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With
- * `windows` by Algorithm 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H)
- * programme that takes all; ddp__optimal picks. */
-DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut,
-                                   double *curve, ddp_error *err);
-DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve,
-                                ddp_error *err);
+/* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With `windows` by Algorithm
+ * 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme for all; ddp__optimal picks. */
+DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
+                                   ddp_error *err);
+DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err);
 DDP_LIB ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err);
 
 /* Any assignment; step [L] in backward order holds a first assignment and receives the best. */
-DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step,
-                                ddp_error *err);
+DDP_LIB ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step, ddp_error *err);
 
-/* Every contiguous partition, by simulating the definitions: shares nothing with the above.
- * The same simulation for any set: member [L] in forward order, nonzero = averaged. */
-DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s,
-                              int *cut, ddp_error *err);
-DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member,
-                                   double *out_s, ddp_error *err);
+/* Every contiguous partition, by simulating the definitions: shares nothing with the above. The same simulation for any
+ * set: member [L] in forward order, nonzero = averaged. */
+DDP_LIB ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut,
+                              ddp_error *err);
+DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member, double *out_s,
+                                   ddp_error *err);
 
-/* ---- timeline: the baselines ---- */
+#ifndef DDP_NO_PLANNERS
 
-/* One message: rows first..last of the profile as one operation. */
-typedef struct ddp__bl_group {
-    int    first, last;
-    double ready; /* the end of backward of row first, from the start of backward */
-    double c;     /* on the link, startup included */
-} ddp__bl_group;
+/* ---- knapsack: the problem in whole ticks, equal items as classes ---- */
 
-/* A profile checked and summed up. Times in seconds from the start of backward. */
-typedef struct ddp__bl_model {
-    const ddp_profile          *p;
-    const ddp_timeline_options *o;
-    int            rows, groups; /* groups: what is sent */
-    ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
-    int           *parts;        /* [groups] equal parts of each */
-    double        *size;         /* [groups] of one part, in partitions: at most 1 */
-    double        *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
-    int           *priority;     /* [groups] 0 = first */
-    double         alpha;        /* startup contained in every group's c */
-    double         most_params;  /* in a part, where partition_s is 0 */
-    double         forward, backward;
-    double         bound;
-    ddp__scratch   room;
-} ddp__bl_model;
+typedef struct ddp__knapsack_class {
+    int64_t ready;
+    int64_t cost[2]; /* on each link, rounded down */
+    int64_t value;
+    int     first, count; /* positions in `order` */
+} ddp__knapsack_class;
 
-/* Link operations as they begin; room for all is reserved ahead. NULL where nobody looks. */
-typedef struct ddp__bl_log {
-    ddp_interval *at;
-    int           count;
-} ddp__bl_log;
+/* Whole ticks make every comparison exact and every order total. Costs are rounded down and deadlines up, so that
+ * rounding never rejects a set that fits. */
+typedef struct ddp__knapsack {
+    int                  items, links, classes;
+    int64_t              start[2], deadline[2];
+    ddp__knapsack_class *cls;   /* in release order; items that fit nowhere are left out */
+    int                 *order; /* [items] item index by position */
+    double              *key;   /* [items] what greedy sorts by */
+    int64_t              total; /* value of all classes */
+    ddp__scratch         room;
+} ddp__knapsack;
 
-/* Notes an operation on lane 0; NULL without a log. */
-DDP_LIB ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts,
-                                   double begin, double end);
+/* ddp_knapsack with the number of entries that a half of the exact search may list. */
+DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
+                                        int *assign, double *value, ddp_error *err);
 
-/* Cuts every group into parts as the options say; at most DDP__BL_MOST_PARTS in all. */
-enum { DDP__BL_MOST_PARTS = 1000000 };
-DDP_LIB ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err);
+/* Writes assign [items] and the value in ticks into *out, or leaves assign and returns `known`, a value that can be
+ * reached, where nothing is better. most = entries of a half. */
+DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
+                                       ddp_error *err);
 
-/* Priority schemes, after ddp__bl_cut; a row's forward waits for its own parts only. */
-DDP_LIB ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
-DDP_LIB ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err);
+/* ---- deft: buckets cut into parts, and one stage's choice ---- */
 
-/* The end of the forward pass that begins when backward has ended, row i not before
- * m->arrive[i]. */
-DDP_LIB double ddp__bl_forward_end(const ddp__bl_model *m);
+/* One way to plan. coarse: parts as long as T_f + T_b allows. joined: rule 2, no smaller parts than rule 3 asks for. */
+typedef struct ddp__deft_way {
+    int no_barrier, coarse, joined;
+} ddp__deft_way;
+
+/* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
+typedef struct ddp__deft {
+    int                 buckets, links;
+    double              mu;
+    double              forward, backward; /* T_f, T_b */
+    double              scale;             /* of the capacities */
+    ddp_delayed_select  select;
+    ddp_knapsack_solver solver;
+    size_t              most;              /* entries of the exact search */
+    ddp__deft_way       way;
+    double             *ready;    /* [N] after the start of backward */
+    double             *part_s;   /* [N] */
+    int                *parts_of; /* [N] */
+    int                 parts;
+    double             *item, *item_ready; /* [parts] scratch of a choice */
+    int                *bucket, *assign;   /* [parts] likewise */
+    int                *count;             /* [4 N] likewise */
+    ddp__scratch        room;
+} ddp__deft;
+
+/* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
+DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
+                                     ddp_delayed_plan *best, ddp_error *err);
+
+/* Iterates to the steady period and fills out (untouched on error). */
+DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
+
+/* ---- place: pair costs, exact evaluation, limits and the best so far ---- */
+
+/* Room of a bottleneck matching of n by n. */
+typedef struct ddp__matching {
+    int     n, round;
+    double *sorted;             /* [n x n] */
+    int    *left, *right, *seen; /* [n] */
+    int    *kept;               /* [2 x n] */
+} ddp__matching;
+
+/* A search. An arrangement is an array of N devices, stage by stage: at[j * D + i] runs stage j of pipeline i. As a
+ * partition only the sets at[j * D ..] count. */
+typedef struct ddp__place {
+    int     N, D, S;      /* devices, pipelines, stages */
+    double *dp, *pp, *kl; /* [N x N] symmetric: pair terms of datap, pipelinep; KL's weight */
+    const ddp_place_options *o;
+    ddp_rng rng;
+    double  start, limit_s; /* limit_s INFINITY = none */
+    long    limit;          /* candidates; LONG_MAX = none */
+    long    candidates;
+    double  told;           /* when progress was last called */
+    int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
+    int    *best;           /* [N] arrangement; cost INFINITY = none yet */
+    double  cost;
+    int     proven;
+    int     points, most_points;
+    double *curve;
+    ddp__matching matching; /* of D by D */
+    double *weight;         /* [D x D] */
+    double *hop;            /* [S x S] value of each matching */
+    int    *mate;           /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
+    double *tour;           /* Held-Karp's table where S <= 16 */
+    int    *order;          /* [S] */
+    int    *line;           /* [N] the arrangement behind the last evaluation */
+    ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
+} ddp__place;
+
+DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room); /* 0 = no memory */
+DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
+
+/* Cost of an arrangement as it stands; datap and hops may be NULL. */
+DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
+DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
+DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate); /* the hop's value */
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
+ * where it is too late and something better than nothing is known. */
+DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
+DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the best */
+/* The seconds since the start; reports progress and sets p->stop where the time is over. */
+DDP_LIB double ddp__place_clock(ddp__place *p);
+/* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search well: a
+ * matching takes less. */
+DDP_LIB int ddp__place_late(ddp__place *p);
+DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
+
+DDP_LIB void ddp__place_anneal(ddp__place *p);
+DDP_LIB void ddp__place_genetic(ddp__place *p); /* the paper's, genetic-code or KL's */
+DDP_LIB void ddp__place_exact(ddp__place *p);
+/* All partitions where there are few: 1 = done and proven, 0 = too many. */
+DDP_LIB int ddp__place_enumerate(ddp__place *p);
+/* Arrangements that follow the clusters of the network, each offered exactly evaluated; kept[0..] receives up to `most`
+ * of them, best first. Returns their number. */
+DDP_LIB int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost);
+
+/* ---- workload: who uses whose result, and the price of a transfer ---- */
+
+/* Of one list on one network. */
+typedef struct ddp__workload_graph {
+    const ddp_oplist  *list;
+    const ddp_network *net;
+    double  turns;        /* n_b - 1 */
+    double  samples;      /* N_s */
+    double  compute;      /* compute time in units of the forward pass: 1, or 3 with backward */
+    double  kept;         /* micro-batches whose results are in memory at once */
+    double  state_factor;
+    int     backward;
+    int    *users;        /* of op i: users[from[i]] .. users[from[i+1]-1], ascending, distinct */
+    int    *from;         /* [ops + 2] */
+    unsigned char *gradient; /* [ops] 1 = a remote user sends the result's gradient back */
+    int    *seen;         /* [max(N, ops)] scratch */
+    ddp__scratch room;
+} ddp__workload_graph;
+
+/* Checks list, network and options; g->room is to be freed in any case. */
+DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *net,
+                                            const ddp_workload_options *o, ddp__workload_graph *g, ddp_error *err);
+
+/* Seconds of one message, Tcomm of Eq. 1. */
+DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
+
+/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, if w->message is not NULL. */
+DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
+
+/* ---- fence: the operators as a tape to be cut, and a device sequence ---- */
+
+enum { DDP__FENCE_AGES = 8 };
+
+/* A result that lies before a cut and is used behind it. */
+typedef struct ddp__fence_live {
+    int op, next; /* next: its first user at or behind the cut */
+} ddp__fence_live;
+
+/* Operators 0..n-1; cut a lies before operator a. */
+typedef struct ddp__fence_tape {
+    ddp__workload_graph graph;
+    int              n;
+    int             *home;   /* [n] whose segment holds a result: its own, or its first user's */
+    double          *flops;  /* [n+1] before cut a, times 3 with backward */
+    double          *memory; /* [n+1] bytes before cut a; what is received comes on top */
+    int             *from;   /* [n+2] live results of cut a: live[from[a]] .. live[from[a+1]-1], */
+    ddp__fence_live *live;   /*       by next user, then by operator */
+    int             *oldest; /* [n+1] least home of the live results of cut a, n = none */
+    int              width;  /* most live results of any cut, at least 1 */
+} ddp__fence_tape;
+
+/* A cut of the tape over a device sequence: position k runs [first[k], end[k]). */
+typedef struct ddp__fence_cut {
+    int    *first, *end; /* [positions] */
+    double  pipeline_s;  /* infinity = none found */
+    int     proven;
+    double  work;        /* elementary steps so far, over all orders */
+} ddp__fence_cut;
+
+/* Links and devices in the order of a sequence: [positions], or [positions x positions] with the sender as row. */
+typedef struct ddp__fence_line {
+    const ddp__fence_tape *tape;
+    int     positions, idle;     /* idle: positions may stay empty */
+    int     ages;                /* DDP__FENCE_AGES, or 2 if idle: an age names no position then */
+    double *pace;                /* seconds per FLOP */
+    double *limit;               /* bytes */
+    double *delay, *slope;       /* a message takes delay + slope x bytes */
+    double *to_delay, *to_slope; /* [k, q] least over the positions up to k, to position q */
+    double *of_delay, *of_slope; /* [k, q] the same from position q */
+    double *least;               /* [positions] every segment there receives so many seconds */
+    double *bound;               /* [ages, positions + 1, n + 1], see ddp__fence_bound */
+    double *ahead;               /* [2, ages, n + 1] scratch */
+    double *part;                /* [width + 1] scratch */
+    ddp__scratch room;
+} ddp__fence_line;
+
+/* t->graph.room is to be freed in any case. */
+DDP_LIB ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, const ddp_workload_options *o,
+                                        ddp__fence_tape *t, ddp_error *err);
+/* The median over all cuts of the bytes that cross: what a link has to carry as a rule. */
+DDP_LIB ddp_status ddp__fence_typical_bytes(const ddp__fence_tape *t, double *out, ddp_error *err);
+
+/* cluster [N] and order [N] for messages of `bytes`: steps 1-3 of ddp_fence. */
+DDP_LIB ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, double resolution, int *cluster,
+                                    int *clusters, int *order, ddp_error *err);
+
+/* order [N]: where to begin; if *found, one along which a cut fits into memory. *every = 1: all orders were tried. */
+DDP_LIB ddp_status ddp__fence_fit_order(const ddp__fence_tape *t, int idle, int *order, int *found, int *every,
+                                        ddp_error *err);
+
+DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                        ddp__fence_line *line, ddp_error *err);
+
+/* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C, R) < cap
+ * costs less latency; infinity = there is none. The oldest live result lies in the segment that is `age` segments
+ * before the last one (the highest age: or further back); age 0 = the last one holds them all. *work grows. */
+DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
+
+/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
+DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
+                                       ddp__fence_cut *cut, int *improved, ddp_error *err);
+
+#endif /* DDP_NO_PLANNERS */
 
 #endif /* DDP_PLAN_INTERNAL_H */

@@ -1,8 +1,6 @@
+/* The knapsack: checks, the change from seconds to ticks, and the greedy solver. */
 #include "base/core.h"
-#include "plan/knapsack.h"
-#include "plan/knapsack_core.h"
-
-/* Checks, the change from seconds to ticks, and the greedy solver. */
+#include "plan/internal.h"
 
 static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)
 {
@@ -15,41 +13,35 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
         return ddp__fail(err, DDP_ARG, "the knapsack has %d links; it takes 1 or 2", p->links);
     for (int l = 0; l < p->links; l++) {
         if (!(p->deadline_s[l] > 0 && p->deadline_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "the capacity of link %d is %g; it must be finite and "
-                             "above 0", l, p->deadline_s[l]);
+            return ddp__fail(err, DDP_ARG, "the capacity of link %d is %g; it must be finite and above 0", l,
+                             p->deadline_s[l]);
         if (!(p->start_s[l] >= 0 && p->start_s[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "link %d starts at %g; it must be finite and at least 0",
-                             l, p->start_s[l]);
+            return ddp__fail(err, DDP_ARG, "link %d starts at %g; it must be finite and at least 0", l, p->start_s[l]);
         if (p->slowdown[l] != 0 && !(p->slowdown[l] >= 1 && p->slowdown[l] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and "
-                             "at least 1", l, p->slowdown[l]);
+            return ddp__fail(err, DDP_ARG, "link %d is %g times slower (mu); it must be finite and at least 1", l,
+                             p->slowdown[l]);
     }
     return DDP_OK;
 }
 
-static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign,
-                                      ddp_error *err)
+static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
 {
     double sum = 0;
-
     if (!p || p->items < 1 || !p->item_s || !assign)
-        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1",
-                         p ? p->items : 0, p && p->items > 0 ? " but a NULL array" : "");
+        return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
+                         p && p->items > 0 ? " but a NULL array" : "");
     DDP__TRY(ddp__knapsack_check_links(p, err));
     for (int i = 0; i < p->items; i++) {
         if (!(p->item_s[i] > 0 && p->item_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i,
-                             p->item_s[i]);
+            return ddp__fail(err, DDP_ARG, "item %d takes %g; it must be finite and above 0", i, p->item_s[i]);
         if (p->ready_s && !(p->ready_s[i] >= 0 && p->ready_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is ready at %g; it must be finite and at least "
-                             "0", i, p->ready_s[i]);
+            return ddp__fail(err, DDP_ARG, "item %d is ready at %g; it must be finite and at least 0", i,
+                             p->ready_s[i]);
         if (p->value && !(p->value[i] >= 0 && p->value[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0",
-                             i, p->value[i]);
+            return ddp__fail(err, DDP_ARG, "item %d is worth %g; it must be finite and at least 0", i, p->value[i]);
         sum += p->value ? p->value[i] : p->item_s[i];
     }
-    if (!(sum <= DBL_MAX))
-        return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
+    if (!(sum <= DBL_MAX)) return ddp__fail(err, DDP_NUMERIC, "the items add up to more than a double holds");
     return DDP_OK;
 }
 
@@ -60,7 +52,6 @@ static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *
 static int64_t ddp__knapsack_ticks(double x, double tick)
 {
     double n = floor(x / tick);
-
     return n < (double)DDP__KNAPSACK_NEVER ? (int64_t)n : DDP__KNAPSACK_NEVER;
 }
 
@@ -73,7 +64,6 @@ typedef struct ddp__knapsack_key {
 static int ddp__knapsack_key_order(const void *a, const void *b)
 {
     const ddp__knapsack_key *x = (const ddp__knapsack_key *)a, *y = (const ddp__knapsack_key *)b;
-
     if (x->c.ready != y->c.ready) return x->c.ready < y->c.ready ? -1 : 1;
     if (x->c.cost[0] != y->c.cost[0]) return x->c.cost[0] > y->c.cost[0] ? -1 : 1;
     if (x->c.cost[1] != y->c.cost[1]) return x->c.cost[1] > y->c.cost[1] ? -1 : 1;
@@ -84,8 +74,7 @@ static int ddp__knapsack_key_order(const void *a, const void *b)
 static int ddp__knapsack_fits_alone(const ddp__knapsack *k, const ddp__knapsack_class *c)
 {
     for (int l = 0; l < k->links; l++)
-        if ((c->ready > k->start[l] ? c->ready : k->start[l]) + c->cost[l] <= k->deadline[l])
-            return 1;
+        if ((c->ready > k->start[l] ? c->ready : k->start[l]) + c->cost[l] <= k->deadline[l]) return 1;
     return 0;
 }
 
@@ -93,7 +82,6 @@ static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key
 {
     ddp__knapsack_class *last;
     int i, n = 0;
-
     for (i = 0; i < k->items; i++) {
         if (!ddp__knapsack_fits_alone(k, &key[i].c)) continue;
         k->order[n] = key[i].item;
@@ -111,29 +99,18 @@ static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key
     }
 }
 
-static void ddp__knapsack_close(ddp__knapsack *k)
-{
-    DDP_FREE(k->cls);
-    DDP_FREE(k->order);
-    DDP_FREE(k->key);
-}
-
-static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p,
-                                     ddp_error *err)
+static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_error *err)
 {
     size_t n = (size_t)p->items;
-    ddp__knapsack_key *key = (ddp__knapsack_key *)ddp__calloc(n, sizeof *key);
+    ddp__knapsack_key *key;
     double tick = 0, unit = 0;
 
     memset(k, 0, sizeof *k);
-    k->cls = (ddp__knapsack_class *)ddp__calloc(n, sizeof *k->cls);
-    k->order = (int *)ddp__calloc(n, sizeof *k->order);
-    k->key = (double *)ddp__calloc(n, sizeof *k->key);
-    if (!key || !k->cls || !k->order || !k->key) {
-        DDP_FREE(key);
-        ddp__knapsack_close(k);
-        return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
-    }
+    key = (ddp__knapsack_key *)ddp__scratch_take(&k->room, n, sizeof *key);
+    k->cls = (ddp__knapsack_class *)ddp__scratch_take(&k->room, n, sizeof *k->cls);
+    k->order = ddp__ints(&k->room, n);
+    k->key = ddp__doubles(&k->room, n);
+    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
     k->items = p->items;
     k->links = p->links;
     for (int l = 0; l < p->links; l++)
@@ -153,31 +130,26 @@ static ddp_status ddp__knapsack_open(ddp__knapsack *k, const ddp_knapsack_proble
         key[i].item = i;
         key[i].c.ready = p->ready_s ? ddp__knapsack_ticks(p->ready_s[i], tick) : 0;
         for (int l = 0; l < p->links; l++)
-            key[i].c.cost[l] =
-                p->start_s[l] < p->deadline_s[l]
-                    ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
-                    : DDP__KNAPSACK_NEVER;
+            key[i].c.cost[l] = p->start_s[l] < p->deadline_s[l]
+                                   ? ddp__knapsack_ticks(p->item_s[i] * ddp__knapsack_slow(p, l), tick)
+                                   : DDP__KNAPSACK_NEVER;
         key[i].c.value = (int64_t)floor(value / unit + 0.5);
         k->key[i] = p->value ? value / p->item_s[i] : value;
     }
     qsort(key, n, sizeof *key, ddp__knapsack_key_order);
     ddp__knapsack_classes(k, key);
-    DDP_FREE(key);
     return DDP_OK;
 }
 
-/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the
- * classes in release order. Of its classes a node knows how long they take, and when they end on a
- * link that was idle before. */
+/* When the items of a link end, kept up to date in O(log classes): a heap-shaped tree over the classes in release
+ * order. Of its classes a node knows how long they take, and when they end on a link that was idle before. */
 typedef struct ddp__knapsack_span {
     int64_t takes, end;
 } ddp__knapsack_span;
 
-static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int64_t ready,
-                                int64_t takes)
+static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int64_t ready, int64_t takes)
 {
     int i = leaves + c;
-
     tree[i].takes = takes;
     tree[i].end = takes > 0 ? ready + takes : 0;
     for (i /= 2; i > 0; i /= 2) {
@@ -188,89 +160,64 @@ static void ddp__knapsack_count(ddp__knapsack_span *tree, int leaves, int c, int
 }
 
 /* Adds an item of class c to the link, if it still ends in time. */
-static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves,
-                              int link, int c)
+static int ddp__knapsack_join(const ddp__knapsack *k, ddp__knapsack_span *tree, int leaves, int link, int c)
 {
     const ddp__knapsack_class *x = &k->cls[c];
     int64_t takes = tree[leaves + c].takes;
-
     ddp__knapsack_count(tree, leaves, c, x->ready, takes + x->cost[link]);
-    if (k->start[link] + tree[1].takes <= k->deadline[link] && tree[1].end <= k->deadline[link])
-        return 1;
+    if (k->start[link] + tree[1].takes <= k->deadline[link] && tree[1].end <= k->deadline[link]) return 1;
     ddp__knapsack_count(tree, leaves, c, x->ready, takes);
     return 0;
 }
 
-typedef struct ddp__knapsack_rank {
-    double key;
-    int    item, cls;
-} ddp__knapsack_rank;
-
-static int ddp__knapsack_rank_order(const void *a, const void *b)
+static ddp_status ddp__knapsack_greedy(ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign, int64_t *out,
+                                ddp_error *err)
 {
-    const ddp__knapsack_rank *x = (const ddp__knapsack_rank *)a;
-    const ddp__knapsack_rank *y = (const ddp__knapsack_rank *)b;
-
-    if (x->key != y->key) return x->key > y->key ? -1 : 1;
-    return x->item - y->item;
-}
-
-ddp_status ddp__knapsack_greedy(const ddp__knapsack *k, const ddp_knapsack_problem *p, int *assign,
-                                int64_t *out, ddp_error *err)
-{
-    ddp__knapsack_rank *rank;
+    ddp__ranked *rank;
     ddp__knapsack_span *tree;
     double room[2] = {0, 0};
     int64_t sum = 0;
-    int c, i, n = 0, l, turn, leaves = 1;
+    int c, i, n = 0, l, turn, leaves = 1, *cls;
 
     while (leaves < k->classes) leaves *= 2;
-    tree = (ddp__knapsack_span *)ddp__calloc(4 * (size_t)leaves, sizeof *tree);
-    rank = (ddp__knapsack_rank *)ddp__calloc((size_t)k->items, sizeof *rank);
-    if (!tree || !rank) {
-        DDP_FREE(tree);
-        DDP_FREE(rank);
-        return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
-    }
+    tree = (ddp__knapsack_span *)ddp__scratch_take(&k->room, 4 * (size_t)leaves, sizeof *tree);
+    rank = (ddp__ranked *)ddp__scratch_take(&k->room, (size_t)k->items, sizeof *rank);
+    cls = ddp__ints(&k->room, (size_t)k->items);
+    if (k->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", k->items);
     for (c = 0; c < k->classes; c++)
         for (i = 0; i < k->cls[c].count; i++) {
-            rank[n].item = k->order[k->cls[c].first + i];
-            rank[n].key = k->key[rank[n].item];
-            rank[n++].cls = c;
+            rank[n].i = k->order[k->cls[c].first + i];
+            rank[n].key = -k->key[rank[n].i];
+            cls[rank[n++].i] = c;
         }
-    qsort(rank, (size_t)n, sizeof *rank, ddp__knapsack_rank_order);
+    qsort(rank, (size_t)n, sizeof *rank, ddp__by_rank);
     for (i = 0; i < k->items; i++) assign[i] = -1;
-    for (l = 0; l < k->links; l++)
-        room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
+    for (l = 0; l < k->links; l++) room[l] = (p->deadline_s[l] - p->start_s[l]) / ddp__knapsack_slow(p, l);
     for (i = 0; i < n; i++)
-        for (turn = 0; turn < k->links && assign[rank[i].item] < 0; turn++) {
+        for (turn = 0; turn < k->links && assign[rank[i].i] < 0; turn++) {
             l = k->links == 2 && room[1] < room[0] ? 1 - turn : turn;
-            if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, rank[i].cls)) continue;
-            assign[rank[i].item] = l;
-            sum += k->cls[rank[i].cls].value;
+            if (!ddp__knapsack_join(k, tree + 2 * l * leaves, leaves, l, cls[rank[i].i])) continue;
+            assign[rank[i].i] = l;
+            sum += k->cls[cls[rank[i].i]].value;
         }
-    DDP_FREE(tree);
-    DDP_FREE(rank);
     *out = sum;
     return DDP_OK;
 }
 
 /* Greedy first: it settles the case that everything fits, and bounds the exact search. */
-static ddp_status ddp__knapsack_solve(const ddp__knapsack *k, const ddp_knapsack_problem *p,
-                                      ddp_knapsack_solver solver, size_t most, int *assign,
-                                      ddp_error *err)
+static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
+                                      size_t most, int *assign, ddp_error *err)
 {
     ddp_status status;
     int64_t value = 0;
-
     DDP__TRY(ddp__knapsack_greedy(k, p, assign, &value, err));
     if (solver == DDP_KNAPSACK_GREEDY || value == k->total) return DDP_OK;
     status = ddp__knapsack_exact(k, value, most, assign, &value, err);
     return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
 }
 
-ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver,
-                                size_t most, int *assign, double *value, ddp_error *err)
+ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int *assign,
+                                double *value, ddp_error *err)
 {
     ddp__knapsack k;
     ddp_status status;
@@ -278,45 +225,29 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     int *own, i;
 
     DDP__TRY(ddp__knapsack_check(p, assign, err));
-    if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT &&
-        solver != DDP_KNAPSACK_GREEDY)
+    if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT && solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
-    DDP__TRY(ddp__knapsack_open(&k, p, err));
-    own = (int *)ddp__calloc((size_t)p->items, sizeof *own);
-    status = own ? ddp__knapsack_solve(&k, p, solver, most, own, err)
-                 : ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
+    status = ddp__knapsack_open(&k, p, err);
+    own = status == DDP_OK ? ddp__ints(&k.room, (size_t)p->items) : NULL;
+    if (own) status = ddp__knapsack_solve(&k, p, solver, most, own, err);
+    else if (status == DDP_OK) status = ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
     if (status == DDP_OK) {
         memcpy(assign, own, (size_t)p->items * sizeof *own);
         for (i = 0; i < p->items; i++)
             if (own[i] >= 0) sum += p->value ? p->value[i] : p->item_s[i];
         if (value) *value = sum;
     }
-    DDP_FREE(own);
-    ddp__knapsack_close(&k);
+    ddp__scratch_free(&k.room);
     return status;
 }
 
-ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign,
-                        double *value, ddp_error *err)
+ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign, double *value,
+                        ddp_error *err)
 {
-    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign,
-                                value, err);
+    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign, value, err);
 }
 
-const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver)
-{
-    if (solver == DDP_KNAPSACK_DEFAULT) return "default";
-    if (solver == DDP_KNAPSACK_EXACT) return "exact";
-    return solver == DDP_KNAPSACK_GREEDY ? "greedy" : "unknown";
-}
+static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};
 
-ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
-{
-    if (!out) return ddp__fail(err, DDP_ARG, "ddp_knapsack_solver_named: out is NULL");
-    if (name && !strcmp(name, "exact")) *out = DDP_KNAPSACK_EXACT;
-    else if (name && !strcmp(name, "greedy")) *out = DDP_KNAPSACK_GREEDY;
-    else
-        return ddp__fail(err, DDP_ARG, "solver '%.40s' is unknown; use exact or greedy",
-                         name ? name : "");
-    return DDP_OK;
-}
+DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
+

@@ -1,18 +1,15 @@
+/* The exact knapsack, by meeting in the middle. */
 #include "base/core.h"
-#include "plan/knapsack_core.h"
+#include "plan/internal.h"
 
-/* Exact knapsack by meeting in the middle.
- *
- * Items of one link run best in release order, so a choice of items for link l ends at a time
- * that a pass over the classes in that order gives. Cut the order in two. A choice from the front
- * is summed up by when it leaves each link, f, and its value; a choice from the back by how much
- * time it takes on each link, s, and its value, and it is possible by itself if everything of it
- * from any class on fits between that class's release and the deadline. Together they are possible
- * if and only if f + s <= deadline on both links: either the back waits for the front, or for a
- * release, and both were tested. So the best pair is a dominance search: fronts by falling f of
- * link 0, backs entered by rising s of link 0 into a Fenwick tree over their s of link 1 that
- * keeps the largest value. The cut lies where both lists stay short: the shorter one grows, by a
- * class of equal items at once where that is not too much, else by some of them. */
+/* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
+ * classes in that order gives. Cut the order in two. A choice from the front is summed up by when it leaves each link,
+ * f, and its value; a choice from the back by how much time it takes on each link, s, and its value, and it is possible
+ * by itself if everything of it from any class on fits between that class's release and the deadline. Together they are
+ * possible if and only if f + s <= deadline on both links: either the back waits for the front, or for a release, and
+ * both were tested. So the best pair is a dominance search: fronts by falling f of link 0, backs entered by rising s of
+ * link 0 into a Fenwick tree over their s of link 1 that keeps the largest value. The cut lies where both lists stay
+ * short: the shorter one grows, by a class of equal items at once where that is not too much, else by some of them. */
 
 /* Two counts of items below this fit into one int. */
 #define DDP__KNAPSACK_ITEMS 32768
@@ -48,24 +45,11 @@ typedef struct ddp__knapsack_search {
     size_t               nodes, node_room;
 } ddp__knapsack_search;
 
-/* The array with room for `wanted` elements; NULL when memory is short (the old one stays). */
-static void *ddp__knapsack_grow(void *array, size_t *room, size_t wanted, size_t size)
-{
-    size_t more = *room ? 2 * *room : 256;
-    void *p;
-
-    if (wanted <= *room) return array;
-    if (more < wanted) more = wanted;
-    p = DDP_REALLOC(array, more * size);
-    if (p) *room = more;
-    return p;
-}
-
 static ddp_status ddp__knapsack_too_many(const ddp__knapsack_search *s, ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED, "the exact knapsack of %d items on %d link%s needs more "
-                     "than %zu entries; use solver greedy, or equal parts", s->k->items,
-                     s->k->links, s->k->links == 2 ? "s" : "", s->most);
+    return ddp__fail(err, DDP_UNSUPPORTED, "the exact knapsack of %d items on %d link%s needs more than %zu entries; "
+                     "use solver greedy, or equal parts", s->k->items, s->k->links, s->k->links == 2 ? "s" : "",
+                     s->most);
 }
 
 static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_error *err)
@@ -74,12 +58,10 @@ static ddp_status ddp__knapsack_no_memory(const ddp__knapsack_search *s, ddp_err
 }
 
 /* The time on link l after n items of class c join; -1 if that is too late. */
-static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l,
-                                   int n)
+static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int64_t t, int c, int l, int n)
 {
     const ddp__knapsack_class *x = &s->k->cls[c];
     int64_t from;
-
     if (n == 0) return t;
     if (back) {
         t += n * x->cost[l];
@@ -90,14 +72,13 @@ static int64_t ddp__knapsack_after(const ddp__knapsack_search *s, int back, int6
     return t <= s->k->deadline[l] ? t : -1;
 }
 
-static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c,
-                                    const int64_t *t, const int *count, ddp_error *err)
+static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack_entry *e, int c, const int64_t *t,
+                                    const int *count, ddp_error *err)
 {
     ddp__knapsack_list *a = &s->spare;
     ddp__knapsack_entry *to;
-
     if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
-    to = (ddp__knapsack_entry *)ddp__knapsack_grow(a->at, &a->room, a->n + 1, sizeof *to);
+    to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
     to += a->n++;
@@ -110,15 +91,12 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
 }
 
 /* The entries that were kept remember their choice among the items from position `first` on. */
-static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first,
-                                         ddp_error *err)
+static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_list *a, int first, ddp_error *err)
 {
     ddp__knapsack_node *d;
-
     if (a->n == 0) return DDP_OK;
     if (s->nodes + a->n > 8 * s->most) return ddp__knapsack_too_many(s, err);
-    d = (ddp__knapsack_node *)ddp__knapsack_grow(s->node, &s->node_room, s->nodes + a->n,
-                                                 sizeof *d);
+    d = (ddp__knapsack_node *)ddp__grow(s->node, &s->node_room, s->nodes + a->n, sizeof *d);
     if (!d) return ddp__knapsack_no_memory(s, err);
     s->node = d;
     for (size_t i = 0; i < a->n; i++) {
@@ -137,7 +115,6 @@ static int ddp__knapsack_by_second(const void *a, const void *b)
 {
     const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
     const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
-
     if (x->t[1] != y->t[1]) return x->t[1] < y->t[1] ? -1 : 1;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     if (x->value != y->value) return x->value > y->value ? -1 : 1;
@@ -149,35 +126,30 @@ static int ddp__knapsack_by_first(const void *a, const void *b)
 {
     const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
     const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
-
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     return ddp__knapsack_by_second(a, b);
 }
 
-/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one
- * with a smaller t[0]. On one link that is the whole Pareto set. */
+/* Sorts by t[1]; of entries with equal t[1] only those stay that are worth more than every one with a smaller t[0]. On
+ * one link that is the whole Pareto set. */
 static void ddp__knapsack_prune(ddp__knapsack_list *a)
 {
     size_t i, n = 0;
-
     if (a->n == 0) return;
     qsort(a->at, a->n, sizeof *a->at, ddp__knapsack_by_second);
     for (i = 0; i < a->n; i++)
-        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value)
-            a->at[n++] = a->at[i];
+        if (n == 0 || a->at[n - 1].t[1] != a->at[i].t[1] || a->at[n - 1].value < a->at[i].value) a->at[n++] = a->at[i];
     a->n = n;
 }
 
-/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of
- * all items that neither this list nor the slice covers: entries that cannot pass `known` with it
- * are dropped. */
-static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back,
-                                       const ddp__knapsack_slice *x, int64_t rest, ddp_error *err)
+/* Fills s->spare with the fronts (back 0) or backs (back 1) extended by the slice. rest = value of all items that
+ * neither this list nor the slice covers: entries that cannot pass `known` with it are dropped. */
+static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const ddp__knapsack_slice *x, int64_t rest,
+                                       ddp_error *err)
 {
     const ddp__knapsack_list *from = &s->list[back];
     int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
-
     s->spare.n = 0;
     for (size_t i = 0; i < from->n; i++) {
         ddp__knapsack_entry e = from->at[i];
@@ -197,12 +169,11 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back,
     return s->spare.n > s->most ? ddp__knapsack_too_many(s, err) : DDP_OK;
 }
 
-/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much.
- * x->count receives how many items it took, *rest loses their value. One item at most doubles a
- * list (trebles it on two links), equal ones less, so that both lists hold half of the promised
- * number of items before neither can grow. */
-static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x,
-                                       int64_t *rest, ddp_error *err)
+/* Extends a list by the slice, or by a half of it, a quarter, ... where that would be too much. x->count receives how
+ * many items it took, *rest loses their value. One item at most doubles a list (trebles it on two links), equal ones
+ * less, so that both lists hold half of the promised number of items before neither can grow. */
+static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__knapsack_slice *x, int64_t *rest,
+                                       ddp_error *err)
 {
     ddp__knapsack_list swap;
     ddp_status status;
@@ -224,10 +195,10 @@ static ddp_status ddp__knapsack_extend(ddp__knapsack_search *s, int back, ddp__k
     return ddp__knapsack_remember(s, &s->list[back], x->first, err);
 }
 
-/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with
- * the largest value of each Fenwick range, 1-based, 0 = none. */
-static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second,
-                                int ranks, int64_t *best_value, int *best)
+/* The best pair of a front and a back, or *best_value unchanged. tree [ranks + 1]: the entry with the largest value of
+ * each Fenwick range, 1-based, 0 = none. */
+static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const int64_t *second, int ranks,
+                                int64_t *best_value, int *best)
 {
     const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
     size_t i, entered = 0;
@@ -237,8 +208,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
         const ddp__knapsack_entry *f = &front->at[i];
         while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
             for (r = back->at[entered].rank + 1; r <= ranks; r += r & -r)
-                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value)
-                    tree[r] = (int)entered + 1;
+                if (!tree[r] || back->at[tree[r] - 1].value < back->at[entered].value) tree[r] = (int)entered + 1;
             entered++;
         }
         for (low = 0, high = ranks; low < high;) { /* backs with second[0..low) fit on link 1 */
@@ -264,17 +234,15 @@ static void ddp__knapsack_replay(const ddp__knapsack_search *s, int node, int *a
     }
 }
 
-static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64_t *out,
-                                     ddp_error *err)
+static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64_t *out, ddp_error *err)
 {
     ddp__knapsack_list *back = &s->list[1];
-    int64_t *second = (int64_t *)ddp__calloc(back->n, sizeof *second), value = s->known;
-    int *tree = (int *)ddp__calloc(back->n + 2, sizeof *tree);
-    int best[2] = {-1, -1}, ranks = 0, i;
+    ddp__scratch room = {NULL, 0};
+    int64_t *second = (int64_t *)ddp__scratch_take(&room, back->n, sizeof *second), value = s->known;
+    int *tree = ddp__ints(&room, back->n + 2), best[2] = {-1, -1}, ranks = 0, i;
 
-    if (!second || !tree) {
-        DDP_FREE(second);
-        DDP_FREE(tree);
+    if (room.failed) {
+        ddp__scratch_free(&room);
         return ddp__knapsack_no_memory(s, err);
     }
     for (size_t n = 0; n < back->n; n++) { /* sorted by t[1] */
@@ -290,8 +258,7 @@ static ddp_status ddp__knapsack_meet(ddp__knapsack_search *s, int *assign, int64
         ddp__knapsack_replay(s, best[1], assign);
     }
     *out = value;
-    DDP_FREE(second);
-    DDP_FREE(tree);
+    ddp__scratch_free(&room);
     return DDP_OK;
 }
 
@@ -306,8 +273,7 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     memset(&none, 0, sizeof none);
     none.node = -1;
     for (b = 0; b < 2; b++) {
-        s->list[b].at = (ddp__knapsack_entry *)ddp__knapsack_grow(NULL, &s->list[b].room, 1,
-                                                                  sizeof none);
+        s->list[b].at = (ddp__knapsack_entry *)ddp__grow(NULL, &s->list[b].room, 1, sizeof none);
         if (!s->list[b].at) return ddp__knapsack_no_memory(s, err);
         s->list[b].at[0] = none;
         s->list[b].n = 1;
@@ -334,12 +300,11 @@ static ddp_status ddp__knapsack_lists(ddp__knapsack_search *s, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign,
-                               int64_t *out, ddp_error *err)
+ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t most, int *assign, int64_t *out,
+                               ddp_error *err)
 {
     ddp__knapsack_search s;
     ddp_status status;
-
     memset(&s, 0, sizeof s);
     s.k = k;
     s.known = known;
@@ -347,8 +312,7 @@ ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, size_t mos
     *out = known;
     if (k->items >= DDP__KNAPSACK_ITEMS) return ddp__knapsack_too_many(&s, err);
     status = ddp__knapsack_lists(&s, err);
-    if (status == DDP_OK && s.list[0].n && s.list[1].n)
-        status = ddp__knapsack_meet(&s, assign, out, err);
+    if (status == DDP_OK && s.list[0].n && s.list[1].n) status = ddp__knapsack_meet(&s, assign, out, err);
     DDP_FREE(s.list[0].at);
     DDP_FREE(s.list[1].at);
     DDP_FREE(s.spare.at);

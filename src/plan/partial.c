@@ -1,7 +1,5 @@
 /* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
 #include "base/core.h"
-#include "base/hash.h"
-#include "base/text.h"
 #include "plan/internal.h"
 
 static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
@@ -9,34 +7,15 @@ static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
 static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
 static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 
-const char *ddp_solver_name(ddp_solver solver) { return ddp__name_of(ddp__solvers, (int)solver); }
-const char *ddp_cost_name(ddp_cost cost) { return ddp__name_of(ddp__cost_names, (int)cost); }
-const char *ddp_fill_name(ddp_fill fill) { return ddp__name_of(ddp__fills, (int)fill); }
-
-ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__solvers, 1, "solver", name, out, err);
-}
-
-ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err)
-{
-    return ddp__named(ddp__cost_names, 1, "cost", name, out, err);
-}
-
-ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err)
-{
-    return ddp__named(ddp__fills, 0, "filling", name, out, err);
-}
+DDP__NAMES(ddp_solver, ddp__solvers, 1, "solver")
+DDP__NAMES(ddp_cost, ddp__cost_names, 1, "cost")
+DDP__NAMES(ddp_fill, ddp__fills, 0, "filling")
 
 ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
 {
     ddp_plan plan;
-
-    if (layers < 1)
-        return ddp__fail(err, DDP_ARG, "a plan of %d layers is impossible; it needs at least 1",
-                         layers);
-    if (period < 1)
-        return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", period);
+    if (layers < 1) return ddp__fail(err, DDP_ARG, "a plan of %d layers is impossible; it needs at least 1", layers);
+    if (period < 1) return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", period);
     memset(&plan, 0, sizeof plan);
     plan.layers = layers;
     plan.period = period;
@@ -44,8 +23,7 @@ ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
     plan.fill = (unsigned char *)ddp__calloc((size_t)layers, (size_t)period);
     if (!plan.step_of || !plan.fill) {
         ddp_plan_free(&plan);
-        return ddp__fail(err, DDP_MEMORY, "no memory for a plan of %d layers over %d steps", layers,
-                         period);
+        return ddp__fail(err, DDP_MEMORY, "no memory for a plan of %d layers over %d steps", layers, period);
     }
     *out = plan;
     return DDP_OK;
@@ -59,22 +37,20 @@ void ddp_plan_free(ddp_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* ---- costs ---- */
-
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial.h).
  *
- * Timeline: the link is busy without a gap from the last moment at which it was free, which is
- * some layer's backward end P(i+1), so the last transfer ends at the largest P(i+1) + comm of
- * the set from i on. Window: a layer's forward cannot begin before its transfer, so the step is
- * late by the largest (transfer end - due time). Layers from i towards the input are released at
- * P(i+1) or later and due no later than layer i, so some of them is late by at least
- * P(i+1) + their comm - due(i); serving the input side first attains the largest of these,
- * because layer i then waits for nothing else. In both the maximum is what a link's clock shows
- * that serves the set in backward order, layer i ready at w(i). */
+ * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's backward
+ * end P(i+1), so the last transfer ends at the largest P(i+1) + comm of the set from i on. Window: a layer's forward
+ * cannot begin before its transfer, so the step is late by the largest (transfer end - due time). Layers from i towards
+ * the input are released at P(i+1) or later and due no later than layer i, so some of them is late by at least
+ * P(i+1) + their comm - due(i); serving the input side first attains the largest of these, because layer i then waits
+ * for nothing else. In both the maximum is what a link's clock shows that serves the set in backward order, layer i
+ * ready at w(i). */
 
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
     double before = 0; /* forward time of the layers ahead of layer i in the forward pass */
+    ddp_status status;
     size_t L;
     int i, l;
 
@@ -82,8 +58,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     DDP__TRY(ddp_profile_check(p, err));
     if (cost == DDP_COST_DEFAULT) cost = DDP_COST_WINDOW;
     if (cost != DDP_COST_TIMELINE && cost != DDP_COST_SUM && cost != DDP_COST_WINDOW)
-        return ddp__fail(err, DDP_ARG, "cost %d is unknown; use timeline, sum or window",
-                         (int)cost);
+        return ddp__fail(err, DDP_ARG, "cost %d is unknown; use timeline, sum or window", (int)cost);
     L = (size_t)p->layers;
     c->cost = cost;
     c->layers = p->layers;
@@ -96,7 +71,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->P = ddp__doubles(&c->room, L + 1);
     c->C = ddp__doubles(&c->room, L + 1);
     if (c->room.failed) {
-        ddp__costs_close(c);
+        ddp__scratch_free(&c->room);
         return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
     }
     for (i = 0; i < c->layers; i++) {
@@ -112,23 +87,14 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
         c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -INFINITY;
         if (cost == DDP_COST_WINDOW && p->forward_s) before += p->forward_s[l];
     }
-    if (!(c->T + c->C[c->layers] + before + c->alpha <= DBL_MAX)) {
-        ddp__costs_close(c);
-        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
-                         "holds; times are in seconds");
-    }
-    return DDP_OK;
-}
-
-void ddp__costs_close(ddp__costs *c)
-{
-    ddp__scratch_free(&c->room);
+    status = ddp__check_sum(c->T + c->C[c->layers] + before + c->alpha, DBL_MAX, err);
+    if (status != DDP_OK) ddp__scratch_free(&c->room);
+    return status;
 }
 
 double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
     double late;
-
     if (a >= b || c->C[b] <= c->C[a]) return 0;
     late = c->cost == DDP_COST_SUM ? c->w[a] + (c->C[b] - c->C[a]) : kmax + c->C[b];
     late += c->alpha - c->T;
@@ -139,7 +105,6 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
 {
     double late = -INFINITY, sum = 0;
     int i = 0, x, first = -1;
-
     while (i < n || more >= 0) {
         if (i == n || (more >= 0 && more < list[i])) {
             x = more;
@@ -163,21 +128,19 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
 static double ddp__excess_step(const ddp__costs *c, int h, int m)
 {
     int n = 0;
-
     for (int i = 0; i < c->layers; i++)
         if (c->step[i] == h || (i < m && c->comm[i] > 0)) c->list[n++] = i;
     return ddp__excess_list(c, c->list, n, -1, -1);
 }
 
-/* Let v(s) be such that a step which averages a subset X of the layers s.. (maybe with others)
- * costs at least v(s) + alpha + comm(X): w(s) for timeline and window; for sum the step may have
- * started with an earlier layer a, whose comm then counts too. Summed over the n steps that hold
- * such layers the excess is at least comm[s..L) - n (T - v(s) - alpha), with n = H the worst case
- * if that slack is positive and n = 1 if not; a single layer s gives the same with its own comm. */
+/* Let v(s) be such that a step which averages a subset X of the layers s.. (maybe with others) costs at least v(s) +
+ * alpha + comm(X): w(s) for timeline and window; for sum the step may have started with an earlier layer a, whose comm
+ * then counts too. Summed over the n steps that hold such layers the excess is at least comm[s..L) - n (T - v(s) -
+ * alpha), with n = H the worst case if that slack is positive and n = 1 if not; a single layer s gives the same with
+ * its own comm. */
 double ddp__excess_bound(const ddp__costs *c, int period)
 {
     double best = 0, early = INFINITY, v, slack, rest, one;
-
     for (int s = 0; s < c->layers; s++) {
         v = c->w[s];
         if (c->cost == DDP_COST_SUM) {
@@ -195,21 +158,18 @@ double ddp__excess_bound(const ddp__costs *c, int period)
     return best;
 }
 
-/* ---- filling ---- */
-
 /* Bubble filling: in each step average further layers from the output side, where it is free.
- * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no
- *        more than without; empty steps too.
- * eq12:  the paper's test, T - P(a+1) >= comm of set and prefix, where a is the first sending
- *        layer of the set and the prefix ends before it; empty steps have no a and stay empty. */
+ * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than without; empty
+ *        steps too.
+ * eq12:  the paper's test, T - P(a+1) >= comm of set and prefix, where a is the first sending layer of the set and the
+ *        prefix ends before it; empty steps have no a and stay empty. */
 
-/* A longer prefix costs no less. (With the sum cost the first filled layer may make the step start
- * sooner and so cheaper than without; from there on the same holds.) Bisection finds the last. */
+/* A longer prefix costs no less. (With the sum cost the first filled layer may make the step start sooner and so
+ * cheaper than without; from there on the same holds.) Bisection finds the last. */
 static int ddp__fill_exact(const ddp__costs *c, int h)
 {
     double own = ddp__excess_step(c, h, 0);
     int low = 0, high = c->layers, mid;
-
     while (low < high) {
         mid = low + (high - low + 1) / 2;
         if (ddp__excess_step(c, h, mid) <= own) low = mid;
@@ -222,7 +182,6 @@ static int ddp__fill_eq12(const ddp__costs *c, int h)
 {
     double room, sum = 0;
     int a = 0, m;
-
     while (a < c->layers && !(c->step[a] == h && c->comm[a] > 0)) a++;
     if (a == c->layers) return 0;
     for (int i = a; i < c->layers; i++)
@@ -240,22 +199,17 @@ static int ddp__fill_eq12(const ddp__costs *c, int h)
 static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
 {
     int L = c->layers;
-
     for (int h = 0; h < plan->period && rule != DDP_FILL_NONE; h++) {
         int m = rule == DDP_FILL_EXACT ? ddp__fill_exact(c, h) : ddp__fill_eq12(c, h);
         for (int i = 0; i < m; i++)
-            if (c->step[i] != h && c->comm[i] > 0)
-                plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
+            if (c->step[i] != h && c->comm[i] > 0) plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
     }
 }
-
-/* ---- plans ---- */
 
 /* Costs of the assignment c->step into plan. */
 static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
 {
     double excess = 0;
-
     for (int h = 0; h < plan->period; h++) excess += ddp__excess_step(c, h, 0);
     plan->cost = c->cost;
     plan->exposed_s = excess;
@@ -263,13 +217,12 @@ static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
     plan->lower_bound_s = plan->period * c->T + ddp__excess_bound(c, plan->period);
 }
 
-/* Layers with parameters (without parameter counts: layers that send), ceil(n/H) to a step;
- * one without parameters goes with the next that has some. */
+/* Layers with parameters (without parameter counts: layers that send), ceil(n/H) to a step; one without parameters goes
+ * with the next that has some. */
 static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 {
     const double *size = p->params ? p->params : p->comm_s;
     int n = 0, seen = 0, each;
-
     for (int l = 0; l < c->layers; l++) n += size[l] > 0;
     each = n > period ? (n - 1) / period + 1 : 1;
     for (int i = 0; i < c->layers; i++) {
@@ -279,19 +232,16 @@ static void ddp__enp(const ddp_profile *p, const ddp__costs *c, int period)
 }
 
 /* c->step by the chosen solver. */
-static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o,
-                                     ddp__costs *c, ddp_error *err)
+static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_options *o, ddp__costs *c, ddp_error *err)
 {
     int scatter = o->solver == DDP_SOLVER_SCATTER || o->solver == DDP_SOLVER_DEFAULT, *cut;
-
     if (o->solver == DDP_SOLVER_ENP) {
         ddp__enp(p, c, o->period);
         return DDP_OK;
     }
     cut = ddp__ints(&c->room, (size_t)o->period + 1);
     if (!cut) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d steps", o->period);
-    if (o->solver == DDP_SOLVER_BRUTE)
-        DDP__TRY(ddp__brute(p, c->cost, o->period, o->time_limit_s, cut, err));
+    if (o->solver == DDP_SOLVER_BRUTE) DDP__TRY(ddp__brute(p, c->cost, o->period, o->time_limit_s, cut, err));
     else if (o->solver == DDP_SOLVER_DFS) DDP__TRY(ddp__dfs(c, o->period, cut, err));
     else DDP__TRY(ddp__optimal(c, o->period, cut, NULL, err));
     for (int h = 0; h < o->period; h++)
@@ -302,28 +252,21 @@ static ddp_status ddp__partial_solve(const ddp_profile *p, const ddp_plan_option
 static ddp_status ddp__plan_options_check(const ddp_plan_options *o, ddp_error *err)
 {
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_partial needs options; at least the period");
-    if (o->period < 1)
-        return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step",
-                         o->period);
+    if (o->period < 1) return ddp__fail(err, DDP_ARG, "period %d is impossible; it needs at least 1 step", o->period);
     if ((int)o->solver < 0 || o->solver > DDP_SOLVER_SCATTER)
-        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use a DDP_SOLVER_ constant",
-                         (int)o->solver);
+        return ddp__fail(err, DDP_ARG, "solver %d is unknown; use a DDP_SOLVER_ constant", (int)o->solver);
     if ((int)o->fill < 0 || o->fill > DDP_FILL_EQ12)
-        return ddp__fail(err, DDP_ARG, "filling %d is unknown; use a DDP_FILL_ constant",
-                         (int)o->fill);
+        return ddp__fail(err, DDP_ARG, "filling %d is unknown; use a DDP_FILL_ constant", (int)o->fill);
     if (!(o->time_limit_s >= 0 && o->time_limit_s <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "time limit %g s is impossible; 0 means 60 s",
-                         o->time_limit_s);
+        return ddp__fail(err, DDP_ARG, "time limit %g s is impossible; 0 means 60 s", o->time_limit_s);
     return DDP_OK;
 }
 
-ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out,
-                            ddp_error *err)
+ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *out, ddp_error *err)
 {
     ddp__costs c;
     ddp_plan plan;
     ddp_status status;
-
     DDP__TRY(ddp__plan_options_check(o, err));
     DDP__TRY(ddp__costs_open(p, o->cost, &c, err));
     memset(&plan, 0, sizeof plan);
@@ -338,60 +281,54 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     } else {
         ddp_plan_free(&plan);
     }
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 
 ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan, ddp_error *err)
 {
     ddp__costs c;
-
     DDP__TRY(ddp_profile_check(p, err));
     if (!plan || plan->layers != p->layers || !plan->step_of)
-        return ddp__fail(err, DDP_ARG, "the plan has %d layers, the profile %d; they must be of "
-                         "one model", plan ? plan->layers : 0, p->layers);
+        return ddp__fail(err, DDP_ARG, "the plan has %d layers, the profile %d; they must be of one model",
+                         plan ? plan->layers : 0, p->layers);
     for (int l = 0; l < p->layers; l++)
         if (plan->step_of[l] < 0 || plan->step_of[l] >= plan->period)
-            return ddp__fail(err, DDP_ARG, "layer %d is in step %d; the steps of the plan are 0 to "
-                             "%d", l, plan->step_of[l], plan->period - 1);
+            return ddp__fail(err, DDP_ARG, "layer %d is in step %d; the steps of the plan are 0 to %d", l,
+                             plan->step_of[l], plan->period - 1);
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = plan->step_of[l];
     ddp__plan_costs(&c, plan);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
-ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost,
-                              double *out_s, ddp_error *err)
+ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost, double *out_s,
+                              ddp_error *err)
 {
     ddp__costs c;
-
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = step_of[l];
     *out_s = c.T + ddp__excess_step(&c, step, 0);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
-ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,
-                          ddp_error *err)
+ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s, ddp_error *err)
 {
     ddp__costs c;
     ddp_status status;
-
     if (max_period < 1)
-        return ddp__fail(err, DDP_ARG, "a curve up to period %d is empty; ask for at least 1",
-                         max_period);
+        return ddp__fail(err, DDP_ARG, "a curve up to period %d is empty; ask for at least 1", max_period);
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     status = ddp__optimal(&c, max_period, NULL, exposed_s, err);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 
 static uint64_t ddp__hash_int(uint64_t hash, int value)
 {
     unsigned char b[4];
-
     for (int i = 0; i < 4; i++) b[i] = (unsigned char)(((uint32_t)value >> (8 * i)) & 255u);
     return ddp__hash(hash, b, 4);
 }
@@ -399,7 +336,6 @@ static uint64_t ddp__hash_int(uint64_t hash, int value)
 uint64_t ddp_plan_hash(const ddp_plan *plan)
 {
     uint64_t hash = ddp__hash_int(ddp__hash_int(DDP__HASH_START, plan->layers), plan->period);
-
     for (int l = 0; l < plan->layers; l++) hash = ddp__hash_int(hash, plan->step_of[l]);
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }

@@ -1,5 +1,5 @@
-/* The yardstick of DreamDDP's planner: the definitions of plan/partial.h played event by event, and
- * every contiguous partition (empty sets allowed). Deliberately shares no arithmetic. */
+/* The yardstick of DreamDDP's planner: the definitions of plan/partial.h played event by event, and every contiguous
+ * partition (empty sets allowed). Deliberately shares no arithmetic. */
 #include "base/tools.h"
 #include "base/core.h"
 #include "plan/internal.h"
@@ -10,7 +10,6 @@
 static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, link = 0, done = 0;
-
     for (int l = p->layers - 1; l >= 0; l--) {
         now += p->backward_s[l];
         if (!member[l] || p->comm_s[l] <= 0) continue;
@@ -24,7 +23,6 @@ static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *mem
 static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
 {
     double now = 0, start = -1, sum = 0, done;
-
     for (int l = p->layers - 1; l >= 0; l--) {
         now += p->backward_s[l];
         if (!member[l]) continue;
@@ -36,10 +34,10 @@ static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
     return done > now ? done : now;
 }
 
-/* The link always serves the waiting layer nearest to the input, interrupting any other; layers
- * become ready from the output side, so the waiting ones are a stack. left and done: [L]. */
-static double ddp__brute_window(const ddp_profile *p, const unsigned char *member, int *stack,
-                                double *left, double *done)
+/* The link always serves the waiting layer nearest to the input, interrupting any other; layers become ready from the
+ * output side, so the waiting ones are a stack. left and done: [L]. */
+static double ddp__brute_window(const ddp_profile *p, const unsigned char *member, int *stack, double *left,
+                                double *done)
 {
     double now = 0, room, end, forward = 0;
     int l, k, depth = 0;
@@ -69,8 +67,8 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
     return now - forward;
 }
 
-ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member,
-                           double *out_s, ddp_error *err)
+ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned char *member, double *out_s,
+                           ddp_error *err)
 {
     size_t L = (size_t)p->layers;
     ddp__scratch room = {NULL, 0};
@@ -82,8 +80,7 @@ ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const unsigned c
     else if (cost == DDP_COST_SUM) *out_s = ddp__brute_sum(p, member);
     else *out_s = ddp__brute_window(p, member, stack, time, time + L);
     ddp__scratch_free(&room);
-    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to simulate %d layers", p->layers)
-                  : DDP_OK;
+    return failed ? ddp__fail(err, DDP_MEMORY, "no memory to simulate %d layers", p->layers) : DDP_OK;
 }
 
 typedef struct ddp__brute_state {
@@ -97,7 +94,6 @@ typedef struct ddp__brute_state {
 static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
 {
     const double *row = s->cost + (size_t)l * (size_t)(s->layers + 1);
-
     s->cut[h] = l;
     if (h == s->period - 1) {
         if (++s->seen % 65536 == 0 && ddp_now() > s->deadline) s->late = 1;
@@ -111,8 +107,7 @@ static void ddp__brute_sets(ddp__brute_state *s, int h, int l, double sum)
     for (int b = s->layers; b >= l && !s->late; b--) ddp__brute_sets(s, h + 1, b, sum + row[b]);
 }
 
-ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s,
-                      int *cut, ddp_error *err)
+ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double time_limit_s, int *cut, ddp_error *err)
 {
     ddp__brute_state s;
     size_t L = (size_t)p->layers, row = L + 1;
@@ -122,18 +117,16 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
     int a, b, i, sets = period < p->layers ? period : p->layers; /* more would be empty */
     ddp_status status = DDP_OK;
 
-    for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++)
-        partitions *= (double)(p->layers + i) / i;
+    for (i = 1; i < sets && partitions <= DDP__BRUTE_PARTITIONS; i++) partitions *= (double)(p->layers + i) / i;
     if (partitions > DDP__BRUTE_PARTITIONS || p->layers > 2000)
-        return ddp__fail(err, DDP_UNSUPPORTED, "brute force over %d layers and period %d is too "
-                         "much (limits: %.0e partitions, 2000 layers); use solver optimal, which "
-                         "finds the same optimum", p->layers, period, DDP__BRUTE_PARTITIONS);
+        return ddp__fail(err, DDP_UNSUPPORTED, "brute force over %d layers and period %d is too much (limits: %.0e "
+                         "partitions, 2000 layers); use solver optimal, which finds the same optimum", p->layers,
+                         period, DDP__BRUTE_PARTITIONS);
     memset(&s, 0, sizeof s);
     table = ddp__doubles(&room, row * row);
     member = (unsigned char *)ddp__scratch_take(&room, L, 1);
     s.cut = ddp__ints(&room, (size_t)sets + 1);
-    if (room.failed)
-        status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
+    if (room.failed) status = ddp__fail(err, DDP_MEMORY, "no memory for brute force over %d layers", p->layers);
     for (a = 0; a <= p->layers && status == DDP_OK; a++) {
         memset(member, 0, L);
         for (b = a; b <= p->layers && status == DDP_OK; b++) {

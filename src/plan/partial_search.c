@@ -5,12 +5,12 @@
 
 /* Algorithm 2 of DreamDDP: exact and memoised, and as printed.
  *
- * Let m(l) be the largest b for which [l, b) is hidden. Algorithm 2 ends a set that begins at l
- * only at m(l) or m(l)+1. With the timeline or window cost and alpha 0 that loses nothing:
- *  - cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose
- *    layers at no cost to this one;
- *  - cutting after m(l)+1 never helps: handing [m+1, x) to the next set saves this set exactly its
- *    comm, and the next set grows by no more, because w does not decrease (and w <= T).
+ * Let m(l) be the largest b for which [l, b) is hidden. Algorithm 2 ends a set that begins at l only at m(l) or m(l)+1.
+ * With the timeline or window cost and alpha 0 that loses nothing:
+ *  - cutting before m(l) never helps: the cost of [a, b) falls with a, so the later sets lose layers at no cost to this
+ *    one;
+ *  - cutting after m(l)+1 never helps: handing [m+1, x) to the next set saves this set exactly its comm, and the next
+ *    set grows by no more, because w does not decrease (and w <= T).
  * So the tree contains an optimum, and one table over (sets left, l) finds it in O(L H). */
 
 /* m(l), and the excess of [l, m(l)+1) and of [l, L). */
@@ -48,8 +48,8 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 }
 
 /* Row r of best [L+1] and pick [L+1] from the row before, `was`; r = sets left less one. */
-static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, const double *was,
-                            double *now, int *pick)
+static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, const double *was, double *now,
+                            int *pick)
 {
     for (int l = 0; l < c->layers; l++) {
         int b = x->m[l];
@@ -66,11 +66,9 @@ static void ddp__search_row(const ddp__costs *c, const ddp__windows *x, int r, c
     }
 }
 
-/* For any interval cost that does not fall as the set grows: best(r, l) = min over b > l of
- * excess[l, b) + best(r-1, b). Empty sets are left to the end: the cost of a set does not depend on
- * its step. */
-static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now,
-                               int *pick)
+/* For any interval cost that does not fall as the set grows: best(r, l) = min over b > l of excess[l, b) + best(r-1,
+ * b). Empty sets are left to the end: the cost of a set does not depend on its step. */
+static void ddp__programme_row(const ddp__costs *c, int r, const double *was, double *now, int *pick)
 {
     for (int L = c->layers, l = L - 1; l >= 0; l--) {
         double kmax = -INFINITY, least = INFINITY, excess;
@@ -88,16 +86,14 @@ static void ddp__programme_row(const ddp__costs *c, int r, const double *was, do
     }
 }
 
-ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
-                           ddp_error *err)
+ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve, ddp_error *err)
 {
     int L = c->layers, rows = period < L ? period : L;
     size_t row = (size_t)L + 1;
     ddp__scratch room = {NULL, 0};
     double *best[2] = {ddp__doubles(&room, row), ddp__doubles(&room, row)};
     int *choice = ddp__ints(&room, row * (size_t)rows);
-    ddp__windows x = {ddp__ints(&room, row), ddp__ints(&room, row), ddp__doubles(&room, row),
-                      ddp__doubles(&room, row)};
+    ddp__windows x = {ddp__ints(&room, row), ddp__ints(&room, row), ddp__doubles(&room, row), ddp__doubles(&room, row)};
 
     if (room.failed) {
         ddp__scratch_free(&room);
@@ -116,8 +112,7 @@ ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cu
     for (int r = rows; curve && r < period; r++) curve[r] = curve[rows - 1];
     if (cut) cut[0] = 0;
     for (int h = 0; cut && h < period; h++)
-        cut[h + 1] = h < rows && cut[h] < L ? choice[(size_t)(rows - 1 - h) * row + (size_t)cut[h]]
-                                            : L;
+        cut[h + 1] = h < rows && cut[h] < L ? choice[(size_t)(rows - 1 - h) * row + (size_t)cut[h]] : L;
     ddp__scratch_free(&room);
     return DDP_OK;
 }
@@ -147,8 +142,8 @@ static void ddp__dfs_leaf(ddp__dfs_state *s, int h, double excess)
     for (int i = h + 1; i <= s->period; i++) s->best_cut[i] = s->c->layers;
 }
 
-/* Lines 8-30 with the corrections: the last set is one solution (15), the first branch gets its
- * own copy (28), the second goes on to h+1 (30). A layer of the recursion is a turn of the loop. */
+/* Lines 8-30 with the corrections: the last set is one solution (15), the first branch gets its own copy (28), the
+ * second goes on to h+1 (30). A layer of the recursion is a turn of the loop. */
 static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 {
     const ddp__costs *c = s->c;
@@ -175,7 +170,7 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
             continue;
         }
         if (!(own > 0)) ddp__dfs_set(s, b + 1, h + 1, excess + more); /* lines 26-28 */
-        break;                                                       /* lines 23-24 and 29-30 */
+        break;                                                        /* lines 23-24 and 29-30 */
     }
     ddp__dfs_set(s, b, h + 1, excess + own);
 }
@@ -183,10 +178,9 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 {
     ddp__dfs_state s;
-
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
-        return ddp__fail(err, DDP_UNSUPPORTED, "Algorithm 2 recurses once per step and %d is too "
-                         "deep; use solver optimal", period);
+        return ddp__fail(err, DDP_UNSUPPORTED,
+                         "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
     memset(&s, 0, sizeof s);
     s.c = c;
     s.period = period;
@@ -197,19 +191,15 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
     ddp__dfs_set(&s, 0, 0, 0);
     DDP_FREE(s.cut);
     if (s.leaves > DDP__DFS_LEAVES)
-        return ddp__fail(err, DDP_UNSUPPORTED, "Algorithm 2 has more than %ld solutions for %d "
-                         "layers and period %d; solver optimal finds the best of them at once",
-                         DDP__DFS_LEAVES, c->layers, period);
+        return ddp__fail(err, DDP_UNSUPPORTED, "Algorithm 2 has more than %ld solutions for %d layers and period %d; "
+                         "solver optimal finds the best of them at once", DDP__DFS_LEAVES, c->layers, period);
     return DDP_OK;
 }
 
-/* ---- any assignment ---- */
-
-/* Non-contiguous assignment: longest transfer first from several starts, then single moves and
- * swaps, then the same from small disturbances of the best. Contiguous sets leave the link idle
- * while the output side of every later step runs backward; scattering uses that time, and
- * convergence needs only each layer once per period. Bounded by a count of looked-at members, so
- * that the plan is the same on every machine; the clock is only a safety net. */
+/* Non-contiguous assignment: longest transfer first from several starts, then single moves and swaps, then the same
+ * from small disturbances of the best. Contiguous sets leave the link idle while the output side of every later step
+ * runs backward; scattering uses that time, and convergence needs only each layer once per period. Bounded by a count
+ * of looked-at members, so that the plan is the same on every machine; the clock is only a safety net. */
 
 /* Members looked at, for each pair of layer and step, and at most. */
 #define DDP__SCATTER_VISITS_EACH 2e4
@@ -226,17 +216,13 @@ typedef struct ddp__scatter_state {
     double  total, eps, visits, most_visits, deadline;
 } ddp__scatter_state;
 
-/* Layers that send nothing cost nothing anywhere, except that Eq. 8 starts a set at its first
- * layer whether it sends or not. */
-static int ddp__scatter_counts(const ddp__costs *c, int i)
-{
-    return c->comm[i] > 0 || c->cost == DDP_COST_SUM;
-}
+/* Layers that send nothing cost nothing anywhere, except that Eq. 8 starts a set at its first layer whether it sends or
+ * not. */
+static int ddp__scatter_counts(const ddp__costs *c, int i) { return c->comm[i] > 0 || c->cost == DDP_COST_SUM; }
 
 static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
 {
     int n = s->begin[h + 1] - s->begin[h];
-
     s->visits += n + 4;
     return ddp__excess_list(s->c, s->member + s->begin[h], n, less, more);
 }
@@ -245,7 +231,6 @@ static double ddp__scatter_try(ddp__scatter_state *s, int h, int less, int more)
 static void ddp__scatter_index(ddp__scatter_state *s)
 {
     int i, h, L = s->c->layers;
-
     memset(s->begin, 0, ((size_t)s->period + 1) * sizeof(int));
     for (h = 0; h < s->period; h++) s->load[h] = 0;
     for (i = 0; i < L; i++)
@@ -263,13 +248,12 @@ static void ddp__scatter_index(ddp__scatter_state *s)
     s->visits += L;
 }
 
-/* Places the layers in the given order where they add least; equal: on the emptiest step
- * (sign 1) or on the fullest (sign -1), then the earliest. */
+/* Places the layers in the given order where they add least; equal: on the emptiest step (sign 1) or on the fullest
+ * (sign -1), then the earliest. */
 static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sign)
 {
     int n, i, h, L = s->c->layers, best;
     double add, least;
-
     for (i = 0; i < L; i++) s->step[i] = ddp__scatter_counts(s->c, i) ? -1 : 0;
     ddp__scatter_index(s);
     for (n = 0; n < L; n++) {
@@ -279,8 +263,7 @@ static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sig
         least = INFINITY;
         for (h = 0; h < s->period; h++) {
             add = ddp__scatter_try(s, h, -1, i) - s->excess[h];
-            if (add < least - s->eps ||
-                (add <= least + s->eps && sign * (s->load[h] - s->load[best]) < 0)) {
+            if (add < least - s->eps || (add <= least + s->eps && sign * (s->load[h] - s->load[best]) < 0)) {
                 least = add;
                 best = h;
             }
@@ -300,14 +283,10 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
 {
     int g, h = s->step[x], best = h;
     double add, least = gain - s->eps;
-
     for (g = 0; g < s->period; g++) {
         if (g == h) continue;
         add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
-        if (add < least) {
-            least = add;
-            best = g;
-        }
+        if (add < least) least = add, best = g;
     }
     if (best == h) return 0;
     s->step[x] = best;
@@ -320,7 +299,6 @@ static int ddp__scatter_swap(ddp__scatter_state *s, int x, double gain)
 {
     int h = s->step[x], y, g;
     double there, here;
-
     for (y = 0; y < s->c->layers; y++) {
         g = s->step[y];
         if (g == h || !ddp__scatter_counts(s->c, y)) continue;
@@ -341,7 +319,6 @@ static void ddp__scatter_descend(ddp__scatter_state *s)
 {
     int x, moved, swaps;
     double gain;
-
     ddp__scatter_index(s);
     do {
         moved = 0;
@@ -369,7 +346,6 @@ static void ddp__scatter_disturb(ddp__scatter_state *s, int *best, double *least
 {
     ddp_rng rng = ddp_rng_seed(1, (uint64_t)s->c->layers);
     uint64_t L = (uint64_t)s->c->layers, H = (uint64_t)s->period;
-
     while (!ddp__scatter_stop(s) && *least > bound + s->eps) {
         memcpy(s->step, best, (size_t)L * sizeof(int));
         for (int n = (int)ddp_rng_below(&rng, 3) + 1; n >= 0; n--) {
@@ -385,8 +361,7 @@ static void ddp__scatter_disturb(ddp__scatter_state *s, int *best, double *least
     }
 }
 
-ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step,
-                        ddp_error *err)
+ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, int *step, ddp_error *err)
 {
     ddp__scatter_state s;
     size_t L = (size_t)c->layers, H = (size_t)(period < c->layers ? period : c->layers);
@@ -403,8 +378,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     s.begin = ddp__ints(&room, H + 1);
     if (room.failed) {
         ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", c->layers,
-                         period);
+        return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers over %d steps", c->layers, period);
     }
     s.c = c;
     s.period = (int)H; /* with more steps than layers the rest stay empty */

@@ -1,15 +1,120 @@
+/* Placement by annealing, and for large networks by descent on the two-level cost. */
 #include "base/core.h"
-#include "plan/place_core.h"
+#include "plan/internal.h"
 
-/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true
- * cost is a maximum of maxima, flat almost everywhere, so what is cooled is
+/* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the slowest edge
+ * of a random hop's best matching changes places with any device of another stage, the up to four hops this touches are
+ * matched again, and what is not worse stays. Every factor is a power of two, so that no compiler changes the walk. */
+
+typedef struct ddp__descent {
+    ddp__place *p;
+    int *at;            /* [N] */
+    int *mate, *fresh;  /* [S x D] of each hop; [4 x D] of those on trial */
+    double *hop, *data; /* [S] value of each matching; averaging of each stage */
+    double top, all;    /* the largest of data; the sum of hop */
+} ddp__descent;
+
+/* An end of the slowest edge of a random hop. */
+static int ddp__descent_slowest(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int D = p->D, j = (int)ddp_rng_below(&p->rng, (uint64_t)p->S - 1), a;
+    const int *mate = s->mate + j * D;
+    for (a = 0; a + 1 < D; a++)
+        if (p->pp[(size_t)s->at[j * D + a] * (size_t)p->N + (size_t)s->at[(j + 1) * D + mate[a]]] >= s->hop[j]) break;
+    return ddp_rng_below(&p->rng, 2) ? j * D + a : (j + 1) * D + mate[a];
+}
+
+/* One exchange; 1 = it stays. */
+static int ddp__descent_move(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    int D = p->D, x = ddp__descent_slowest(s), z = (int)ddp_rng_below(&p->rng, (uint64_t)p->N);
+    int j = x / D, k = z / D, near[4], hops = 0, h, m;
+    double slack = 0x1p-11 * p->cost, now[4], change = 0, dj, dk, top;
+
+    if (j == k) return 0;
+    ddp__swap(s->at, x, z);
+    dj = ddp__place_averaging(p, s->at, j);
+    dk = ddp__place_averaging(p, s->at, k);
+    top = dj > dk ? dj : dk;
+    for (m = 0; m < p->S; m++)
+        if (m != j && m != k && s->data[m] > top) top = s->data[m];
+    change = top - s->top;
+    for (m = 0; m < 4 && change <= slack; m++) { /* rarely does a later hop make up for more */
+        h = (m < 2 ? j : k) - 1 + m % 2;
+        if (h < 0 || h + 1 >= p->S || (m > 1 && (h == j - 1 || h == j))) continue;
+        near[hops] = h;
+        now[hops] = ddp__place_match(p, s->at + h * D, s->at + (h + 1) * D, s->fresh + hops * D);
+        change += now[hops] - s->hop[h];
+        hops++;
+    }
+    if (change > 0) {
+        ddp__swap(s->at, x, z);
+        return 0;
+    }
+    for (m = 0; m < hops; m++) {
+        s->all += now[m] - s->hop[near[m]];
+        s->hop[near[m]] = now[m];
+        memcpy(s->mate + near[m] * D, s->fresh + m * D, (size_t)D * sizeof(int));
+    }
+    s->data[j] = dj;
+    s->data[k] = dk;
+    s->top = top;
+    return 1;
+}
+
+/* Lays the pipelines along the matchings into p->line and offers them. */
+static void ddp__descent_offer(ddp__descent *s)
+{
+    ddp__place *p = s->p;
+    for (int i = 0; i < p->D; i++)
+        for (int j = 0, member = i; j < p->S; j++) {
+            p->line[j * p->D + i] = s->at[j * p->D + member];
+            if (j + 1 < p->S) member = s->mate[j * p->D + member];
+        }
+    ddp__place_offer(p, p->line, ddp__place_flat(p, p->line, NULL, NULL));
+}
+
+/* A re-matching takes about as long as 4 D moves of annealing, and counts as many candidates. */
+static void ddp__place_descend(ddp__place *p)
+{
+    size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
+    const long weight = 4 * (long)p->D;
+    ddp__descent s;
+
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.at = ddp__ints(&p->room, N);
+    s.mate = ddp__ints(&p->room, N);
+    s.fresh = ddp__ints(&p->room, 4 * D);
+    s.hop = ddp__doubles(&p->room, S);
+    s.data = ddp__doubles(&p->room, S);
+    if (p->room.failed) return;
+    memcpy(s.at, p->best, N * sizeof(int));
+    for (int j = 0; j < p->S; j++) {
+        s.data[j] = ddp__place_averaging(p, s.at, j);
+        if (s.data[j] > s.top) s.top = s.data[j];
+        if (j + 1 == p->S) continue;
+        s.hop[j] = ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
+        s.all += s.hop[j];
+    }
+    while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
+        p->candidates += weight - 1;
+        if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
+    }
+    ddp__descent_offer(&s);
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
+}
+
+/* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
+ * maxima, flat almost everywhere, so what is cooled is
  *     max_j DP_j + lam sum_j DP_j + sum over hops (max_i w + mu sum_i w)
- * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a
- * table of exactly rounded operations, so that no compiler changes the walk.
+ * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a table of exactly
+ * rounded operations, so that no compiler changes the walk.
  *
- * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one
- * pipeline; exchange a run of stages of two pipelines (its tail, if it reaches the end); reverse a
- * run of stages. */
+ * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline; exchange a
+ * run of stages of two pipelines (its tail, if it reaches the end); reverse a run of stages. */
 
 #define DDP__ANNEAL_CHUNK 512 /* moves between two looks at the clock */
 #define DDP__ANNEAL_TABLE 4096
@@ -79,8 +184,7 @@ static void ddp__anneal_rebuild(ddp__anneal *s)
             if (j + 1 == s->S) continue;
             s->edge[j * s->D + a] = ddp__anneal_pair(s, stage[a], stage[a + s->D]);
             s->sum[j] += (double)s->edge[j * s->D + a];
-            if ((double)s->edge[j * s->D + a] > s->most[j])
-                s->most[j] = (double)s->edge[j * s->D + a];
+            if ((double)s->edge[j * s->D + a] > s->most[j]) s->most[j] = (double)s->edge[j * s->D + a];
         }
         s->all += s->data[j];
         s->hops += s->most[j];
@@ -100,8 +204,7 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
         if (s->edge_at[k] == at) return;
     s->edge_at[s->edge_count] = at;
     s->edge_was[s->edge_count++] = old;
-    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {
-    }
+    for (k = 0; k < s->hop_count && s->hop_at[k] != j; k++) {}
     if (k == s->hop_count) {
         s->hop_at[k] = j;
         s->most_was[k] = s->most[j];
@@ -131,7 +234,6 @@ static void ddp__anneal_edges(ddp__anneal *s, int a)
 static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 {
     double most = 0, sum = 0;
-
     for (int k = 0; k < s->hop_count; k++) {
         most += s->most[s->hop_at[k]] - s->most_was[k];
         sum += s->sum[s->hop_at[k]] - s->sum_was[k];
@@ -147,14 +249,6 @@ static void ddp__anneal_undo(ddp__anneal *s)
         s->most[s->hop_at[k]] = s->most_was[k];
         s->sum[s->hop_at[k]] = s->sum_was[k];
     }
-}
-
-static void ddp__anneal_swap(int *at, int a, int b)
-{
-    int t = at[a];
-
-    at[a] = at[b];
-    at[b] = t;
 }
 
 /* ---- moves: each returns whether it was taken ---- */
@@ -182,7 +276,6 @@ static double ddp__anneal_load(const ddp__anneal *s, int a, int x, int y, double
 static double ddp__anneal_top(const ddp__anneal *s, int j, int k, double dj, double dk)
 {
     double top = dj > dk ? dj : dk;
-
     if (s->data[j] < s->top && s->data[k] < s->top) return top > s->top ? top : s->top;
     for (int m = 0; m < s->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -206,7 +299,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
     growth = ddp__anneal_growth(s, &maxima);
     if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + growth)) {
         ddp__anneal_undo(s);
-        ddp__anneal_swap(s->at, a, b);
+        ddp__swap(s->at, a, b);
         return 0;
     }
     memcpy(s->load + (size_t)j * (size_t)s->D, s->fresh, (size_t)s->D * sizeof(double));
@@ -243,7 +336,7 @@ static int ddp__anneal_cross(ddp__anneal *s, int i, int l, int j, int k)
     }
     for (m = first; m <= last; m += D) {
         double load = s->load[m + i];
-        ddp__anneal_swap(s->at, m + i, m + l);
+        ddp__swap(s->at, m + i, m + l);
         s->load[m + i] = s->load[m + l];
         s->load[m + l] = load;
         if (m < last) {
@@ -261,7 +354,6 @@ static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *su
 {
     const int *here = s->at + (size_t)j * (size_t)s->D, *there = s->at + (size_t)k * (size_t)s->D;
     double most = 0, w;
-
     for (int i = 0; i < s->D; i++) {
         w = (double)ddp__anneal_pair(s, here[i], there[i]);
         *sum += w;
@@ -273,7 +365,6 @@ static double ddp__anneal_between(const ddp__anneal *s, int j, int k, double *su
 static void ddp__anneal_turn(int *at, int *spare, int D, int j, int k)
 {
     size_t bytes = (size_t)D * sizeof(int);
-
     for (; j < k; j++, k--) {
         memcpy(spare, at + (size_t)j * (size_t)D, bytes);
         memcpy(at + (size_t)j * (size_t)D, at + (size_t)k * (size_t)D, bytes);
@@ -284,7 +375,6 @@ static void ddp__anneal_turn(int *at, int *spare, int D, int j, int k)
 static int ddp__anneal_reverse(ddp__anneal *s, int j, int k)
 {
     double most = 0, sum = 0;
-
     if (j > 0) {
         most += ddp__anneal_between(s, j - 1, k, &sum) - s->most[j - 1];
         sum -= s->sum[j - 1];
@@ -304,9 +394,7 @@ static int ddp__anneal_slowest(ddp__anneal *s)
 {
     int j = ddp__anneal_below(s, s->S - 1), i;
     const float *edge = s->edge + (size_t)j * (size_t)s->D;
-
-    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {
-    }
+    for (i = 0; i + 1 < s->D && (double)edge[i] < s->most[j]; i++) {}
     return (j + ddp__anneal_below(s, 2)) * s->D + i;
 }
 
@@ -331,10 +419,8 @@ static int ddp__anneal_move(ddp__anneal *s)
     }
     if (kind < 60) {
         if (k >= j) k++;
-        if (kind < 50)
-            k = j;
-        else if (kind < 56)
-            k = s->S - 1;
+        if (kind < 50) k = j;
+        else if (kind < 56) k = s->S - 1;
         a = ddp__anneal_below(s, s->D);
         b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
@@ -344,10 +430,8 @@ static int ddp__anneal_move(ddp__anneal *s)
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
-/* ---- a run ---- */
-
-/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first,
- * starting from s->at; the best of it ends in s->best and is offered. */
+/* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from s->at;
+ * the best of it ends in s->best and is offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
 {
     static const double ratio = 0x1.ea4afa2a490dap-1; /* 2^(-1/16) */
@@ -380,8 +464,7 @@ static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves,
         spent = (double)done / (double)moves;
         if (p->limit_s < INFINITY || p->o->progress) {
             now = ddp__place_clock(p);
-            if (seconds < INFINITY && (now - begin) / seconds > spent)
-                spent = (now - begin) / seconds;
+            if (seconds < INFINITY && (now - begin) / seconds > spent) spent = (now - begin) / seconds;
         }
         for (; level < (int)(spent * levels); level++) s->heat *= ratio;
         if (spent >= 1) break;
@@ -398,19 +481,19 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->N = p->N;
     s->D = p->D;
     s->S = p->S;
-    s->dp = (float *)ddp__calloc(2 * N * N + N, sizeof(float));
-    s->load = (double *)ddp__calloc(N + 2 * D + 3 * S, sizeof(double));
-    s->at = (int *)ddp__calloc(3 * N + D, sizeof(int));
-    if (!s->dp || !s->load || !s->at) return 0;
-    s->pp = s->dp + N * N;
-    s->edge = s->pp + N * N;
-    s->fresh = s->load + N;
-    s->data = s->fresh + 2 * D;
-    s->most = s->data + S;
-    s->sum = s->most + S;
-    s->best = s->at + N;
-    s->stage = s->best + N;
-    s->spare = s->stage + N;
+    s->dp = (float *)ddp__scratch_take(&p->room, N * N, sizeof(float));
+    s->pp = (float *)ddp__scratch_take(&p->room, N * N, sizeof(float));
+    s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
+    s->load = ddp__doubles(&p->room, N);
+    s->fresh = ddp__doubles(&p->room, 2 * D);
+    s->data = ddp__doubles(&p->room, S);
+    s->most = ddp__doubles(&p->room, S);
+    s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N);
+    s->best = ddp__ints(&p->room, N);
+    s->stage = ddp__ints(&p->room, N);
+    s->spare = ddp__ints(&p->room, D);
+    if (p->room.failed) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
@@ -425,29 +508,19 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     return 1;
 }
 
-static void ddp__anneal_close(ddp__anneal *s)
-{
-    DDP_FREE(s->dp);
-    DDP_FREE(s->load);
-    DDP_FREE(s->at);
-}
-
-/* ---- the whole search ---- */
-
-/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined,
- * at a heat that suits the smaller share of one device in the cost. */
+/* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat that suits
+ * the smaller share of one device in the cost. */
 #define DDP__ANNEAL_STARTS 4
 #define DDP__ANNEAL_LARGE  256
 
-/* One run within a share of the limits; heats are fractions of the best cost so far. What it found
- * is then exactly matched and ordered again. */
+/* One run within a share of the limits; heats are fractions of the best cost so far. What it found is then exactly
+ * matched and ordered again. */
 static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold, double share)
 {
     ddp__place *p = s->p;
     double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
-
-    if (p->stop || p->candidates >= p->limit) return;
+    if (p->stop || p->room.failed || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
     scale *= ldexp(p->cost, -s->unit);
@@ -458,9 +531,9 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place_offer(p, p->line, cost);
 }
 
-/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below,
- * short runs from each start show which structure of the network carries (from cold random starts
- * a run mostly freezes in a worse one); then two long, milder ones refine the best of all. */
+/* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from each
+ * start show which structure of the network carries (from cold random starts a run mostly freezes in a worse one); then
+ * two long, milder ones refine the best of all. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;
@@ -468,26 +541,20 @@ void ddp__place_anneal(ddp__place *p)
     int *kept, k, n;
     ddp__anneal s;
 
-    memset(&s, 0, sizeof s);
-    kept = (int *)ddp__calloc(DDP__ANNEAL_STARTS * N, sizeof(int));
-    if (kept && ddp__anneal_open(&s, p)) {
-        n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
-        for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
-            memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
-        }
-        if (p->N <= DDP__ANNEAL_LARGE) {
-            ddp__place_shuffle(p, s.at);
-            ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
-        }
-        for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
-            memcpy(s.at, p->best, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
-        }
-        if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
-    } else {
-        p->failed = 1;
+    kept = ddp__ints(&p->room, DDP__ANNEAL_STARTS * N);
+    if (!ddp__anneal_open(&s, p)) return;
+    n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
+    for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
+        memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
+        ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
     }
-    ddp__anneal_close(&s);
-    DDP_FREE(kept);
+    if (p->N <= DDP__ANNEAL_LARGE) {
+        ddp__shuffle(s.at, p->N, &p->rng);
+        ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
+    }
+    for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
+        memcpy(s.at, p->best, N * sizeof(int));
+        ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
+    }
+    if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
 }

@@ -1,15 +1,12 @@
+/* Proven placements: every partition where there are few, else branch and bound over the make-up of stages. */
 #include "base/core.h"
-#include "plan/place_core.h"
-#include "plan/tour.h"
+#include "plan/internal.h"
 
-/* Proven placements: every partition where there are few, else branch and bound over the make-up
- * of stages in path order.
- *
- * Devices with equal rows (towards all others) form a class; only how many of each class a stage
- * has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least
- * DP that any device left over can have, plus the hops so far, plus the least hop that the last
- * stage can have towards what is left, plus the least hop of any device for the rest. Partial
- * stages are bounded too: loads only grow while devices are added. */
+/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each
+ * class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least DP that
+ * any device left over can have, plus the hops so far, plus the least hop that the last stage can have towards what is
+ * left, plus the least hop of any device for the rest. Partial stages are bounded too: loads only grow while devices
+ * are added. */
 
 /* ---- every partition ---- */
 
@@ -23,7 +20,6 @@ typedef struct ddp__place_all {
 static int ddp__place_all_from(ddp__place_all *a, int v)
 {
     ddp__place *p = a->p;
-
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
         ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at));
@@ -42,18 +38,14 @@ int ddp__place_enumerate(ddp__place *p)
 {
     ddp__place_all a;
     double count = 1;
-
     /* N! / (D!^S S!) as a product over the devices after the first of each stage */
     for (int k = 0; k < p->N && count <= 20000; k++)
         if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);
     if (count > 20000 || p->S > DDP_TOUR_EXACT) return 0;
     a.p = p;
-    a.at = (int *)ddp__calloc((size_t)p->N + (size_t)p->S, sizeof(int));
-    if (!a.at) {
-        p->failed = p->stop = 1;
-        return 1;
-    }
-    a.count = a.at + p->N;
+    a.at = ddp__ints(&p->room, (size_t)p->N);
+    a.count = ddp__ints(&p->room, (size_t)p->S);
+    if (p->room.failed) return 1;
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
@@ -62,7 +54,6 @@ int ddp__place_enumerate(ddp__place *p)
     } else {
         p->proven = ddp__place_all_from(&a, 0) && !p->stop;
     }
-    DDP_FREE(a.at);
     return 1;
 }
 
@@ -89,10 +80,8 @@ typedef struct ddp__place_tree {
 static int ddp__place_same(const ddp__place *p, int i, int k)
 {
     size_t N = (size_t)p->N, a = (size_t)i, b = (size_t)k, m;
-
     for (m = 0; m < N; m++)
-        if (m != a && m != b &&
-            (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
+        if (m != a && m != b && (p->dp[a * N + m] != p->dp[b * N + m] || p->pp[a * N + m] != p->pp[b * N + m]))
             return 0;
     return 1;
 }
@@ -101,7 +90,6 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
     int i = t->member[t->first[c]], k = t->member[t->first[d] + (c == d)];
-
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
     return w[(size_t)i * (size_t)t->p->N + (size_t)k];
 }
@@ -110,10 +98,8 @@ static void ddp__place_classes(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
     int *of = t->at, v, c, n = 0;
-
     for (v = 0; v < p->N; v++) {
-        for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {
-        }
+        for (c = 0; c < t->classes && !ddp__place_same(p, t->mix[c], v); c++) {}
         if (c == t->classes) t->mix[t->classes++] = v; /* the first device of each class */
         of[v] = c;
     }
@@ -137,16 +123,14 @@ static void ddp__place_tables(ddp__place_tree *t)
             size_t at = (size_t)c * (size_t)C + (size_t)d;
             t->dp[at] = ddp__place_between(t, t->p->dp, c, d);
             t->pp[at] = ddp__place_between(t, t->p->pp, c, d);
-            if ((c != d || t->first[c + 1] - t->first[c] > 1) && t->pp[at] < t->near[c])
-                t->near[c] = t->pp[at];
+            if ((c != d || t->first[c + 1] - t->first[c] > 1) && t->pp[at] < t->near[c]) t->near[c] = t->pp[at];
         }
         if (t->near[c] < t->low) t->low = t->near[c];
     }
     for (c = 0; c < C; c++) { /* the D - 1 nearest companions, found by repeated selection */
-        int need = t->p->D - 1;
         memset(t->left, 0, (size_t)C * sizeof(int));
-        while (need > 0) {
-            int best = -1, room;
+        for (int need = t->p->D - 1, best, room; need > 0; need -= room) {
+            best = -1;
             for (d = 0; d < C; d++)
                 if (!t->left[d] && t->first[d + 1] - t->first[d] > (c == d) &&
                     (best < 0 || t->dp[c * C + d] < t->dp[c * C + best]))
@@ -156,7 +140,6 @@ static void ddp__place_tables(ddp__place_tree *t)
             room = t->first[best + 1] - t->first[best] - (c == best);
             if (room > need) room = need;
             for (k = 0; k < room; k++) t->least[c] += t->dp[c * C + best];
-            need -= room;
         }
     }
     for (c = 0; c < C; c++) t->left[c] = t->first[c + 1] - t->first[c];
@@ -166,7 +149,6 @@ static void ddp__place_tables(ddp__place_tree *t)
 static double ddp__place_tree_hop(ddp__place_tree *t, const int *x, const int *y)
 {
     int D = t->p->D, C = t->classes, c, k, n = 0, m = 0;
-
     for (c = 0; c < C; c++) {
         for (k = 0; k < x[c]; k++) t->a[n++] = c;
         for (k = 0; k < y[c]; k++) t->b[m++] = c;
@@ -181,7 +163,6 @@ static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
 {
     int C = t->classes, c, d;
     double most = 0, least;
-
     for (c = 0; c < C; c++) {
         if (!x[c]) continue;
         least = INFINITY;
@@ -192,10 +173,7 @@ static double ddp__place_tree_reach(const ddp__place_tree *t, const int *x)
     return most;
 }
 
-static int ddp__place_tree_worse(const ddp__place_tree *t, double bound)
-{
-    return bound >= t->p->cost * (1 - 1e-9);
-}
+static int ddp__place_tree_worse(const ddp__place_tree *t, double bound) { return bound >= t->p->cost * (1 - 1e-9); }
 
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops);
 
@@ -242,8 +220,7 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
         for (d = 0; d <= c; d++)
             if (x[d] && load[d] - t->dp[d * C + d] > worst) worst = load[d] - t->dp[d * C + d];
         rest = (t->p->S - 1 - k + (k > 0)) * t->low;
-        if (!ddp__place_tree_worse(t, worst + hops + rest))
-            go = ddp__place_tree_fill(t, k, c + 1, need - m, top, hops);
+        if (!ddp__place_tree_worse(t, worst + hops + rest)) go = ddp__place_tree_fill(t, k, c + 1, need - m, top, hops);
         for (d = 0; d < C; d++) load[d] -= m * t->dp[d * C + c];
         t->left[c] += m;
         x[c] = 0;
@@ -257,12 +234,10 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
 {
     ddp__place *p = t->p;
     int C = t->classes, j, c, m, n = 0;
-
     memset(t->left, 0, (size_t)C * sizeof(int));
     for (j = 0; j < p->S; j++)
         for (c = 0; c < C; c++)
-            for (m = 0; m < t->mix[j * C + c]; m++)
-                t->at[n++] = t->member[t->first[c] + t->left[c]++];
+            for (m = 0; m < t->mix[j * C + c]; m++) t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
     ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
     return !p->stop;
@@ -271,7 +246,6 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
 static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double hops)
 {
     int C = t->classes, c;
-
     if (k == t->p->S) return ddp__place_tree_leaf(t);
     for (c = 0; c < C; c++)
         if (t->left[c] && t->least[c] > top) top = t->least[c];
@@ -286,25 +260,24 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
 
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = (int *)ddp__calloc(4 * N + 1 + 3 * D, sizeof(int));
-    t->mix = (int *)ddp__calloc(N, sizeof(int));
-    if (!t->member || !t->mix) return 0;
-    t->at = t->member + N;
-    t->left = t->at + N;
-    t->first = t->left + N;
-    t->mate = t->first + N + 1;
-    t->a = t->mate + D;
-    t->b = t->a + D;
+    t->member = ddp__ints(&p->room, N);
+    t->at = ddp__ints(&p->room, N);
+    t->left = ddp__ints(&p->room, N);
+    t->first = ddp__ints(&p->room, N + 1);
+    t->mate = ddp__ints(&p->room, D);
+    t->a = ddp__ints(&p->room, D);
+    t->b = ddp__ints(&p->room, D);
+    t->mix = ddp__ints(&p->room, N);
+    if (p->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
-    DDP_FREE(t->mix);
-    t->mix = (int *)ddp__calloc(S * C, sizeof(int));
-    t->dp = (double *)ddp__calloc(2 * C * C + 2 * C + S * C, sizeof(double));
-    if (!t->mix || !t->dp) return 0;
-    t->pp = t->dp + C * C;
-    t->near = t->pp + C * C;
-    t->least = t->near + C;
-    t->load = t->least + C;
+    t->mix = ddp__ints(&p->room, S * C);
+    t->dp = ddp__doubles(&p->room, C * C);
+    t->pp = ddp__doubles(&p->room, C * C);
+    t->near = ddp__doubles(&p->room, C);
+    t->least = ddp__doubles(&p->room, C);
+    t->load = ddp__doubles(&p->room, S * C);
+    if (p->room.failed) return 0;
     ddp__place_tables(t);
     return 1;
 }
@@ -314,21 +287,13 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_tree t;
     long limit = p->limit;
     double limit_s = p->limit_s;
-
     /* a good placement first: 400,000 moves, at most a quarter of the limits */
     p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
     p->limit_s = limit_s / 4;
     ddp__place_anneal(p);
     p->limit = limit;
     p->limit_s = limit_s;
-    if (p->failed) return;
-    if (p->stop == 2) return;
+    if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
-    if (ddp__place_tree_open(&t, p))
-        p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
-    else
-        p->failed = 1;
-    DDP_FREE(t.member);
-    DDP_FREE(t.mix);
-    DDP_FREE(t.dp);
+    if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
 }

@@ -1,76 +1,67 @@
+/* DT-FM's genetic searches: the paper's, and the one that its authors released. */
 #include "base/core.h"
-#include "plan/place_core.h"
+#include "plan/internal.h"
 
-/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released
- * variant shares. A genome is the stage of each device, label[N].
+/* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares. A genome
+ * is the stage of each device, label[N].
  *
- * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its
- * unlocked devices. Two groups have four candidate swaps, each of one end with one end, with
+ * Local search, read as follows. A group's fastest link is the lightest pair (d1, d2) of its unlocked devices. Two
+ * groups have four candidate swaps, each of one end with one end, with
  *     gain = mean of w(d, C') - w(d1, d2) + mean of w(d', C) - w(d1', d2')
- * A chain begins with the best swap of all, then goes on from the second group to the best third
- * one, each swapped device being locked, until it returns to the first group or no group has two
- * unlocked devices; it is cut behind its largest sum of gains. w is one direction, a + c_pp/b. */
+ * A chain begins with the best swap of all, then goes on from the second group to the best third one, each swapped
+ * device being locked, until it returns to the first group or no group has two unlocked devices; it is cut behind its
+ * largest sum of gains. w is one direction, a + c_pp/b. */
 
 enum { DDP__PLACE_POPULATION = 100, DDP__PLACE_CROSSED = 5 };
 
-void ddp__place_pool_close(ddp__place_pool *pool)
-{
-    DDP_FREE(pool->label);
-    DDP_FREE(pool->cost);
-    memset(pool, 0, sizeof *pool);
-}
+typedef struct ddp__place_pool {
+    int     size;
+    int    *label;      /* [size x N] stage of each device */
+    double *cost;       /* [size] */
+    int    *child, *at; /* [N] */
+} ddp__place_pool;
 
 /* A label array as an arrangement. */
 static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
 {
     int j, v, n = 0;
-
     for (j = 0; j < p->S; j++)
         for (v = 0; v < p->N; v++)
             if (label[v] == j) at[n++] = v;
 }
 
-double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
+static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
 {
     double cost;
-
     ddp__place_gather(p, pool->child, pool->at);
     cost = ddp__place_evaluate(p, pool->at);
     ddp__place_offer(p, p->line, cost);
     return cost;
 }
 
-/* Random shuffles, exactly evaluated; fewer than 100 where the limits end first. 0 = no memory. */
-int ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
+/* Random shuffles, exactly evaluated; fewer than 100 where the limits end first. */
+static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
-
     memset(pool, 0, sizeof *pool);
-    pool->label = (int *)ddp__calloc((DDP__PLACE_POPULATION + 2) * N, sizeof(int));
-    pool->cost = (double *)ddp__calloc(DDP__PLACE_POPULATION, sizeof(double));
-    if (!pool->label || !pool->cost) {
-        ddp__place_pool_close(pool);
-        p->failed = 1;
-        return 0;
-    }
-    pool->child = pool->label + DDP__PLACE_POPULATION * N;
-    pool->at = pool->child + N;
+    pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
+    pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
+    pool->child = ddp__ints(&p->room, N);
+    pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
-        ddp__place_shuffle(p, pool->at);
+        ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
         pool->cost[pool->size] = ddp__place_judge(p, pool);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
-    return 1;
 }
 
-/* "Five-point crossover": the second parent, but five random devices follow the first one; then
- * each device of an over-full group moves to the first group with room. Parents may be equal. */
-void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
+/* "Five-point crossover": the second parent, but five random devices follow the first one; then each device of an
+ * over-full group moves to the first group with room. Parents may be equal. */
+static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int *two)
 {
     size_t N = (size_t)p->N;
     int *child = pool->child, *count = pool->at, k, v, q;
-
     *one = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
     *two = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
     memcpy(child, pool->label + (size_t)*two * N, N * sizeof(int));
@@ -97,11 +88,9 @@ typedef struct ddp__place_swap {
 } ddp__place_swap;
 
 /* The lightest pair of unlocked devices in each group; end[2g] = -1 where there are not two. */
-static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end,
-                               double *link)
+static void ddp__place_fastest(const ddp__place *p, const int *label, const char *locked, int *end, double *link)
 {
     int g, u, v;
-
     for (g = 0; g < p->S; g++) end[2 * g] = end[2 * g + 1] = -1, link[g] = INFINITY;
     for (u = 0; u < p->N; u++)
         for (v = u + 1; v < p->N; v++) {
@@ -118,18 +107,16 @@ static void ddp__place_fastest(const ddp__place *p, const int *label, const char
 static double ddp__place_mean(const ddp__place *p, const int *label, int u, int g)
 {
     double sum = 0;
-
     for (int v = 0; v < p->N; v++)
         if (label[v] == g) sum += p->pp[(size_t)u * (size_t)p->N + (size_t)v] / 2;
     return sum / p->D;
 }
 
 /* The best swap of group g (-1 = any) with another one. */
-static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link,
-                                            const double *mean, int g)
+static ddp__place_swap ddp__place_best_swap(const ddp__place *p, const int *end, const double *link, const double *mean,
+                                            int g)
 {
     ddp__place_swap best = {-1, -1, -INFINITY};
-
     for (int a = g < 0 ? 0 : g; a < (g < 0 ? p->S : g + 1); a++)
         for (int b = 0; b < p->S; b++)
             for (int k = 0; k < 4 && b != a && end[2 * a] >= 0 && end[2 * b] >= 0; k++) {
@@ -156,7 +143,7 @@ typedef struct ddp__place_chain {
 static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
-    int n, keep = 0, first = -1, g = -1, k, h, t;
+    int n, keep = 0, first = -1, g = -1, k, h;
 
     memset(c->locked, 0, (size_t)p->N);
     for (n = 0; n < p->N && !ddp__place_late(p); n++) {
@@ -164,15 +151,12 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
         ddp__place_fastest(p, label, c->locked, c->end, c->link);
         for (k = 0; k < 2 * p->S; k++)
             for (h = 0; h < p->S && c->end[k] >= 0; h++)
-                c->mean[(size_t)k * (size_t)p->S + (size_t)h] =
-                    ddp__place_mean(p, label, c->end[k], h);
+                c->mean[(size_t)k * (size_t)p->S + (size_t)h] = ddp__place_mean(p, label, c->end[k], h);
         s = ddp__place_best_swap(p, c->end, c->link, c->mean, g);
         if (s.u < 0) break;
         if (first < 0) first = label[s.u];
         g = label[s.v];
-        t = label[s.u];
-        label[s.u] = label[s.v];
-        label[s.v] = t;
+        ddp__swap(label, s.u, s.v);
         c->locked[s.u] = c->locked[s.v] = 1;
         c->swap[n] = s;
         sum += s.gain;
@@ -182,45 +166,174 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
             break;
         }
     }
-    while (n-- > keep) {
-        t = label[c->swap[n].u];
-        label[c->swap[n].u] = label[c->swap[n].v];
-        label[c->swap[n].v] = t;
+    while (n-- > keep) ddp__swap(label, c->swap[n].u, c->swap[n].v);
+}
+
+/* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the group that
+ * the last one left for. Two gains of moving v to group q:
+ *     genetic-code  mean of w(v, u in q) - own(v),  own(v) = the lightest w(v, u) in v's group; only the unlocked v
+ *                   with the smallest own of its group may move
+ *     kl            s(v, q) - s(v, own group),  s = sum of (c_pp - c_dp)/b; any unlocked v
+ * with w = a + c_pp/b one way. A cycle begins at the group S0 with the largest gain and ends when it comes back to it;
+ * it is closed where the gains so far plus that of sending the device straight to S0 are largest, and undone if that is
+ * nowhere positive. Locks last for the whole pass. */
+
+typedef struct ddp__place_cycle {
+    ddp__place *p;
+    int kl;
+    int *label;
+    int *size;         /* [S] devices in each group now */
+    char *locked;      /* [N] */
+    char *got;         /* [S] has received a device in this pass */
+    int *moved, *from; /* [N] moves of this cycle */
+    double *sum;       /* [S] weight between one device and each group */
+} ddp__place_cycle;
+
+/* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
+static double ddp__place_weigh(ddp__place_cycle *c, int v)
+{
+    const ddp__place *p = c->p;
+    const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
+    double own = INFINITY;
+    memset(c->sum, 0, (size_t)p->S * sizeof(double));
+    for (int u = 0; u < p->N; u++) {
+        if (u == v) continue;
+        c->sum[c->label[u]] += row[u];
+        if (c->label[u] == c->label[v] && row[u] < own) own = row[u];
     }
+    return own < INFINITY ? own : 0;
+}
+
+/* The gain of sending the device last weighed, with that own link, to group q. pp is twice w. */
+static double ddp__place_gain(const ddp__place_cycle *c, int v, double own, int q)
+{
+    if (c->kl) return c->sum[q] - c->sum[c->label[v]];
+    return ((c->size[q] ? c->sum[q] / c->size[q] : 0) - own) / 2;
+}
+
+/* The best move out of group g: the device (-1 = none unlocked), where to, and the gain. */
+static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
+{
+    const ddp__place *p = c->p;
+    double least = INFINITY, own, now;
+    int v, q, best = -1, only = -1;
+
+    *gain = -INFINITY;
+    if (p->S < 2) return -1;
+    for (v = 0; v < p->N && !c->kl; v++) {
+        if (c->label[v] != g || c->locked[v]) continue;
+        own = ddp__place_weigh(c, v);
+        if (only < 0 || own < least) only = v, least = own;
+    }
+    for (v = 0; v < p->N; v++) {
+        if (c->label[v] != g || c->locked[v] || (!c->kl && v != only)) continue;
+        own = ddp__place_weigh(c, v);
+        for (q = 0; q < p->S; q++) {
+            if (q == g) continue;
+            now = ddp__place_gain(c, v, own, q);
+            if (best >= 0 && !(now > *gain)) continue;
+            best = v;
+            *to = q;
+            *gain = now;
+        }
+    }
+    return best;
+}
+
+static void ddp__place_send(ddp__place_cycle *c, int v, int q)
+{
+    c->size[c->label[v]]--;
+    c->size[q]++;
+    c->label[v] = q;
+}
+
+/* One cycle; 0 where no group has an unlocked device, or it is too late. */
+static int ddp__place_cycle_once(ddp__place_cycle *c)
+{
+    int home = -1, g, v, to = 0, n = 0, keep = 0, k;
+    double most = -INFINITY, gain, sum = 0, close, best = 0;
+
+    for (g = 0; g < c->p->S; g++) {
+        if (ddp__place_late(c->p)) return 0;
+        v = ddp__place_leave(c, g, &to, &gain);
+        if (v >= 0 && (home < 0 || gain > most)) home = g, most = gain;
+    }
+    if (home < 0) return 0;
+    for (g = home; n < c->p->N && !(n && ddp__place_late(c->p)); g = to) {
+        v = ddp__place_leave(c, g, &to, &gain);
+        if (v < 0) break;
+        if (n) {
+            double own = ddp__place_weigh(c, v);
+            close = sum + ddp__place_gain(c, v, own, home);
+            if (close > best) best = close, keep = n;
+        }
+        c->moved[n] = v;
+        c->from[n++] = g;
+        ddp__place_send(c, v, to);
+        c->locked[v] = 1;
+        sum += gain;
+        if (to == home) break;
+    }
+    for (k = n - 1; k > keep; k--) ddp__place_send(c, c->moved[k], c->from[k]);
+    ddp__place_send(c, c->moved[keep], home);
+    for (k = 0; k <= keep && keep > 0; k++) c->got[c->label[c->moved[k]]] = 1;
+    return 1;
+}
+
+/* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
+ * closing at the last prefix. */
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
+{
+    size_t N = (size_t)p->N, S = (size_t)p->S;
+    ddp__scratch room = {NULL, 0};
+    ddp__place_cycle c;
+    int k, g, ok;
+
+    memset(&c, 0, sizeof c);
+    c.p = p;
+    c.kl = kl;
+    c.label = label;
+    c.size = ddp__ints(&room, S);
+    c.moved = ddp__ints(&room, N);
+    c.from = ddp__ints(&room, N);
+    c.locked = (char *)ddp__scratch_take(&room, N, 1);
+    c.got = (char *)ddp__scratch_take(&room, S, 1);
+    c.sum = ddp__doubles(&room, S);
+    ok = !room.failed;
+    for (k = 0; ok && k < p->N; k++) c.size[label[k]]++;
+    for (k = 0; ok && k < p->S && ddp__place_cycle_once(&c); k++) {
+        for (g = 0; g < p->S && c.got[g]; g++) {}
+        if (g == p->S) break;
+    }
+    ddp__scratch_free(&room);
+    return ok;
 }
 
 void ddp__place_genetic(ddp__place *p)
 {
+    const int released = p->o->solver != DDP_PLACE_GENETIC;
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
     ddp__place_chain c;
-    int one, two, k, worst;
+    int one, two, out;
     double cost;
 
-    memset(&c, 0, sizeof c);
-    c.locked = (char *)ddp__calloc(N, 1);
-    c.end = (int *)ddp__calloc(2 * S, sizeof(int));
-    c.link = (double *)ddp__calloc(S + 2 * S * S, sizeof(double));
-    c.swap = (ddp__place_swap *)ddp__calloc(N, sizeof *c.swap);
-    if (!c.locked || !c.end || !c.link || !c.swap)
-        p->failed = 1;
-    else
-        c.mean = c.link + S;
-    if (!p->failed && ddp__place_pool_open(p, &pool)) {
-        while (ddp__place_next(p)) {
-            ddp__place_cross(p, &pool, &one, &two);
-            ddp__place_circulate(p, &c, pool.child);
-            cost = ddp__place_judge(p, &pool);
-            for (k = 1, worst = 0; k < pool.size; k++)
-                if (pool.cost[k] > pool.cost[worst]) worst = k;
-            if (!(cost < pool.cost[worst])) continue;
-            pool.cost[worst] = cost;
-            memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
-        }
-        ddp__place_pool_close(&pool);
+    ddp__place_pool_open(p, &pool);
+    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    c.end = ddp__ints(&p->room, 2 * S);
+    c.link = ddp__doubles(&p->room, S);
+    c.mean = ddp__doubles(&p->room, 2 * S * S);
+    c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
+    while (ddp__place_next(p)) {
+        ddp__place_cross(p, &pool, &one, &two);
+        if (!released) ddp__place_circulate(p, &c, pool.child);
+        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, p->o->solver == DDP_PLACE_KL);
+        cost = ddp__place_judge(p, &pool);
+        for (int k = out = 0; k < pool.size; k++)
+            if (pool.cost[k] > pool.cost[out]) out = k;
+        if (!(cost < pool.cost[released ? one : out])) continue;
+        if (released) out = pool.cost[two] > pool.cost[one] ? two : one;
+        pool.cost[out] = cost;
+        memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));
     }
-    DDP_FREE(c.locked);
-    DDP_FREE(c.end);
-    DDP_FREE(c.link);
-    DDP_FREE(c.swap);
 }

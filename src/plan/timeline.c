@@ -1,16 +1,11 @@
-/* The baselines' timelines: S-SGD, WFBP, MG-WFBP and ASC-WFBP, and what all schemes begin with. */
+/* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 #include "base/core.h"
 #include "plan/internal.h"
 
 static const char *const ddp__schemes[] = {
     "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
 
-const char *ddp_scheme_name(ddp_scheme scheme) { return ddp__name_of(ddp__schemes, (int)scheme); }
-
-ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err)
-{
-    return ddp__named(ddp__schemes, 0, "scheme", name, out, err);
-}
+DDP__NAMES(ddp_scheme, ddp__schemes, 0, "scheme")
 
 void ddp_timeline_free(ddp_timeline *t)
 {
@@ -21,7 +16,37 @@ void ddp_timeline_free(ddp_timeline *t)
     memset(t, 0, sizeof *t);
 }
 
-/* ---- options and profile ---- */
+enum { DDP__BL_MOST_PARTS = 1000000 };
+
+/* One message: rows first..last of the profile as one operation. */
+typedef struct ddp__bl_group {
+    int    first, last;
+    double ready; /* the end of backward of row first, from the start of backward */
+    double c;     /* on the link, startup included */
+} ddp__bl_group;
+
+/* A profile checked and summed up. Times in seconds from the start of backward. */
+typedef struct ddp__bl_model {
+    const ddp_profile          *p;
+    const ddp_timeline_options *o;
+    int            rows, groups; /* groups: what is sent */
+    ddp__bl_group *group;        /* [groups] in order of backward: the output side first */
+    int           *parts;        /* [groups] equal parts of each */
+    double        *size;         /* [groups] of one part, in partitions: at most 1 */
+    double        *arrive;       /* [rows] when a row's forward may begin for its gradient's sake */
+    int           *priority;     /* [groups] 0 = first */
+    double         alpha;        /* startup contained in every group's c */
+    double         most_params;  /* in a part, where partition_s is 0 */
+    double         forward, backward;
+    double         bound;
+    ddp__scratch   room;
+} ddp__bl_model;
+
+/* Link operations as they begin; room for all is reserved ahead. NULL where nobody looks. */
+typedef struct ddp__bl_log {
+    ddp_interval *at;
+    int           count;
+} ddp__bl_log;
 
 static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
 {
@@ -32,18 +57,15 @@ static ddp_status ddp__bl_check(const ddp_timeline_options *o, ddp_error *err)
     DDP__TRY(ddp__check_finite("bucket_bytes", o->bucket_bytes, 0, err));
     DDP__TRY(ddp__check_finite("first_bucket_bytes", o->first_bucket_bytes, 0, err));
     if (o->operations < 0)
-        return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4",
-                         o->operations);
+        return ddp__fail(err, DDP_ARG, "operations is %ld; at least 1 must fly, 0 means 4", o->operations);
     if (o->scheme == DDP_SCHEME_DEFT)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
+        return ddp__fail(err, DDP_UNSUPPORTED, "scheme deft has no timeline of one iteration; use ddp_plan_delayed");
     if ((int)o->scheme < 0 || o->scheme > DDP_SCHEME_DEFT)
         return ddp__fail(err, DDP_ARG, "scheme %d is unknown; use ssgd to usbyte", (int)o->scheme);
     return DDP_OK;
 }
 
-static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
-                               const ddp_timeline_options *o, ddp_error *err)
+static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp_timeline_options *o, ddp_error *err)
 {
     int cut = o->scheme == DDP_SCHEME_BYTESCHEDULER || o->scheme == DDP_SCHEME_USBYTE;
     size_t n = (size_t)p->layers;
@@ -61,8 +83,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
     m->size = ddp__doubles(&m->room, n);
     m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
-    if (m->room.failed)
-        return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
+    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
     for (int l = p->layers - 1; l >= 0; l--) {
         ddp__bl_group *g = &m->group[m->groups];
         if (p->forward_s) m->forward += p->forward_s[l];
@@ -76,36 +97,23 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p,
         m->parts[m->groups++] = 1;
     }
     m->bound = p->backward_s[p->layers - 1] + comm;
-    if (!(m->forward + m->backward + comm <= DBL_MAX / 2))
-        return ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
-                         "holds; times are in seconds");
-    return DDP_OK;
+    return ddp__check_sum(m->forward + m->backward + comm, DBL_MAX / 2, err);
 }
 
-/* ---- one iteration ---- */
-
-ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts,
-                           double begin, double end)
+/* Notes an operation on lane 0; NULL without a log. */
+static ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin,
+                                  double end)
 {
-    ddp_interval *x;
-
+    const ddp_interval x = {DDP_INTERVAL_LINK, g->first, g->last, part, parts, 0, begin, end};
     if (!log) return NULL;
-    x = &log->at[log->count++];
-    x->kind = DDP_INTERVAL_LINK;
-    x->bucket = g->first;
-    x->last = g->last;
-    x->part = part;
-    x->parts = parts;
-    x->lane = 0;
-    x->begin_s = begin;
-    x->end_s = end;
-    return x;
+    log->at[log->count] = x;
+    return &log->at[log->count++];
 }
 
-double ddp__bl_forward_end(const ddp__bl_model *m)
+/* The end of the forward pass that begins when backward has ended, row i not before m->arrive[i]. */
+static double ddp__bl_forward_end(const ddp__bl_model *m)
 {
     double t = m->backward;
-
     for (int l = 0; l < m->rows; l++) {
         if (t < m->arrive[l]) t = m->arrive[l];
         if (m->p->forward_s) t += m->p->forward_s[l];
@@ -127,13 +135,11 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
 {
     double limit = m->o->first_bucket_bytes > 0 ? m->o->first_bucket_bytes : 1048576, bytes = 0;
     int kept = 0, open = 0, sized = !m->groups;
-
     for (int i = 0; i < m->groups && m->p->params; i++)
         if (m->p->params[m->group[i].first] > 0) sized = 1;
     if (!sized)
-        return ddp__fail(err, DDP_ARG, "no row that sends has params, so bucket_bytes %g cannot be "
-                         "applied; give params or bucket_bytes 0 (rows are buckets)",
-                         m->o->bucket_bytes);
+        return ddp__fail(err, DDP_ARG, "no row that sends has params, so bucket_bytes %g cannot be applied; give "
+                         "params or bucket_bytes 0 (rows are buckets)", m->o->bucket_bytes);
     for (int i = 0; i < m->groups; i++) {
         bytes += 4 * m->p->params[m->group[i].first];
         if (open) ddp__bl_join(&m->group[kept - 1], &m->group[i], m->alpha);
@@ -145,17 +151,15 @@ static ddp_status ddp__bl_buckets(ddp__bl_model *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Walking from the output side, start is when the group on top would begin under WFBP; joining
- * changes only what comes after it, so that one pass is enough. */
+/* Walking from the output side, start is when the group on top would begin under WFBP; joining changes only what comes
+ * after it, so that one pass is enough. */
 static void ddp__bl_merge(ddp__bl_model *m)
 {
     ddp__bl_group *top = m->group, *next;
     double start = m->groups ? top->ready : 0;
-
     for (int i = 1; i < m->groups; i++) {
         next = &m->group[i];
-        if (next->ready < start + top->c &&
-            (start > next->ready || next->ready - start < m->alpha)) {
+        if (next->ready < start + top->c && (start > next->ready || next->ready - start < m->alpha)) {
             ddp__bl_join(top, next, m->alpha);
         } else {
             start += top->c;
@@ -178,8 +182,8 @@ static void ddp__bl_fifo(ddp__bl_model *m, double from, ddp__bl_log *log)
     }
 }
 
-/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the
- * service that every such operation has received in common reaches `target`. */
+/* An operation in flight. It needs no bandwidth before `starts`; from then on it ends when the service that every such
+ * operation has received in common reaches `target`. */
 typedef struct ddp__bl_flight {
     int    group, busy, served;
     double starts, target;
@@ -192,12 +196,11 @@ typedef struct ddp__bl_share {
     double          now, service;
 } ddp__bl_share;
 
-/* The lane of the next change among the operations in flight (the end of a startup or of an
- * operation) and its time; -1 and infinity where none flies. */
+/* The lane of the next change among the operations in flight (the end of a startup or of an operation) and its time; -1
+ * and infinity where none flies. */
 static int ddp__bl_next(const ddp__bl_share *s, double *when)
 {
     int k, at = -1;
-
     *when = INFINITY;
     for (k = 0; k < s->lanes; k++) {
         const ddp__bl_flight *x = &s->lane[k];
@@ -213,7 +216,6 @@ static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, 
 {
     ddp__bl_flight *x = s->lane;
     double ready = m->group[group].ready;
-
     if (ready > s->now) {
         if (s->serving) s->service += (ready - s->now) / s->serving;
         s->now = ready;
@@ -231,7 +233,6 @@ static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, 
 static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, double when)
 {
     ddp__bl_flight *x = &s->lane[k];
-
     /* exactly the target at its end, so that rounding leaves no operation with a remainder */
     if (x->served) s->service = x->target;
     else if (s->serving) s->service += (when - s->now) / s->serving;
@@ -253,96 +254,260 @@ static ddp_status ddp__bl_shared(ddp__bl_model *m, long most, ddp__bl_log *log, 
     ddp__bl_share s;
     double when;
     int i = 0, k;
-
     memset(&s, 0, sizeof s);
     s.lanes = most < m->groups ? (int)most : m->groups;
     s.lane = (ddp__bl_flight *)ddp__scratch_take(&m->room, (size_t)s.lanes, sizeof *s.lane);
     if (!s.lane) return ddp__fail(err, DDP_MEMORY, "no memory for %d operations at once", s.lanes);
     while (i < m->groups || s.flying) {
         k = ddp__bl_next(&s, &when);
-        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when)
-            ddp__bl_launch(&s, m, i++, log);
+        if (i < m->groups && s.flying < s.lanes && m->group[i].ready <= when) ddp__bl_launch(&s, m, i++, log);
         else ddp__bl_change(&s, m, k, when);
     }
     m->arrive[0] = s.now;
     return DDP_OK;
 }
 
-/* ---- the plan ---- */
+/* ---- partition, ByteScheduler; a group is one row here, whose forward waits for its own parts only ---- */
 
-/* Startups that are merged or overlap can be saved: all but one of the messages as given. */
-static void ddp__bl_save_startups(ddp__bl_model *m)
+static ddp_status ddp__bl_cut(ddp__bl_model *m, ddp_error *err)
 {
-    if (m->groups > 1) m->bound -= (m->groups - 1) * m->alpha;
+    const int most = DDP__BL_MOST_PARTS;
+    double longest = m->o->partition_s, total = 0, whole, k;
+    for (int i = 0; i < m->groups; i++) {
+        if (longest > 0) whole = (m->group[i].c - m->alpha) / (longest - m->alpha);
+        else whole = m->p->params[m->group[i].first] / m->most_params;
+        k = ceil(whole - 1e-9); /* 3 x 0.1 s is three parts of 0.1 s, however it was rounded */
+        if (k < 1) k = 1;
+        total += k;
+        if (!(total <= most))
+            return ddp__fail(err, DDP_ARG, "the partition cuts buckets %d to %d into %g parts; more than %d cannot be "
+                             "planned, raise it", m->group[i].first, m->group[0].first, total, most);
+        m->parts[i] = (int)k;
+        m->size[i] = whole / k < 1 ? whole / k : 1;
+    }
+    return DDP_OK;
+}
+
+/* A part that was committed to the link and has not arrived. */
+typedef struct ddp__bl_sent {
+    int    group, last;
+    double end;
+} ddp__bl_sent;
+
+/* Groups become ready from the output side, so the best by row among those that wait is always the newest: the queue is
+ * a stack of groups, each with the parts it still has to send. */
+static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+{
+    double limit = m->o->credit > 0 ? m->o->credit : 1, out = 0, now, link = 0;
+    int *stack, *left, depth = 0, arrived = 0, total = 0, head = 0, tail = 0, i;
+    ddp__bl_sent *sent;
+
+    for (i = 0; i < m->groups; i++) total += m->parts[i];
+    sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
+    stack = ddp__ints(&m->room, (size_t)m->groups);
+    left = ddp__ints(&m->room, (size_t)m->groups);
+    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d parts", total);
+    while (head < total) {
+        now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
+        if (head < tail && sent[head].end < now) now = sent[head].end;
+        for (; arrived < m->groups && m->group[arrived].ready <= now; arrived++) {
+            stack[depth++] = arrived;
+            left[arrived] = m->parts[arrived];
+        }
+        for (; head < tail && sent[head].end <= now; head++) {
+            if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
+            out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
+        }
+        /* credit is what is left of the limit; a rounding error is not credit */
+        while (depth && limit - out > 1e-9 * limit) {
+            int g = stack[depth - 1], part = m->parts[g] - left[g];
+            double begin = ddp__link_take(&link, now, m->alpha);
+            link += (m->group[g].c - m->alpha) / m->parts[g];
+            ddp__bl_note(log, &m->group[g], part, 1, begin, link);
+            out += m->size[g];
+            sent[tail].group = g;
+            sent[tail].end = link;
+            sent[tail++].last = --left[g] == 0;
+            if (left[g] == 0) depth--;
+        }
+    }
+    return DDP_OK;
+}
+
+/* ---- US-Byte: operations of unequal size fill the gaps between ready gradients. Parts are its blocks. ---- */
+
+typedef struct ddp__bl_us {
+    ddp__bl_model *m;
+    int           *priority; /* [groups] 0 = first */
+    int           *left;     /* [groups] blocks still to send */
+    int           *waiting;  /* ready groups with blocks left, the best one last */
+    double        *first;    /* [groups] begin of a group's first operation */
+    int64_t        visits;   /* groups simulated so far */
+} ddp__bl_us;
+
+static double ddp__bl_blocks(const ddp__bl_model *m, int g, int k)
+{
+    return k * ((m->group[g].c - m->alpha) / m->parts[g]);
+}
+
+/* Blocks of g that the gap until the next ready gradient asks for; the last may overrun it. */
+static int ddp__bl_fill(const ddp__bl_us *u, int g, double gap, double startup)
+{
+    double one = ddp__bl_blocks(u->m, g, 1), k;
+    if (startup + ddp__bl_blocks(u->m, g, u->left[g]) <= gap) return u->left[g];
+    if (gap <= startup) return 1;
+    k = ceil((gap - startup) / one);
+    return k < u->left[g] ? (int)k : u->left[g];
+}
+
+/* Sends k blocks from time t, `more` of the operation before or a new one; returns the end. */
+static double ddp__bl_send(ddp__bl_us *u, int g, int k, double t, int more, ddp__bl_log *log)
+{
+    ddp__bl_model *m = u->m;
+    double end = t + (more ? 0 : m->alpha) + ddp__bl_blocks(m, g, k);
+    int done = m->parts[g] - u->left[g];
+    if (done == 0) u->first[g] = t;
+    if (log && more) {
+        log->at[log->count - 1].parts += k;
+        log->at[log->count - 1].end_s = end;
+    } else {
+        ddp__bl_note(log, &m->group[g], done, k, t, end);
+    }
+    u->left[g] -= k;
+    if (u->left[g] == 0) m->arrive[m->group[g].first] = end;
+    return end;
+}
+
+/* One iteration under u->priority; its length. */
+static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
+{
+    ddp__bl_model *m = u->m;
+    double t = 0, next;
+    int i, g, w, k, waits = 0, arrived = 0, before = -1;
+
+    u->visits += m->groups;
+    for (i = 0; i < m->groups; i++) u->left[i] = m->parts[i];
+    while (t < m->backward) {
+        for (; arrived < m->groups && m->group[arrived].ready <= t; arrived++) {
+            for (w = waits++; w > 0 && u->priority[u->waiting[w - 1]] < u->priority[arrived]; w--)
+                u->waiting[w] = u->waiting[w - 1];
+            u->waiting[w] = arrived;
+        }
+        next = arrived < m->groups ? m->group[arrived].ready : m->backward;
+        if (!waits) {
+            t = next;
+            before = -1;
+            continue;
+        }
+        g = u->waiting[waits - 1];
+        k = ddp__bl_fill(u, g, next - t, g == before ? 0 : m->alpha);
+        t = ddp__bl_send(u, g, k, t, g == before, log);
+        if (u->left[g] == 0) waits--;
+        before = g;
+    }
+    for (i = m->groups - 1; i >= 0; i--)
+        if (u->left[i]) t = ddp__bl_send(u, i, u->left[i], t, 0, log);
+    return ddp__bl_forward_end(m);
+}
+
+/* Gives group g the priority of group `to`, which and those between step back by one. While the search has not come to
+ * them, groups nearer to the input still have their own places. */
+static void ddp__bl_promote(int *priority, int g, int to)
+{
+    int i, best = priority[to];
+    for (i = to; i > g; i--) priority[i]++;
+    priority[g] = best;
+}
+
+static void ddp__bl_demote(int *priority, int g, int to)
+{
+    int i, own = priority[g + 1];
+    for (i = g + 1; i <= to; i++) priority[i]--;
+    priority[g] = own;
+}
+
+/* Bounds the search for lists far beyond any model, the same on every machine: seconds. */
+enum { DDP__BL_MOST_VISITS = 100000000 };
+
+/* From the output side: could a group have been sent whole, had it gone before those that became ready meanwhile? */
+static void ddp__bl_us_search(ddp__bl_us *u)
+{
+    ddp__bl_model *m = u->m;
+    double best = ddp__bl_us_run(u, NULL), tau, t;
+    int g = 0, to;
+    while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
+        tau = u->first[g] + m->group[g].c;
+        for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
+        if (to > g) {
+            ddp__bl_promote(u->priority, g, to);
+            t = ddp__bl_us_run(u, NULL);
+            if (t < best * (1 - 1e-12)) { /* more than rounding */
+                best = t;
+                g = to + 1;
+                continue;
+            }
+            ddp__bl_demote(u->priority, g, to);
+            ddp__bl_us_run(u, NULL); /* restores u->first */
+        }
+        g++;
+    }
+}
+
+static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
+{
+    size_t n = (size_t)m->groups;
+    ddp__bl_us u;
+    u.m = m;
+    u.visits = 0;
+    u.priority = m->priority;
+    u.left = ddp__ints(&m->room, n);
+    u.waiting = ddp__ints(&m->room, n);
+    u.first = ddp__doubles(&m->room, n);
+    if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d buckets", m->groups);
+    ddp__bl_us_search(&u);
+    ddp__bl_us_run(&u, log);
+    return DDP_OK;
 }
 
 /* Everything that is decided before anything is sent: who is merged, cut, or goes first. */
 static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
 {
     ddp_scheme s = m->o->scheme;
-
-    switch (s) {
-    case DDP_SCHEME_MGWFBP:
-        ddp__bl_save_startups(m);
-        ddp__bl_merge(m);
-        break;
-    case DDP_SCHEME_WFBP:
-    case DDP_SCHEME_ASCWFBP:
-        if (s == DDP_SCHEME_ASCWFBP || m->o->bucket_bytes > 0) ddp__bl_save_startups(m);
-        if (m->o->bucket_bytes > 0) return ddp__bl_buckets(m, err);
-        break;
-    case DDP_SCHEME_BYTESCHEDULER:
-    case DDP_SCHEME_USBYTE:
-        for (int i = 0; i < m->groups; i++) m->priority[i] = m->groups - 1 - i;
-        return ddp__bl_cut(m, err);
-    case DDP_SCHEME_SSGD:
-    case DDP_SCHEME_DEFT:
-        break;
-    }
-    return DDP_OK;
+    int joins = m->o->bucket_bytes > 0 && (s == DDP_SCHEME_WFBP || s == DDP_SCHEME_ASCWFBP);
+    /* startups that are merged or overlap can be saved: all but one of the messages as given */
+    if ((joins || s == DDP_SCHEME_MGWFBP || s == DDP_SCHEME_ASCWFBP) && m->groups > 1)
+        m->bound -= (m->groups - 1) * m->alpha;
+    if (joins) return ddp__bl_buckets(m, err);
+    if (s == DDP_SCHEME_MGWFBP) ddp__bl_merge(m);
+    if (s != DDP_SCHEME_BYTESCHEDULER && s != DDP_SCHEME_USBYTE) return DDP_OK;
+    for (int i = 0; i < m->groups; i++) m->priority[i] = m->groups - 1 - i;
+    return ddp__bl_cut(m, err);
 }
 
 static ddp_status ddp__bl_send_all(ddp__bl_model *m, ddp__bl_log *log, ddp_error *err)
 {
-    switch (m->o->scheme) {
-    case DDP_SCHEME_ASCWFBP:
-        return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, log, err);
-    case DDP_SCHEME_BYTESCHEDULER:
-        return ddp__bl_bytescheduler(m, log, err);
-    case DDP_SCHEME_USBYTE:
-        return ddp__bl_usbyte(m, log, err);
-    case DDP_SCHEME_SSGD:
-    case DDP_SCHEME_WFBP:
-    case DDP_SCHEME_MGWFBP:
-    case DDP_SCHEME_DEFT:
-        break;
-    }
-    ddp__bl_fifo(m, m->o->scheme == DDP_SCHEME_SSGD ? m->backward : 0, log);
+    ddp_scheme s = m->o->scheme;
+    if (s == DDP_SCHEME_ASCWFBP) return ddp__bl_shared(m, m->o->operations ? m->o->operations : 4, log, err);
+    if (s == DDP_SCHEME_BYTESCHEDULER) return ddp__bl_bytescheduler(m, log, err);
+    if (s == DDP_SCHEME_USBYTE) return ddp__bl_usbyte(m, log, err);
+    ddp__bl_fifo(m, s == DDP_SCHEME_SSGD ? m->backward : 0, log);
     return DDP_OK;
 }
 
 /* Backward and forward of every row, at the first 2 x rows places of the log. */
 static void ddp__bl_compute(const ddp__bl_model *m, ddp_interval *at)
 {
-    double t = 0, f;
-
-    for (int l = m->rows - 1; l >= 0; l--, at++) {
-        at->kind = DDP_INTERVAL_BACKWARD;
-        at->bucket = at->last = l;
-        at->parts = 1;
-        at->begin_s = t;
-        t += m->p->backward_s[l];
-        at->end_s = t;
+    double t = 0, end;
+    for (int l = m->rows - 1; l >= 0; l--, t = end) {
+        end = t + m->p->backward_s[l];
+        const ddp_interval x = {DDP_INTERVAL_BACKWARD, l, l, 0, 1, 0, t, end};
+        *at++ = x;
     }
-    for (int l = 0; l < m->rows; l++, at++) {
-        f = m->p->forward_s ? m->p->forward_s[l] : 0;
+    for (int l = 0; l < m->rows; l++, t = end) {
         if (t < m->arrive[l]) t = m->arrive[l];
-        at->kind = DDP_INTERVAL_FORWARD;
-        at->bucket = at->last = l;
-        at->parts = 1;
-        at->begin_s = t;
-        t += f;
-        at->end_s = t;
+        end = t + (m->p->forward_s ? m->p->forward_s[l] : 0);
+        const ddp_interval x = {DDP_INTERVAL_FORWARD, l, l, 0, 1, 0, t, end};
+        *at++ = x;
     }
 }
 
@@ -379,16 +544,12 @@ static ddp_status ddp__bl_run(ddp__bl_model *m, ddp_timeline *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o,
-                             ddp_timeline *out, ddp_error *err)
+ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out, ddp_error *err)
 {
     ddp__bl_model m;
     ddp_timeline t;
     ddp_status status;
-
-    if (!o || !out)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_plan_timeline needs options and a place for the result");
+    if (!o || !out) return ddp__fail(err, DDP_ARG, "ddp_plan_timeline needs options and a place for the result");
     DDP__TRY(ddp_profile_check(p, err));
     DDP__TRY(ddp__bl_check(o, err));
     memset(&m, 0, sizeof m);

@@ -1,5 +1,5 @@
-/* How long an iteration of synchronous training takes under six published ways to send gradients:
- * the baselines that every other planner here is compared with. */
+/* How long an iteration of synchronous training takes under six published ways to send gradients: the baselines that
+ * every other planner here is compared with. */
 #ifndef DDP_PLAN_TIMELINE_H
 #define DDP_PLAN_TIMELINE_H
 
@@ -20,8 +20,7 @@ typedef struct ddp_timeline_options {
     ddp_scheme scheme;
     double     alpha_s;            /* startup contained in every comm_s, seconds; 0 = none */
     double     partition_params;   /* bytescheduler, usbyte: most parameters in a part */
-    double     partition_s;        /* or longest part on the link, startup included; neither given
-                                    * = 6.5e6 parameters */
+    double     partition_s;        /* or longest part on the link, startup included; neither given = 6.5e6 parameters */
     double     credit;             /* bytescheduler: in partitions; 0 = 1 */
     long       operations;         /* ascwfbp: at most this many at once, K; 0 = 4 */
     double     bucket_bytes;       /* wfbp, ascwfbp: rows are tensors, joined until a bucket has
@@ -45,7 +44,7 @@ typedef struct ddp_interval {
 } ddp_interval;
 
 /* One steady iteration: backward, then the forward that waits for its gradients.
- * Owned by whoever called ddp_plan_timeline; ddp_timeline_free. */
+ * Owned by the caller of ddp_plan_timeline; ddp_timeline_free. */
 typedef struct ddp_timeline {
     ddp_scheme    scheme;
     int           buckets;       /* rows of the profile */
@@ -59,53 +58,49 @@ typedef struct ddp_timeline {
 
 /* ddp_plan_timeline - one steady iteration of a scheme, by discrete events.
  *
- * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input.
- * One link, first in first out, an operation in flight is never interrupted. Let c_i be comm_s[i]
- * with startup: o->alpha_s is part of comm_s, p->alpha_s comes on top of it, and both keep the
- * link busy (a measured comm_s is all occupancy, alpha 0). A row with comm_s 0 sends nothing.
- * T_f, T_b, T_c are sums over the rows, ready_i is the end of backward of row i.
+ * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. One link, first in first
+ * out, an operation in flight is never interrupted. Let c_i be comm_s[i] with startup: o->alpha_s is part of comm_s,
+ * p->alpha_s comes on top of it, and both keep the link busy (a measured comm_s is all occupancy, alpha 0). A row with
+ * comm_s 0 sends nothing. T_f, T_b, T_c are sums over the rows, ready_i is the end of backward of row i.
  *
  *   ssgd           T_f + T_b + T_c
- *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Launched strictly by
- *                  row. With bucket_bytes, rows are joined as DDP does: from the output side,
- *                  closed when the size reaches the limit; a row is never split (4 bytes a
- *                  parameter); joined rows pay one startup.
- *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would
- *                  have to wait anyway or waiting costs less than alpha (MG-WFBP's repository)
- *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using
- *                  bandwidth, then all share the link equally. K = 1 or alpha = 0 is WFBP; it is
- *                  never slower. The original also chooses a fusion; here groups are given.
- *   bytescheduler  every row in k equal parts of at most a partition, queue by (row, part); a part
- *                  is committed to the link while credit > 0. A row's forward waits for its parts
- *                  only. The repository's credit is 4 partitions; 1 keeps priority best.
- *   usbyte         blocks as bytescheduler's parts. Until backward ends, the best ready row sends
- *                  as many blocks as fill the time to the next ready row in one operation; then
- *                  the remainders by row, one operation each. Priorities are searched greedily,
- *                  from the output side, and are never worse than the order by row.
+ *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Launched strictly by row. With bucket_bytes,
+ *                  rows are joined as DDP does: from the output side, closed when the size reaches the limit; a row is
+ *                  never split (4 bytes a parameter); joined rows pay one startup.
+ *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would have to wait anyway
+ *                  or waiting costs less than alpha (MG-WFBP's repository)
+ *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using bandwidth, then all
+ *                  share the link equally. K = 1 or alpha = 0 is WFBP; it is never slower. The original also chooses a
+ *                  fusion; here groups are given.
+ *   bytescheduler  every row in k equal parts of at most a partition, queue by (row, part); a part is committed to the
+ *                  link while credit > 0. A row's forward waits for its parts only. The repository's credit is 4
+ *                  partitions; 1 keeps priority best.
+ *   usbyte         blocks as bytescheduler's parts. Until backward ends, the best ready row sends as many blocks as
+ *                  fill the time to the next ready row in one operation; then the remainders by row, one operation
+ *                  each. Priorities are searched greedily, from the output side, and are never worse than the order by
+ *                  row.
  *
- * Parts: a row with work w = c_i - alpha and partition S is cut into ceil(w / (S - alpha)) equal
- * parts, or ceil(params / partition_params); a part costs alpha + w / k. A row with params 0 is one
- * part; where no row has params, only partition_s can be used.
+ * Parts: a row with work w = c_i - alpha and partition S is cut into ceil(w / (S - alpha)) equal parts, or ceil(params
+ * / partition_params); a part costs alpha + w / k. A row with params 0 is one part; where no row has params, only
+ * partition_s can be used.
  *
- * At the end of forward the link is idle in all of them, so the first iteration is the steady
- * one.
+ * At the end of forward the link is idle in all of them, so the first iteration is the steady one.
  *
- * lower_bound_s = max(T_f + T_b, b_last + T_c). Where startups are merged (mgwfbp, or wfbp with
- * bucket_bytes) or overlap (ascwfbp), T_c counts one startup only: with all of them, as in the
- * literature, the bound would not hold.
+ * lower_bound_s = max(T_f + T_b, b_last + T_c). Where startups are merged (mgwfbp, or wfbp with bucket_bytes) or
+ * overlap (ascwfbp), T_c counts one startup only: with all of them, as in the literature, the bound would not hold.
  *
- * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS
- * 2023) and the authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above.
- * Cost: O(rows + parts); ascwfbp O(rows K); usbyte O(rows^2) or so, its search stops after 1e8
- * simulated rows (lists of more than 7,000), with the best found.
+ * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and the
+ * authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above.
+ * Cost: O(rows + parts); ascwfbp O(rows K); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists of
+ * more than 7,000), with the best found.
  * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
  * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
-DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o,
-                                     ddp_timeline *out, ddp_error *err);
+DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
+                                     ddp_error *err);
 DDP_API void       ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
 
-/* Names as the programs spell them (ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft); a bad
- * value gives "unknown". The inverse fails with DDP_ARG and a sentence that lists the names. */
+/* Names as the programs spell them (ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft); a bad value gives "unknown".
+ * The inverse fails with DDP_ARG and a sentence that lists the names. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 DDP_API ddp_status  ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
 

@@ -1,3 +1,4 @@
+/* Networks of devices: checked, varied, read from JSON and written. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "io/json.h"
@@ -9,10 +10,9 @@ ddp_status ddp_network_new(int devices, ddp_network *out, ddp_error *err)
 {
     ddp_network n;
     size_t cells;
-
     if (devices < 1 || devices > DDP__NETWORK_MOST)
-        return ddp__fail(err, DDP_ARG, "a network of %d devices is impossible; it has 1 to %d",
-                         devices, DDP__NETWORK_MOST);
+        return ddp__fail(err, DDP_ARG, "a network of %d devices is impossible; it has 1 to %d", devices,
+                         DDP__NETWORK_MOST);
     memset(&n, 0, sizeof n);
     n.devices = devices;
     cells = (size_t)devices * (size_t)devices;
@@ -48,55 +48,51 @@ static int ddp__network_finite(double v, double least) { return v >= least && v 
 static ddp_status ddp__network_check_pair(const ddp_network *n, int i, int j, ddp_error *err)
 {
     size_t at = (size_t)i * (size_t)n->devices + (size_t)j;
-
     if (!ddp__network_finite(n->delay_s[at], 0))
-        return ddp__fail(err, DDP_ARG, "the delay from device %d to device %d is %g s; it must be "
-                         "finite and at least 0", i, j, n->delay_s[at]);
+        return ddp__fail(err, DDP_ARG, "the delay from device %d to device %d is %g s; it must be finite and at least "
+                         "0", i, j, n->delay_s[at]);
     if (n->jitter_s && !ddp__network_finite(n->jitter_s[at], 0))
-        return ddp__fail(err, DDP_ARG, "the jitter from device %d to device %d is %g s; it must be "
-                         "finite and at least 0", i, j, n->jitter_s[at]);
+        return ddp__fail(err, DDP_ARG, "the jitter from device %d to device %d is %g s; it must be finite and at least "
+                         "0", i, j, n->jitter_s[at]);
     if (!(n->rate[at] > 0 && n->rate[at] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; "
-                         "every pair must be connected by a finite rate above 0", i, j,
-                         n->rate[at]);
+        return ddp__fail(err, DDP_ARG, "the link from device %d to device %d carries %g bytes/s; every pair must be "
+                         "connected by a finite rate above 0", i, j, n->rate[at]);
     return DDP_OK;
 }
 
 static ddp_status ddp__network_check_device(const ddp_network *n, int i, ddp_error *err)
 {
     if (n->speed && !(n->speed[i] > 0 && n->speed[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be finite and "
-                         "above 0", i, n->speed[i]);
+        return ddp__fail(err, DDP_ARG, "the speed of device %d is %g FLOP/s; it must be finite and above 0", i,
+                         n->speed[i]);
     if (n->memory_bytes && !ddp__network_finite(n->memory_bytes[i], 0))
-        return ddp__fail(err, DDP_ARG, "the memory of device %d is %g bytes; it must be finite and "
-                         "at least 0", i, n->memory_bytes[i]);
+        return ddp__fail(err, DDP_ARG, "the memory of device %d is %g bytes; it must be finite and at least 0", i,
+                         n->memory_bytes[i]);
     if (n->host_rate && !(n->host_rate[i] > 0 && n->host_rate[i] <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "the access link of device %d carries %g bytes/s; it must "
-                         "be finite and above 0", i, n->host_rate[i]);
+        return ddp__fail(err, DDP_ARG, "the access link of device %d carries %g bytes/s; it must be finite and above 0",
+                         i, n->host_rate[i]);
     if (n->group && (n->group[i] < 0 || n->group[i] >= n->groups))
-        return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i,
-                         n->group[i], n->groups - 1);
+        return ddp__fail(err, DDP_ARG, "device %d is in group %d; the groups are 0 to %d", i, n->group[i],
+                         n->groups - 1);
     return DDP_OK;
 }
 
 ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
 {
     if (!n || n->devices < 1)
-        return ddp__fail(err, DDP_ARG, "the network has %d devices; it needs at least 1",
-                         n ? n->devices : 0);
+        return ddp__fail(err, DDP_ARG, "the network has %d devices; it needs at least 1", n ? n->devices : 0);
     if (!n->delay_s || !n->rate)
         return ddp__fail(err, DDP_ARG, "the network has no %s; it is needed for every pair",
                          n->rate ? "delay_s" : "rate");
     if (n->pipelines < 0 || n->stages < 0)
-        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at "
-                         "least 1, or 0 where unknown", n->pipelines, n->stages);
+        return ddp__fail(err, DDP_ARG, "%d pipelines of %d stages are impossible; both are at least 1, or 0 where "
+                         "unknown", n->pipelines, n->stages);
     if (n->pipelines && n->stages && (double)n->pipelines * n->stages != (double)n->devices)
-        return ddp__fail(err, DDP_ARG,
-                         "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one of them",
+        return ddp__fail(err, DDP_ARG, "%d devices are not D_dp x D_pp = %d x %d = %.0f; change one of them",
                          n->devices, n->pipelines, n->stages, (double)n->pipelines * n->stages);
     if (!ddp__network_finite(n->dp_bytes, 0) || !ddp__network_finite(n->pp_bytes, 0))
-        return ddp__fail(err, DDP_ARG, "the messages are %g (data) and %g bytes (pipeline); both "
-                         "must be finite and at least 0", n->dp_bytes, n->pp_bytes);
+        return ddp__fail(err, DDP_ARG, "the messages are %g (data) and %g bytes (pipeline); both must be finite and at "
+                         "least 0", n->dp_bytes, n->pp_bytes);
     for (int i = 0; i < n->devices; i++) {
         DDP__TRY(ddp__network_check_device(n, i, err));
         for (int j = 0; j < n->devices; j++)
@@ -105,20 +101,17 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
-                             ddp_error *err)
+ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma, ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
     double rate, delay;
     size_t N, i, j;
-
     if (!n || !n->rate || !n->delay_s)
-        return ddp__fail(err, DDP_ARG,
-                         "ddp_network_noise: the network or one of its matrices is NULL");
+        return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
-        return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4",
-                         rate_sigma, delay_sigma);
+        return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4", rate_sigma,
+                         delay_sigma);
     for (i = 0; i < N; i++)
         for (j = i + 1; j < N; j++) {
             rate = exp(rate_sigma * ddp_rng_normal(&r));
@@ -142,43 +135,35 @@ typedef struct ddp__network_file {
 static const ddp__json *ddp__network_get(const ddp__network_file *f, const char *key)
 {
     const ddp__json *v = ddp__json_get(f->variant, key);
-
     return v ? v : ddp__json_get(f->root, key);
 }
 
-static ddp_status ddp__network_need(const ddp__network_file *f, const char *key,
-                                    ddp__json_kind kind, const ddp__json **out)
+static ddp_status ddp__network_need(const ddp__network_file *f, const char *key, ddp__json_kind kind,
+                                    const ddp__json **out)
 {
     const ddp__json *from = ddp__json_get(f->variant, key) ? f->variant : f->root;
-
     return ddp__json_need(f->path, from, key, kind, out, f->err);
 }
 
-static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *at, const char *key,
-                                   const char *what)
+static ddp_status ddp__network_bad(const ddp__network_file *f, const ddp__json *at, const char *key, const char *what)
 {
-    return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" %s", f->path, at->line,
-                     at->column, key, what);
+    return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" %s", f->path, at->line, at->column, key, what);
 }
 
 /* A whole number of at least 1; a missing one leaves *out. */
 static ddp_status ddp__network_count(const ddp__network_file *f, const char *key, int *out)
 {
     const ddp__json *v = ddp__network_get(f, key);
-
     if (!v) return DDP_OK;
-    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) ||
-        v->number != floor(v->number))
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) || v->number != floor(v->number))
         return ddp__network_bad(f, v, key, "must be a whole number of at least 1");
     *out = (int)v->number;
     return DDP_OK;
 }
 
-static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key, int needed,
-                                     double *out)
+static ddp_status ddp__network_bytes(const ddp__network_file *f, const char *key, int needed, double *out)
 {
     const ddp__json *v = ddp__network_get(f, key);
-
     if (!v && !needed) return DDP_OK;
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_NUMBER, &v));
     if (!(v->number >= 0)) return ddp__network_bad(f, v, key, "must not be negative");
@@ -197,14 +182,12 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
     DDP__TRY(ddp__network_need(f, "devices_per_group", DDP__JSON_ARRAY, &sizes));
     for (v = sizes->first; v; v = v->next) {
         if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1) || v->number != floor(v->number))
-            return ddp__network_bad(f, v, "devices_per_group",
-                                    "must hold whole numbers of at least 1");
+            return ddp__network_bad(f, v, "devices_per_group", "must hold whole numbers of at least 1");
         total += v->number;
     }
     if (!sizes->count || total > DDP__NETWORK_MOST)
-        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d: \"devices_per_group\" adds up to %.0f "
-                         "devices; a network has 1 to %d", f->path, sizes->line, total,
-                         DDP__NETWORK_MOST);
+        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d: \"devices_per_group\" adds up to %.0f devices; a network "
+                         "has 1 to %d", f->path, sizes->line, total, DDP__NETWORK_MOST);
     n->groups = (int)sizes->count;
     n->devices = (int)total;
     n->group = (int *)ddp__calloc((size_t)n->devices, sizeof(int));
@@ -215,17 +198,14 @@ static ddp_status ddp__network_groups(const ddp__network_file *f, ddp_network *n
     names = ddp__network_get(f, "groups");
     if (!names) return DDP_OK;
     if (names->kind != DDP__JSON_ARRAY || names->count != sizes->count)
-        return ddp__network_bad(f, names, "groups",
-                                "must name each group of \"devices_per_group\"");
+        return ddp__network_bad(f, names, "groups", "must name each group of \"devices_per_group\"");
     n->group_name = (char **)ddp__calloc((size_t)n->groups, sizeof(char *));
     for (v = names->first, g = 0; v && n->group_name; v = v->next, g++) {
-        if (v->kind != DDP__JSON_STRING)
-            return ddp__network_bad(f, v, "groups", "must hold names in quotes");
+        if (v->kind != DDP__JSON_STRING) return ddp__network_bad(f, v, "groups", "must hold names in quotes");
         n->group_name[g] = ddp__strdup(v->string);
         if (!n->group_name[g]) break;
     }
-    if (!n->group_name || g < n->groups)
-        return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+    if (!n->group_name || g < n->groups) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
     return DDP_OK;
 }
 
@@ -234,7 +214,6 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
 {
     const ddp__json *rates;
     int given = 0;
-
     DDP__TRY(ddp__network_need(f, "bandwidth_gbps", DDP__JSON_ARRAY, &rates));
     DDP__TRY(ddp__network_count(f, "N", &given));
     if (!n->devices) {
@@ -243,23 +222,22 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
         n->devices = (int)rates->count;
     }
     if (given && given != n->devices)
-        return ddp__fail(f->err, DDP_ARG, "%s: N is %d, but the %s %d devices; make them agree",
-                         f->path, given, n->group ? "groups have" : "matrices are of", n->devices);
+        return ddp__fail(f->err, DDP_ARG, "%s: N is %d, but the %s %d devices; make them agree", f->path, given,
+                         n->group ? "groups have" : "matrices are of", n->devices);
     return DDP_OK;
 }
 
-/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any
- * number or null, since no device has a link to itself. */
-static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line,
-                                   const char *key, int i, int size, int skip_diagonal, double *row)
+/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null, since
+ * no device has a link to itself. */
+static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i, int size,
+                                   int skip_diagonal, double *row)
 {
     const ddp__json *v;
     int j = 0;
-
     if (line->kind != DDP__JSON_ARRAY || line->count != size)
-        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is not square: row %d "
-                         "has %ld numbers, not %d", f->path, line->line, line->column, key, i,
-                         line->kind == DDP__JSON_ARRAY ? line->count : 0, size);
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" is not square: row %d has %ld numbers, not %d", f->path,
+                         line->line, line->column, key, i, line->kind == DDP__JSON_ARRAY ? line->count : 0, size);
     for (v = line->first; v; v = v->next, j++) {
         row[j] = 0;
         if (i == j && skip_diagonal) continue;
@@ -270,8 +248,8 @@ static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *
 }
 
 /* A matrix of groups or of devices, times scale, into out [N x N]. */
-static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_network *n,
-                                      const char *key, double scale, double *out)
+static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_network *n, const char *key, double scale,
+                                      double *out)
 {
     const ddp__json *m, *line;
     double *row;
@@ -283,18 +261,16 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     per_group = n->group && m->count == n->groups;
     size = per_group ? n->groups : n->devices;
     if (m->count != size)
-        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" has %ld rows; it "
-                         "needs %d, one per %s", f->path, m->line, m->column, key, m->count,
-                         n->group ? n->groups : size, n->group ? "group" : "device");
+        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" has %ld rows; it needs %d, one per %s",
+                         f->path, m->line, m->column, key, m->count, n->group ? n->groups : size,
+                         n->group ? "group" : "device");
     row = (double *)ddp__calloc((size_t)size, sizeof *row);
     if (!row) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
     for (line = m->first; line && status == DDP_OK; line = line->next, r++) {
-        status =
-            ddp__network_row(f, line, key, r, size, !per_group || n->groups == n->devices, row);
+        status = ddp__network_row(f, line, key, r, size, !per_group || n->groups == n->devices, row);
         for (i = 0; status == DDP_OK && i < N; i++) {
             if ((per_group ? n->group[i] : (int)i) != r) continue;
-            for (j = 0; j < N; j++)
-                out[i * N + j] = i == j ? 0 : row[per_group ? (size_t)n->group[j] : j] * scale;
+            for (j = 0; j < N; j++) out[i * N + j] = i == j ? 0 : row[per_group ? (size_t)n->group[j] : j] * scale;
         }
     }
     DDP_FREE(row);
@@ -302,19 +278,18 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
 }
 
 /* One number per device or per group, times scale; *out stays NULL where the key is missing. */
-static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_network *n,
-                                      const char *key, double scale, double **out)
+static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_network *n, const char *key, double scale,
+                                      double **out)
 {
     const ddp__json *list = ddp__network_get(f, key), *v;
     int per_group, k = 0, i;
-
     if (!list) return DDP_OK;
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &list));
     per_group = n->group && list->count == n->groups;
     if (!per_group && list->count != n->devices)
-        return ddp__fail(f->err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" has %ld numbers; it "
-                         "needs one per device%s", f->path, list->line, list->column, key,
-                         list->count, n->group ? " or per group" : "");
+        return ddp__fail(f->err, DDP_FORMAT,
+                         "%s, line %d, column %d: \"%s\" has %ld numbers; it needs one per device%s", f->path,
+                         list->line, list->column, key, list->count, n->group ? " or per group" : "");
     *out = (double *)ddp__calloc((size_t)n->devices, sizeof(double));
     if (!*out) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
     for (v = list->first; v; v = v->next, k++) {
@@ -346,10 +321,8 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
     DDP__TRY(ddp__network_vector(f, n, "memory_gb", 1e9, &n->memory_bytes));
     DDP__TRY(ddp__network_vector(f, n, "host_gbps", 1e9 / 8, &n->host_rate));
     if (ddp__network_get(f, "jitter_ms")) {
-        n->jitter_s =
-            (double *)ddp__calloc((size_t)n->devices * (size_t)n->devices, sizeof(double));
-        if (!n->jitter_s)
-            return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
+        n->jitter_s = (double *)ddp__calloc((size_t)n->devices * (size_t)n->devices, sizeof(double));
+        if (!n->jitter_s) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
         DDP__TRY(ddp__network_matrix(f, n, "jitter_ms", 1e-3, n->jitter_s));
     }
     return ddp_network_check(n, f->err);
@@ -361,19 +334,16 @@ static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant
     const ddp__json *v;
     ddp__text known;
     ddp_status status;
-
     if (f->root->kind != DDP__JSON_OBJECT)
-        return ddp__fail(f->err, DDP_FORMAT, "%s is no JSON object; a network is { \"N\": ... }",
-                         f->path);
+        return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;
     f->variant = ddp__json_get(f->root, variant);
     if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;
     memset(&known, 0, sizeof known);
     for (v = f->root->first; v; v = v->next)
-        if (v->kind == DDP__JSON_OBJECT)
-            ddp__text_addf(&known, "%s%s", known.size ? ", " : "", v->key);
-    status = ddp__fail(f->err, DDP_ARG, "%s has no variant '%.60s'; it has: %.200s", f->path,
-                       variant, known.data ? known.data : "none");
+        if (v->kind == DDP__JSON_OBJECT) ddp__text_addf(&known, "%s%s", known.size ? ", " : "", v->key);
+    status = ddp__fail(f->err, DDP_ARG, "%s has no variant '%.60s'; it has: %.200s", f->path, variant,
+                       known.data ? known.data : "none");
     ddp__text_free(&known);
     return status;
 }
@@ -397,10 +367,8 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     status = ddp__network_variant(&f, variant);
     if (status == DDP_OK) status = ddp__network_fill(&f, &n);
     ddp__json_free(root);
-    if (status == DDP_OK)
-        *out = n;
-    else
-        ddp_network_free(&n);
+    if (status == DDP_OK) *out = n;
+    else ddp_network_free(&n);
     return status;
 }
 
@@ -424,7 +392,6 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
 {
     ddp__text t;
     ddp_status s;
-
     DDP__TRY(ddp_network_check(n, err));
     memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);

@@ -1,3 +1,4 @@
+/* The layer timer: samples and their medians. */
 #include "base/core.h"
 #include "profile/timer.h"
 
@@ -6,8 +7,7 @@ int ddp__timer_open(ddp__timer *t, int layers, int room)
     memset(t, 0, sizeof *t);
     t->layers = layers;
     t->room = room;
-    t->sample =
-        (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
+    t->sample = (float *)ddp__calloc((size_t)layers * (size_t)room * DDP__T_KINDS, sizeof *t->sample);
     return t->sample != NULL;
 }
 
@@ -42,7 +42,6 @@ void ddp__timer_step(ddp__timer *t)
 static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind kind, int layer)
 {
     double sum = 0;
-
     if (layer >= 0) return (double)*ddp__timer_cell(t, step, kind, layer);
     for (int l = 0; l < t->layers; l++) sum += (double)*ddp__timer_cell(t, step, kind, l);
     return sum;
@@ -51,7 +50,6 @@ static double ddp__timer_value(const ddp__timer *t, int step, ddp__timer_kind ki
 double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 {
     int first = t->steps > 1 ? 1 : 0, n = t->steps - first, i, j;
-
     /* the sample with as many smaller as larger ones, without a scratch array: room is small */
     for (i = 0; i < n; i++) {
         double x = ddp__timer_value(t, first + i, kind, layer);
@@ -64,9 +62,4 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
         if (below <= (n - 1) / 2 && below + equal > (n - 1) / 2) return x;
     }
     return 0;
-}
-
-double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind)
-{
-    return ddp__timer_median(t, kind, -1);
 }

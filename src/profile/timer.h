@@ -2,14 +2,9 @@
 #ifndef DDP_PROFILE_TIMER_H
 #define DDP_PROFILE_TIMER_H
 
-#include "base/config.h"
+#include "base/status.h"
 
-typedef enum ddp__timer_kind {
-    DDP__T_FORWARD,
-    DDP__T_BACKWARD,
-    DDP__T_UPDATE,
-    DDP__T_KINDS
-} ddp__timer_kind;
+typedef enum ddp__timer_kind { DDP__T_FORWARD, DDP__T_BACKWARD, DDP__T_UPDATE, DDP__T_KINDS } ddp__timer_kind;
 
 /* Samples of up to room steps; afterwards further steps are ignored. */
 typedef struct ddp__timer {
@@ -23,10 +18,8 @@ DDP_LIB void ddp__timer_close(ddp__timer *t);
 DDP_LIB void ddp__timer_add(ddp__timer *t, ddp__timer_kind kind, int layer, double seconds);
 DDP_LIB void ddp__timer_add_whole(ddp__timer *t, double seconds);
 DDP_LIB void ddp__timer_step(ddp__timer *t); /* the step is over; the next one begins */
-/* Median over the steps but the first (warm-up); 0 without samples. */
+/* Median over the steps but the first (warm-up); 0 without samples. layer -1: of the sum over all layers, what a whole
+ * pass takes; a pass that is interrupted now here, now there has layer medians that do not add up to it. */
 DDP_LIB double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer);
-/* The same of the sum over all layers: what a whole pass takes. A pass that is interrupted now
- * here, now there has layer medians that do not add up to it. */
-DDP_LIB double ddp__timer_median_sum(const ddp__timer *t, ddp__timer_kind kind);
 
 #endif /* DDP_PROFILE_TIMER_H */

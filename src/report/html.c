@@ -1,117 +1,83 @@
 /* The report as one HTML page. */
-#include "base/text.h"
+#include "base/core.h"
 #include "report/page.h"
+#include "run/config.h"
 
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
     "<style>\n"
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;"
-    "--soft:#f5f7f8;--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;"
-    "--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;"
-    "--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}\n"
-    "@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;"
-    "--rule:#2d3439;--soft:#1d2327;--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;"
-    "--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;"
-    "--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\n"
-    "body{margin:0 auto;padding:28px 24px 48px;max-width:1120px;background:var(--bg);"
-    "color:var(--fg);font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
-    "h1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{font-size:18px;margin:36px 0 8px}"
-    "h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 span,.note,dt{color:var(--dim);"
-    "font-weight:400}\n"
-    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;"
-    "grid-template-columns:max-content 1fr;gap:1px 16px;margin:0;font-size:14px}dd{margin:0;"
-    "overflow-wrap:anywhere}dd code{font-size:13px}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;"
-    "font-variant-numeric:tabular-nums}th,td{padding:4px 14px;text-align:right;"
-    "border-bottom:1px solid var(--rule);white-space:nowrap}th{font-weight:600;color:var(--dim)}"
-    "th:first-child,td:first-child{text-align:left;padding-left:6px}"
-    ".words th:last-child,.words td:last-child{text-align:left;white-space:normal}tr.best td{"
-    "font-weight:600;background:var(--soft)}\n"
-    "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);"
-    "font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}"
-    ".end{text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}.axis,.step,.mark{"
-    "stroke:var(--dim);fill:none;stroke-width:1}.step{stroke-dasharray:2 2}.mark{"
-    "stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
+    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;--k0:#8cc9ee;"
+    "--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;--s1:#6b747b;"
+    "--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}\n"
+    "@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;"
+    "--soft:#1d2327;--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;"
+    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\n"
+    "body{margin:0 auto;padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);"
+    "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
+    "h1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{font-size:18px;margin:36px 0 8px}h3{font-size:14px;"
+    "margin:18px 0 2px;font-weight:600}h3 span,.note,dt{color:var(--dim);font-weight:400}\n"
+    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content 1fr;gap:1px 16px;"
+    "margin:0;font-size:14px}dd{margin:0;overflow-wrap:anywhere}dd code{font-size:13px}\n"
+    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}th,td{"
+    "padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}th{font-weight:600;"
+    "color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-left:6px}.words th:last-child,"
+    ".words td:last-child{text-align:left;white-space:normal}tr.best td{font-weight:600;background:var(--soft)}\n"
+    "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);font-family:system-ui,"
+    "-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}.end{text-anchor:end}.grid{"
+    "stroke:var(--rule);stroke-width:1}.axis,.step,.mark{stroke:var(--dim);fill:none;stroke-width:1}.step{"
+    "stroke-dasharray:2 2}.mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
-    "@media (max-width:480px){.charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}"
-    "svg .label{font-size:11.5px}svg .name{font-size:12px;font-weight:600;fill:var(--c)}\n"
-    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{"
-    "stroke-width:1;stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 3}"
-    ".line.s3{stroke-dasharray:2 2.5}.line.s4{stroke-dasharray:9 3 2 3}.line.s5{"
-    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}\n"
-    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}"
-    ".s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
-    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}"
-    ".k5{--c:var(--k5)}.k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);"
-    "stroke-width:.4}\n"
-    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;"
-    "height:11px;margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{"
-    "margin-left:0}\n"
+    "@media (max-width:480px){.charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}svg .label{"
+    "font-size:11.5px}svg .name{font-size:12px;font-weight:600;fill:var(--c)}\n"
+    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-width:1;"
+    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}"
+    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{"
+    "stroke-dasharray:12 4}\n"
+    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}"
+    ".s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
+    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{--c:var(--k5)}"
+    ".k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n"
+    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;"
+    "margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n"
     "</style>\n";
-
-static void ddp__html_fact(ddp__text *t, const char *name, const char *value, int code)
-{
-    if (!value || !*value) return;
-    ddp__add_page(t, code ? "<dt>%s</dt><dd><code>$</code></dd>\n" : "<dt>%s</dt><dd>$</dd>\n",
-                  name, value);
-}
 
 static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 {
-    char number[32];
+    static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
+    const char *value[7] = {d->command, d->model, d->net, NULL, NULL, d->host, d->version};
+    char workers[16], seed[32];
 
+    snprintf(workers, sizeof workers, "%d", d->workers);
+    snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
+    value[3] = d->workers > 0 ? workers : NULL;
+    value[4] = seed;
     ddp__add_page(t, "<h1>$</h1>\n<dl>\n", d->title ? d->title : "dreamddp report");
-    ddp__html_fact(t, "command", d->command, 1);
-    ddp__html_fact(t, "model", d->model, 0);
-    ddp__html_fact(t, "network", d->net, 0);
-    snprintf(number, sizeof number, "%d", d->workers);
-    ddp__html_fact(t, "workers", d->workers > 0 ? number : NULL, 0);
-    snprintf(number, sizeof number, "%" PRIu64, d->seed);
-    ddp__html_fact(t, "seed", number, 0);
-    ddp__html_fact(t, "host", d->host, 0);
-    ddp__html_fact(t, "version", d->version, 0);
+    for (int i = 0; i < 7; i++)
+        if (value[i] && *value[i])
+            ddp__add_page(t, i ? "<dt>%s</dt><dd>$</dd>\n" : "<dt>%s</dt><dd><code>$</code></dd>\n", name[i], value[i]);
     ddp__text_addf(t, "</dl>\n");
-}
-
-/* The run with the smallest step time, or NULL. */
-static const ddp_report_run *ddp__html_fastest(const ddp_report_data *d)
-{
-    const ddp_report_run *best = NULL;
-    int i;
-
-    for (i = 0; i < d->run_count; i++)
-        if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms))
-            best = &d->runs[i];
-    return best;
 }
 
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
-    const ddp_report_run *best = ddp__html_fastest(d);
-    ddp__text cell;
-    int i, c;
+    const ddp_report_run *best = NULL; /* the smallest step time */
 
     if (d->run_count < 1) return;
-    memset(&cell, 0, sizeof cell);
+    for (int i = 0; i < d->run_count; i++)
+        if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms)) best = &d->runs[i];
     ddp__text_addf(t, "<h2>Summary</h2>\n<div class=\"scroll\"><table>\n<tr>");
-    for (c = 0; c < DDP__SUMMARY_COLUMNS; c++)
-        ddp__text_addf(t, "<th>%s</th>", ddp__summary_heading(c));
-    ddp__text_addf(t, "</tr>\n");
-    for (i = 0; i < d->run_count; i++) {
-        ddp__text_addf(t, &d->runs[i] == best ? "<tr class=\"best\">" : "<tr>");
-        for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) {
-            cell.size = 0;
-            ddp__summary_cell(&cell, d, &d->runs[i], c);
-            ddp__add_page(t, "<td>$</td>", cell.data);
+    for (int i = -1; i < d->run_count; i++) {
+        const ddp_report_run *run = i < 0 ? NULL : &d->runs[i];
+        const char *name = run && run->strategy ? run->strategy : "-";
+        if (run) ddp__add_page(t, run == best ? "<tr class=\"best\"><td>$" : "<tr><td>$", name);
+        for (int c = run ? 1 : 0; c < DDP__SUMMARY_COLUMNS; c++) {
+            ddp__text_addf(t, run ? "</td><td>" : c ? "</th><th>" : "<th>");
+            ddp__summary_cell(t, d, run, c);
         }
-        ddp__text_addf(t, "</tr>\n");
+        ddp__text_addf(t, run ? "</td></tr>\n" : "</th></tr>\n");
     }
-    if (cell.failed) t->failed = 1;
-    ddp__text_free(&cell);
-    ddp__text_addf(t,
-                   "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> "
-                   "bytes. Hidden: the share of the communication time during which the worker "
-                   "computes.");
+    ddp__text_addf(t, "</table></div>\n<p class=\"note\">MB sent: per worker, 1 MB = 10<sup>6</sup> bytes. Hidden: the "
+                      "share of the communication time during which the worker computes.");
     if (fabs(d->target_loss) <= DBL_MAX && d->target_loss > 0)
         ddp__add_page(t, " s to loss: seconds until the loss is @4 or below.", d->target_loss);
     ddp__text_addf(t, "</p>\n");
@@ -121,7 +87,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
 
-static const double ddp__changes_slow = 1.1; /* below it all ranks are alike */
+static const double ddp__changes_slow = 1.1; /* below it all ranks are equally fast */
 
 static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 {
@@ -139,60 +105,50 @@ static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 
 static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
 {
-    int i, first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
+    const int first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
 
     if (r->note_count < 1) return;
     ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
                       "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
-    for (i = first; i < r->note_count; i++) {
+    for (int i = first; i < r->note_count; i++) {
         ddp__add_page(t, named ? "<tr><td>$</td>" : "<tr>", r->strategy);
-        ddp__add_page(t, "<td>%ld</td><td>^1</td><td>$</td></tr>\n", r->notes[i].step,
-                      r->notes[i].time_s, r->notes[i].text);
+        ddp__add_page(t, "<td>%ld</td><td>^1</td><td>$</td></tr>\n", r->notes[i].step, r->notes[i].time_s,
+                      r->notes[i].text);
     }
     ddp__text_addf(t, "</table></div>\n");
-    if (first > 0)
-        ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
+    if (first > 0) ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
 }
 
 /* A sentence on the slowest rank and the re-plans of each run, and the table of its notes; nothing
  * where nothing is known. */
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
-    int i, any = 0;
+    int any = 0;
 
-    for (i = 0; i < d->run_count; i++)
-        any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow ||
-               d->runs[i].replans > 0;
+    for (int i = 0; i < d->run_count; i++)
+        any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>What changed</h2>\n");
-    for (i = 0; i < d->run_count; i++) {
+    for (int i = 0; i < d->run_count; i++) {
         ddp__changes_pace(t, &d->runs[i]);
         ddp__changes_table(t, &d->runs[i], d->run_count > 1);
     }
 }
 
-/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which
- * can be many, are left to the table. *out is the caller's (NULL without notes). Returns how
- * many. */
-static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time,
-                              ddp__mark **out)
+/* The notes of all runs as marks of a chart over seconds, or over steps; those on slow ranks, which can be many, are
+ * left to the table. *out is the caller's (NULL without notes). Returns how many. */
+static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_time, ddp__mark **out)
 {
     size_t all = 0;
-    int i, k, n = 0;
+    int n = 0;
 
-    *out = NULL;
-    for (i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
-    if (all == 0) return 0;
-    *out = (ddp__mark *)ddp__calloc(all, sizeof **out);
-    if (!*out) {
-        t->failed = 1;
-        return 0;
-    }
-    for (i = 0; i < d->run_count; i++)
-        for (k = 0; k < d->runs[i].note_count; k++) {
+    for (int i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
+    *out = all ? (ddp__mark *)ddp__calloc(all, sizeof **out) : NULL;
+    if (all && !*out) t->failed = 1;
+    for (int i = 0; *out && i < d->run_count; i++)
+        for (int k = 0; k < d->runs[i].note_count; k++) {
             const ddp_report_note *note = &d->runs[i].notes[k];
-            if (note->kind && (!strcmp(note->kind, "slow") || !strcmp(note->kind, "even")))
-                continue;
+            if (note->kind && (!strcmp(note->kind, "slow") || !strcmp(note->kind, "even"))) continue;
             (*out)[n].x = over_time ? note->time_s : (double)note->step;
             (*out)[n++].text = note->text;
         }
@@ -205,11 +161,9 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
 {
     long first = LONG_MAX, last = LONG_MIN;
-    int i;
 
-    for (i = 0; r->worker_count > 0 && i < r->workers[0].count; i++) {
+    for (int i = 0; r->worker_count > 0 && i < r->workers[0].count; i++) {
         const ddp_span *s = &r->workers[0].spans[i];
-
         if (s->kind != DDP_SPAN_BACKWARD || s->end_s <= begin || s->begin_s >= end) continue;
         if (s->step < first) first = s->step;
         if (s->step > last) last = s->step;
@@ -220,30 +174,25 @@ static long ddp__html_window_steps(const ddp_report_run *r, double begin, double
 static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 {
     double scale = 0, begin, end;
-    long steps;
-    int i, any_fill = 0, any_peer = 0, w, k;
+    unsigned kinds = 0;
 
-    for (i = 0; i < d->run_count; i++) {
+    for (int i = 0; i < d->run_count; i++) {
         ddp__run_window(&d->runs[i], &begin, &end);
         if (end - begin > scale) scale = end - begin;
-        for (w = 0; w < d->runs[i].worker_count; w++) {
-            for (k = 0; k < d->runs[i].workers[w].count; k++) {
-                any_fill |= d->runs[i].workers[w].spans[k].kind == DDP_SPAN_FILL;
-                any_peer |= d->runs[i].workers[w].spans[k].kind == DDP_SPAN_PEER_WAIT;
-            }
-        }
+        for (int w = 0; w < d->runs[i].worker_count; w++)
+            for (int k = 0; k < d->runs[i].workers[w].count; k++)
+                kinds |= 1u << (d->runs[i].workers[w].spans[k].kind & 31);
     }
     if (!(scale > 0)) return;
-    ddp__text_addf(t,
-                   "<h2>Who does what, when</h2>\n"
-                   "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward"
-                   "<i class=\"k2\"></i>update<i class=\"k3\"></i>waiting"
-                   "<i class=\"k4\"></i>communication%s%s</p>\n"
-                   "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. "
-                   "All pictures have the same time scale.</p>\n",
-                   any_fill ? "<i class=\"k5\"></i>bubble filling" : "",
-                   any_peer ? "<i class=\"k6\"></i>waiting for a peer" : "");
-    for (i = 0; i < d->run_count; i++) {
+    ddp__text_addf(t, "<h2>Who does what, when</h2>\n"
+                      "<p class=\"key\"><i class=\"k0\"></i>forward<i class=\"k1\"></i>backward<i class=\"k2\"></i>"
+                      "update<i class=\"k3\"></i>waiting<i class=\"k4\"></i>communication%s%s</p>\n"
+                      "<p class=\"note\">Upper lane of a rank: computing; lower lane: its transfers. All pictures have "
+                      "the same time scale.</p>\n",
+                   kinds & 1u << DDP_SPAN_FILL ? "<i class=\"k5\"></i>bubble filling" : "",
+                   kinds & 1u << DDP_SPAN_PEER_WAIT ? "<i class=\"k6\"></i>waiting for a peer" : "");
+    for (int i = 0; i < d->run_count; i++) {
+        long steps;
         ddp__run_window(&d->runs[i], &begin, &end);
         steps = ddp__html_window_steps(&d->runs[i], begin, end);
         ddp__add_page(t, "<h3>$", d->runs[i].strategy);
@@ -259,27 +208,26 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 
 typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
 
-/* dreamddp is always s0; the others take the styles in their order. */
+/* The default strategy is always s0; the others take the styles in their order. */
 static int ddp__html_style(const ddp_report_data *d, int run)
 {
-    int i, style = 0;
+    const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
+    int style = 0, is_first = 0;
 
-    if (d->runs[run].strategy && !strcmp(d->runs[run].strategy, "dreamddp")) return 0;
-    for (i = 0; i <= run; i++)
-        if (!d->runs[i].strategy || strcmp(d->runs[i].strategy, "dreamddp")) style++;
-    return 1 + (style - 1) % 7;
+    for (int i = 0; i <= run; i++) {
+        is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
+        style += !is_first;
+    }
+    return is_first ? 0 : 1 + (style - 1) % 7;
 }
 
 /* Mean of the last `over` known losses: what the eye should follow. */
 static void ddp__html_smooth(const double *raw, int n, int over, double *out)
 {
-    int i, j;
-
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         double sum = 0;
         int count = 0;
-
-        for (j = i; j >= 0 && j > i - over; j--) {
+        for (int j = i; j >= 0 && j > i - over; j--) {
             if (!(fabs(raw[j]) <= DBL_MAX)) continue;
             sum += raw[j];
             count++;
@@ -290,39 +238,35 @@ static void ddp__html_smooth(const double *raw, int n, int over, double *out)
 
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
-    int i, most = 0;
+    int most = 0;
 
-    for (i = 0; i < d->run_count; i++)
-        most = d->runs[i].step_count > most ? d->runs[i].step_count : most;
+    for (int i = 0; i < d->run_count; i++)
+        if (d->runs[i].step_count > most) most = d->runs[i].step_count;
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
 }
 
-static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading,
-                            ddp__curve what)
+static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *heading, ddp__curve what)
 {
-    int over = what == DDP__CURVE_DIVERGENCE ? 1 : ddp__html_smooth_over(d), i, j, count = 0;
-    size_t total = 0;
+    const int diverges = what == DDP__CURVE_DIVERGENCE, over = diverges ? 1 : ddp__html_smooth_over(d);
     ddp__series *series = (ddp__series *)ddp__calloc((size_t)d->run_count * 2, sizeof *series);
-    double *room, *x, *y;
+    double *room, *x;
+    size_t total = 0;
     ddp__mark *mark = NULL;
     ddp__chart chart;
 
-    for (i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 3;
+    memset(&chart, 0, sizeof chart);
+    for (int i = 0; i < d->run_count; i++) total += (size_t)d->runs[i].step_count * 3;
     room = x = (double *)ddp__calloc(total, sizeof *room);
     if (!series || !room) t->failed = 1;
-    for (i = 0; i < d->run_count && !t->failed; i++) {
+    for (int i = 0; i < d->run_count && !t->failed; i++) {
         const ddp_report_run *r = &d->runs[i];
-        ddp__series *s = &series[count++];
-        int n = r->step_count;
-
-        y = x + n;
-        for (j = 0; j < n; j++) {
+        ddp__series *s = &series[chart.count++];
+        const int n = r->step_count;
+        double *y = x + n;
+        for (int j = 0; j < n; j++) {
             const ddp_report_step *step = &r->steps[j];
-
-            x[j] = what == DDP__CURVE_TIME    ? step->time_s
-                   : what == DDP__CURVE_BYTES ? (double)step->bytes / 1e6
-                                              : j + 1;
-            y[j] = what == DDP__CURVE_DIVERGENCE ? step->divergence : step->loss;
+            x[j] = what == DDP__CURVE_TIME ? step->time_s : diverges ? j + 1 : (double)step->bytes / 1e6;
+            y[j] = diverges ? step->divergence : step->loss;
         }
         s->style = ddp__html_style(d, i);
         s->x = x;
@@ -334,19 +278,15 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
             s[1].faint = 0;
             s[1].y = y + n;
             ddp__html_smooth(y, n, over, y + n);
-            s = &series[count++];
+            s = &series[chart.count++];
         }
         s->name = r->strategy;
         x += (size_t)n * 3;
     }
-    memset(&chart, 0, sizeof chart);
-    chart.x_label = what == DDP__CURVE_TIME    ? "seconds"
-                    : what == DDP__CURVE_BYTES ? "MB sent by a worker"
-                                               : "step";
-    chart.y_label = what == DDP__CURVE_DIVERGENCE ? "divergence (log scale)" : "loss";
-    chart.log_y = what == DDP__CURVE_DIVERGENCE;
+    chart.x_label = what == DDP__CURVE_TIME ? "seconds" : diverges ? "step" : "MB sent by a worker";
+    chart.y_label = diverges ? "divergence (log scale)" : "loss";
+    chart.log_y = diverges;
     chart.series = series;
-    chart.count = count;
     if (what != DDP__CURVE_BYTES && !t->failed)
         chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
     chart.mark = mark;
@@ -360,15 +300,14 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
 
 static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
-    int i, j, loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
+    int loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
     ddp__mark *mark;
 
-    for (i = 0; i < d->run_count; i++) {
-        for (j = 0; j < d->runs[i].step_count; j++) {
+    for (int i = 0; i < d->run_count; i++)
+        for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
             divergence |= d->runs[i].steps[j].divergence > 0;
         }
-    }
     if (!loss && !divergence) return;
     ddp__text_addf(t, "<h2>Training</h2>\n");
     if (over > 1 && loss)
@@ -384,21 +323,19 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
     }
     if (divergence)
-        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged",
-                        DDP__CURVE_DIVERGENCE);
+        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 
 /* ---- layers, prediction ---- */
 
 /* The step of the period that averages a layer, then those that fill bubbles with it: "2 (+4)". */
-static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
-                                int layer)
+static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
-    int h, count = 0;
+    int count = 0;
 
     ddp__text_addf(t, "<td>%d", r->step_of[layer]);
-    for (h = 0; r->fill && h < r->period; h++)
+    for (int h = 0; r->fill && h < r->period; h++)
         if (r->fill[(size_t)h * (size_t)d->layer_count + (size_t)layer])
             ddp__text_addf(t, count++ ? ", %d" : " (+%d", h);
     ddp__text_addf(t, "%s</td>", count ? ")" : "");
@@ -406,32 +343,25 @@ static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const dd
 
 static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 {
-    int i, l;
-
     if (d->layer_count < 1) return;
-    ddp__text_addf(t,
-                   "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
-                   "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
-    for (i = 0; i < d->run_count; i++)
+    ddp__text_addf(t, "<h2>Layers and schedule</h2>\n<div class=\"scroll\"><table>\n"
+                      "<tr><th>layer</th><th>parameters</th><th>backward ms</th><th>transfer ms</th>");
+    for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_of && d->runs[i].period > 0)
             ddp__add_page(t, "<th>$: step of %d</th>", d->runs[i].strategy, d->runs[i].period);
-    for (i = 0; i < d->run_count; i++)
-        if (d->runs[i].layer_divergence)
-            ddp__add_page(t, "<th>&#915; $</th>", d->runs[i].strategy);
+    for (int i = 0; i < d->run_count; i++)
+        if (d->runs[i].layer_divergence) ddp__add_page(t, "<th>&#915; $</th>", d->runs[i].strategy);
     ddp__text_addf(t, "</tr>\n");
-    for (l = 0; l < d->layer_count; l++) {
+    for (int l = 0; l < d->layer_count; l++) {
         const ddp_report_layer *layer = &d->layers[l];
-
         if (layer->name) ddp__add_page(t, "<tr><td>$", layer->name);
         else ddp__add_page(t, "<tr><td>%d", l);
         ddp__add_page(t, "</td><td>^0</td><td>^3</td><td>^3</td>", layer->params,
                       layer->backward_s * 1e3, layer->comm_s * 1e3);
-        for (i = 0; i < d->run_count; i++)
-            if (d->runs[i].step_of && d->runs[i].period > 0)
-                ddp__html_plan_cell(t, d, &d->runs[i], l);
-        for (i = 0; i < d->run_count; i++)
-            if (d->runs[i].layer_divergence)
-                ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
+        for (int i = 0; i < d->run_count; i++)
+            if (d->runs[i].step_of && d->runs[i].period > 0) ddp__html_plan_cell(t, d, &d->runs[i], l);
+        for (int i = 0; i < d->run_count; i++)
+            if (d->runs[i].layer_divergence) ddp__text_addf(t, "<td>%.2e</td>", d->runs[i].layer_divergence[l]);
         ddp__text_addf(t, "</tr>\n");
     }
     ddp__text_addf(t, "</table></div>\n<p class=\"note\">Steps of the period count from 0; "
@@ -440,21 +370,18 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 
 static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 {
-    int i, any = 0;
+    int any = 0;
 
-    for (i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
+    for (int i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
-    ddp__text_addf(
-        t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
+    ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
            "<tr><th>strategy</th><th>step ms predicted</th><th>measured</th><th>difference</th>"
            "<th>hidden %% predicted</th><th>measured</th></tr>\n");
-    for (i = 0; i < d->run_count; i++) {
+    for (int i = 0; i < d->run_count; i++) {
         const ddp_report_run *r = &d->runs[i];
-        double off = (r->step_ms / r->predicted_step_ms - 1) * 100;
-
+        const double off = (r->step_ms / r->predicted_step_ms - 1) * 100;
         if (!(r->predicted_step_ms > 0)) continue;
-        ddp__add_page(t, "<tr><td>$</td><td>^2</td><td>^2</td><td>%s^1 %%</td><td>^1</td>"
-                         "<td>^1</td></tr>\n",
+        ddp__add_page(t, "<tr><td>$</td><td>^2</td><td>^2</td><td>%s^1 %%</td><td>^1</td><td>^1</td></tr>\n",
                       r->strategy, r->predicted_step_ms, r->step_ms, off > 0 ? "+" : "", off,
                       r->predicted_hidden_pct, r->hidden_pct);
     }
@@ -463,7 +390,6 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
-    ddp_status status;
     ddp__text t;
 
     memset(&t, 0, sizeof t);
@@ -479,11 +405,5 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_layers(&t, d);
     ddp__html_prediction(&t, d);
     ddp__text_addf(&t, "</body>\n</html>\n");
-    if (t.failed)
-        status =
-            ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path);
-    else
-        status = ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return status;
+    return ddp__page_write(&t, path, err);
 }

@@ -1,7 +1,7 @@
 /* JSON lines: the writer, and the events of the programs. */
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
-#include "report/jsonl.h"
+#include "report/report.h"
 
 #define DDP__JSONL_DEPTH 31
 
@@ -37,19 +37,20 @@ ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
         ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
         return NULL;
     }
-    j = ddp_jsonl_stream(NULL, err);
-    if (j && ddp__file_begin(&j->file, path, err)) {
+    if (!(j = ddp_jsonl_stream(NULL, err))) return NULL;
+    if (ddp__file_begin(&j->file, path, err)) {
         DDP_FREE(j);
         return NULL;
     }
-    if (!j) return NULL;
     j->stream = j->file.f;
     setvbuf(j->stream, NULL, _IONBF, 0); /* a reader of the growing file sees whole lines */
     return j;
 }
 
-static void ddp__jsonl_free(ddp_jsonl *j)
+void ddp_jsonl_abandon(ddp_jsonl *j)
 {
+    if (!j) return;
+    if (j->file.f) ddp__file_drop(&j->file);
     ddp__text_free(&j->line);
     DDP_FREE(j);
 }
@@ -61,20 +62,13 @@ ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
-    if (status == DDP_OK && j->file.f) status = ddp__file_end(&j->file, err);
-    else {
-        if (j->file.f) ddp__file_drop(&j->file);
-        if (status != DDP_OK && err) *err = j->error;
+    if (status != DDP_OK && err) *err = j->error;
+    if (status == DDP_OK && j->file.f) {
+        status = ddp__file_end(&j->file, err);
+        j->file.f = NULL;
     }
-    ddp__jsonl_free(j);
+    ddp_jsonl_abandon(j);
     return status;
-}
-
-void ddp_jsonl_abandon(ddp_jsonl *j)
-{
-    if (!j) return;
-    if (j->file.f) ddp__file_drop(&j->file);
-    ddp__jsonl_free(j);
 }
 
 /* What stands before a member: a comma, and its key where it is one of an object. 0 = drop it. */
@@ -93,8 +87,8 @@ static int ddp__jsonl_member(ddp_jsonl *j, const char *key)
 static void ddp__jsonl_nest(ddp_jsonl *j, char opener, char closer)
 {
     if (j->depth == DDP__JSONL_DEPTH) {
-        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep",
-                  ddp__jsonl_name(j), DDP__JSONL_DEPTH - 1);
+        ddp__fail(&j->error, DDP_ARG, "cannot write %s: values are nested more than %d deep", ddp__jsonl_name(j),
+                  DDP__JSONL_DEPTH - 1);
         return;
     }
     ddp__text_add(&j->line, &opener, 1);
@@ -151,19 +145,15 @@ void ddp_jsonl_up(ddp_jsonl *j)
 
 void ddp_jsonl_integers(ddp_jsonl *j, const char *key, const int *values, int count)
 {
-    int i;
-
     ddp_jsonl_array(j, key);
-    for (i = 0; i < count; i++) ddp_jsonl_integer(j, NULL, values[i]);
+    for (int i = 0; i < count; i++) ddp_jsonl_integer(j, NULL, values[i]);
     ddp_jsonl_up(j);
 }
 
 void ddp_jsonl_numbers(ddp_jsonl *j, const char *key, const double *values, int count)
 {
-    int i;
-
     ddp_jsonl_array(j, key);
-    for (i = 0; i < count; i++) ddp_jsonl_number(j, NULL, values[i]);
+    for (int i = 0; i < count; i++) ddp_jsonl_number(j, NULL, values[i]);
     ddp_jsonl_up(j);
 }
 
@@ -197,11 +187,9 @@ void ddp_jsonl_run(ddp_jsonl *j, const ddp_report_data *d)
 
 void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d)
 {
-    int l;
-
     ddp_jsonl_event(j, "profile");
     ddp_jsonl_array(j, "layers");
-    for (l = 0; l < d->layer_count; l++) {
+    for (int l = 0; l < d->layer_count; l++) {
         ddp_jsonl_object(j, NULL);
         ddp_jsonl_string(j, "layer", d->layers[l].name);
         ddp_jsonl_number(j, "params", d->layers[l].params);
@@ -214,16 +202,14 @@ void ddp_jsonl_profile(ddp_jsonl *j, const ddp_report_data *d)
 
 void ddp_jsonl_plan(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_run *r)
 {
-    int h, l;
-
     if (!r->step_of || r->period < 1) return;
     ddp_jsonl_event(j, "plan");
     ddp_jsonl_string(j, "strategy", r->strategy);
     ddp_jsonl_integer(j, "period", r->period);
     ddp_jsonl_array(j, "sets");
-    for (h = 0; h < r->period; h++) {
+    for (int h = 0; h < r->period; h++) {
         ddp_jsonl_array(j, NULL);
-        for (l = 0; l < d->layer_count; l++)
+        for (int l = 0; l < d->layer_count; l++)
             if (r->step_of[l] == h) ddp_jsonl_integer(j, NULL, l);
         ddp_jsonl_up(j);
     }
@@ -250,9 +236,7 @@ void ddp_jsonl_step(ddp_jsonl *j, const char *strategy, long step, double loss,
 
 void ddp_jsonl_notes(ddp_jsonl *j, const ddp_report_run *r)
 {
-    int i;
-
-    for (i = 0; i < r->note_count; i++) {
+    for (int i = 0; i < r->note_count; i++) {
         ddp_jsonl_event(j, "note");
         ddp_jsonl_string(j, "strategy", r->strategy);
         ddp_jsonl_integer(j, "step", r->notes[i].step);

@@ -1,4 +1,5 @@
-/* Pieces of a page: numbers, escaped text, line charts. */
+/* Pieces of a page: numbers, escaped text, line charts, and what workers did when: spans sorted into the rows of lanes,
+ * and the picture of them. */
 #include "base/core.h"
 #include "io/json.h"
 #include "report/page.h"
@@ -17,9 +18,8 @@
 void ddp__add_fixed(ddp__text *t, double v, int decimals)
 {
     long long unit = 1, n;
-    int i;
 
-    for (i = 0; i < decimals; i++) unit *= 10;
+    for (int i = 0; i < decimals; i++) unit *= 10;
     if (!(fabs(v) < 9e18 / (double)unit)) { /* also not a number */
         ddp__text_addf(t, "-");
         return;
@@ -48,7 +48,6 @@ static void ddp__add_escaped(ddp__text *t, const char *s)
 
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
-
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
             n = 0; /* the two that XML forbids */
         switch (*s) {
@@ -76,7 +75,6 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
     while (*fmt) {
         const size_t plain = strcspn(fmt, "$^@%");
         char kind;
-
         ddp__text_add(t, fmt, plain);
         fmt += plain;
         kind = *fmt ? *fmt++ : 0;
@@ -97,6 +95,15 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
         }
     }
     va_end(list);
+}
+
+ddp_status ddp__page_write(ddp__text *t, const char *path, ddp_error *err)
+{
+    ddp_status s = t->failed ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path)
+                             : ddp__file_write(path, t->data, t->size, err);
+
+    ddp__text_free(t);
+    return s;
 }
 
 /* ---- charts ---- */
@@ -137,8 +144,7 @@ static double ddp__axes_y(const ddp__axes *a, double y)
 {
     double v = a->log_y ? log10(y) : y;
 
-    return DDP__CHART_TOP +
-           (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
+    return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
 /* Is point i of s on the chart? */
@@ -150,15 +156,14 @@ static int ddp__series_has(const ddp__series *s, int i, int log_y)
 /* Bounds over all points; 0 if there is none. */
 static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 {
-    int i, k, any = 0;
+    int any = 0;
     double pad;
 
     memset(a, 0, sizeof *a);
     a->log_y = c->log_y;
-    for (k = 0; k < c->count; k++) {
-        for (i = 0; i < c->series[k].count; i++) {
+    for (int k = 0; k < c->count; k++) {
+        for (int i = 0; i < c->series[k].count; i++) {
             double y = c->series[k].y[i], x = c->series[k].x[i];
-
             if (!ddp__series_has(&c->series[k], i, c->log_y)) continue;
             if (c->log_y) y = log10(y);
             if (x > a->x1) a->x1 = x;
@@ -176,8 +181,7 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 }
 
 /* y = digit x 10^exponent on a logarithmic axis, where small and large ticks read 2e-5. */
-static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent,
-                            int decimals)
+static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
 {
     double at = ddp__axes_y(a, y);
 
@@ -191,14 +195,13 @@ static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digi
 static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 {
     double step, v;
-    int decimals, i, k;
+    int decimals;
 
     if (a->log_y) {
         static const int part[3] = {1, 2, 5};
         int parts = a->y1 - a->y0 <= 2 ? 3 : 1, every = (int)((a->y1 - a->y0) / 8) + 1;
-
-        for (k = (int)floor(a->y0); k <= (int)ceil(a->y1); k += every) {
-            for (i = 0; i < parts; i++) {
+        for (int k = (int)floor(a->y0); k <= (int)ceil(a->y1); k += every) {
+            for (int i = 0; i < parts; i++) {
                 v = part[i] * pow(10, k);
                 if (log10(v) >= a->y0 && log10(v) <= a->y1) ddp__svg_y_tick(t, a, v, part[i], k, 3);
             }
@@ -211,26 +214,21 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
     step = ddp__tick_step(a->x1, 6, &decimals);
     for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
         const double x = ddp__axes_x(a, v * step);
-
-        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/>"
-                         "<text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>",
-                      x, DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals,
-                      v * step);
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*</text>", x,
+                      DDP__CHART_TOP, DDP__CHART_BOTTOM, x, DDP__CHART_BOTTOM + 16, decimals, v * step);
     }
-    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/>"
-                     "<text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
-                     "<text class=\"label\" x=\"4\" y=\"11\">$</text>",
-                  DDP__CHART_LEFT, DDP__CHART_TOP, DDP__CHART_BOTTOM, DDP__CHART_RIGHT,
-                  (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6, c->x_label,
-                  c->y_label);
+    ddp__add_page(t, "<path class=\"axis\" d=\"M%d %dV%dH%d\"/><text class=\"mid label\" x=\"%d\" y=\"%d\">$</text>"
+                     "<text class=\"label\" x=\"4\" y=\"11\">$</text>", DDP__CHART_LEFT, DDP__CHART_TOP,
+                  DDP__CHART_BOTTOM, DDP__CHART_RIGHT, (DDP__CHART_LEFT + DDP__CHART_RIGHT) / 2, DDP__CHART_H - 6,
+                  c->x_label, c->y_label);
 }
 
 /* One path; *end_y is where it stops. A long series is thinned to about a thousand points. */
 static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
 {
-    int i, points = 0, stride = s->count / 1000 + 1;
+    int points = 0, stride = s->count / 1000 + 1;
 
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
         if (points == 1)
@@ -247,37 +245,32 @@ static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s,
 static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_y, int *order)
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
-    int i, j, n = 0;
+    int j, n = 0;
 
-    for (i = 0; i < c->count; i++) {
+    for (int i = 0; i < c->count; i++) {
         if (!c->series[i].name || end_y[i] < 0) continue;
         for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
         order[j] = i;
     }
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         const ddp__series *s = &c->series[order[i]];
         double y = end_y[order[i]];
-
         limit = DDP__CHART_BOTTOM - (double)(n - 1 - i) * DDP__CHART_NAME_H;
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
         ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/>"
                          "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
-                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4,
-                      s->name);
+                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4, s->name);
     }
 }
 
 static void ddp__svg_marks(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 {
-    int i;
-
-    for (i = 0; i < c->marks; i++) {
+    for (int i = 0; i < c->marks; i++) {
         if (!(c->mark[i].x >= 0 && c->mark[i].x <= a->x1)) continue;
-        ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>",
-                      ddp__axes_x(a, c->mark[i].x), DDP__CHART_TOP, DDP__CHART_BOTTOM,
-                      c->mark[i].text);
+        ddp__add_page(t, "<path class=\"mark\" d=\"M@1 %dV%d\"><title>$</title></path>", ddp__axes_x(a, c->mark[i].x),
+                      DDP__CHART_TOP, DDP__CHART_BOTTOM, c->mark[i].text);
     }
 }
 
@@ -306,4 +299,174 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
     }
     DDP_FREE(end_y);
     DDP_FREE(order);
+}
+
+/* ---- lanes ---- */
+
+static int ddp__lane_order(const void *pa, const void *pb)
+{
+    const ddp_span *a = &((const ddp__lane_item *)pa)->span, *b = &((const ddp__lane_item *)pb)->span;
+
+    if (a->begin_s < b->begin_s || a->begin_s > b->begin_s) return a->begin_s < b->begin_s ? -1 : 1;
+    return (a->end_s < b->end_s) - (a->end_s > b->end_s);
+}
+
+void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
+{
+    double *row_end = (double *)ddp__calloc((size_t)w->count, sizeof *row_end);
+
+    memset(out, 0, sizeof *out);
+    out->rows = 1;
+    out->items = (ddp__lane_item *)ddp__calloc((size_t)w->count, sizeof *out->items);
+    if (!out->items || !row_end) t->failed = 1;
+    for (int i = 0; i < w->count && !t->failed; i++) {
+        ddp_span s = w->spans[i];
+        if ((unsigned)s.kind >= DDP_SPAN_KINDS || !(kinds >> s.kind & 1u)) continue;
+        if (s.begin_s < begin) s.begin_s = begin;
+        if (s.end_s > end) s.end_s = end;
+        if (s.end_s > s.begin_s) out->items[out->count++].span = s;
+    }
+    if (out->count) qsort(out->items, (size_t)out->count, sizeof *out->items, ddp__lane_order);
+    for (int i = 0; i < out->count; i++) {
+        int row = 0;
+        while (row < i && row < out->rows && row_end[row] > out->items[i].span.begin_s) row++;
+        if (row == out->rows) out->rows++;
+        out->items[i].row = row;
+        row_end[row] = out->items[i].span.end_s;
+    }
+    DDP_FREE(row_end);
+}
+
+void ddp__lane_free(ddp__lane *lane)
+{
+    if (lane->items) DDP_FREE(lane->items);
+    memset(lane, 0, sizeof *lane);
+}
+
+void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
+{
+    int any = 0;
+
+    *begin = *end = 0;
+    for (int w = 0; w < r->worker_count; w++)
+        for (int i = 0; i < r->workers[w].count; i++) {
+            const ddp_span *s = &r->workers[w].spans[i];
+            if (!(s->end_s > s->begin_s)) continue;
+            if (!any || s->begin_s < *begin) *begin = s->begin_s;
+            if (!any || s->end_s > *end) *end = s->end_s;
+            any = 1;
+        }
+}
+
+void ddp__run_window(const ddp_report_run *r, double *begin, double *end)
+{
+    if (!(r->window_end_s > r->window_begin_s)) ddp__run_all(r, begin, end);
+    else *begin = r->window_begin_s, *end = r->window_end_s;
+}
+
+/* ---- the picture ---- */
+
+#define DDP__SWIM_W       1100
+#define DDP__SWIM_LEFT    56
+#define DDP__SWIM_TOP     16 /* step numbers */
+#define DDP__SWIM_COMPUTE 14 /* heights of the lanes */
+#define DDP__SWIM_COMM    12
+#define DDP__SWIM_WORKER  34 /* from one worker to the next */
+#define DDP__SWIM_BOTTOM  18 /* time axis */
+
+typedef struct ddp__swim {
+    double begin, end, per_s; /* window, and units of the drawing per second */
+} ddp__swim;
+
+static double ddp__swim_x(const ddp__swim *m, double s)
+{
+    return DDP__SWIM_LEFT + (s - m->begin) * m->per_s;
+}
+
+static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_span *s)
+{
+    ddp__add_page(t, "<title>%s", ddp_span_kind_name(s->kind));
+    if (s->layer >= 0 && s->layer < d->layer_count && d->layers[s->layer].name)
+        ddp__add_page(t, " $", d->layers[s->layer].name);
+    else if (s->layer >= 0) ddp__add_page(t, " layer %d", s->layer);
+    ddp__add_page(t, ", step %ld: @3 ms", s->step, (s->end_s - s->begin_s) * 1e3);
+    if (s->bytes > 0) ddp__add_page(t, ", @3 MB", (double)s->bytes / 1e6);
+    ddp__add_page(t, "</title>");
+}
+
+static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__swim *m,
+                           const ddp__lane *lane, double top, double height)
+{
+    double row_h = height / lane->rows;
+
+    for (int i = 0; i < lane->count; i++) {
+        const ddp_span *s = &lane->items[i].span;
+        double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
+        ddp__add_page(t, "<rect class=\"k%d\" x=\"@2\" y=\"@1\" width=\"@2\" height=\"@1\">",
+                      (int)s->kind, x, top + row_h * lane->items[i].row, w > 0.3 ? w : 0.3, row_h);
+        ddp__swim_title(t, d, s);
+        ddp__add_page(t, "</rect>");
+    }
+    ddp__add_page(t, "\n");
+}
+
+/* A line where worker 0 begins the computing of a step, numbered where there is room. */
+static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *lane, int bottom)
+{
+    double named = -1e9;
+    long step = -1;
+
+    for (int i = 0; i < lane->count; i++) {
+        double x = ddp__swim_x(m, lane->items[i].span.begin_s);
+        if (lane->items[i].span.step <= step || lane->items[i].span.kind == DDP_SPAN_WAIT) continue;
+        step = lane->items[i].span.step;
+        ddp__add_page(t, "<path class=\"step\" d=\"M@1 4V%d\"/>", x, bottom);
+        if (x - named < 46) continue;
+        named = x;
+        ddp__add_page(t, "<text x=\"@1\" y=\"11\">step %ld</text>", x + 3, step);
+    }
+}
+
+static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int bottom)
+{
+    int decimals;
+    double ms = scale_s * 1e3, step = ddp__tick_step(ms, 14, &decimals), v;
+
+    for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
+        double x = ddp__swim_x(m, m->begin + v * step / 1e3);
+        ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
+                      DDP__SWIM_TOP, bottom, x, bottom + 13, decimals, v * step, v > 0 ? "" : " ms");
+    }
+}
+
+void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s)
+{
+    const int workers = r->worker_count < DDP__SWIM_WORKERS ? r->worker_count : DDP__SWIM_WORKERS;
+    const int bottom = DDP__SWIM_TOP + 2 + workers * DDP__SWIM_WORKER;
+    ddp__lane compute, comm;
+    ddp__swim m;
+
+    ddp__run_window(r, &m.begin, &m.end);
+    if (workers < 1 || !(m.end > m.begin) || !(scale_s > 0)) {
+        ddp__text_addf(t, "<p class=\"note\">No spans were recorded.</p>\n");
+        return;
+    }
+    m.per_s = (DDP__SWIM_W - DDP__SWIM_LEFT - 16) / scale_s;
+    ddp__text_addf(t, "<svg class=\"lanes\" viewBox=\"0 0 %d %d\" role=\"img\">", DDP__SWIM_W,
+                   bottom + DDP__SWIM_BOTTOM);
+    ddp__swim_axis(t, &m, scale_s, bottom);
+    for (int w = 0; w < workers; w++) {
+        const int top = DDP__SWIM_TOP + 4 + w * DDP__SWIM_WORKER;
+        ddp__lane_make(t, &r->workers[w], DDP__LANE_COMPUTE, m.begin, m.end, &compute);
+        ddp__lane_make(t, &r->workers[w], DDP__LANE_COMM, m.begin, m.end, &comm);
+        if (w == 0) ddp__swim_steps(t, &m, &compute, bottom);
+        ddp__add_page(t, "<text class=\"end\" x=\"%d\" y=\"%d\">rank %d</text>", DDP__SWIM_LEFT - 8, top + 17, w);
+        ddp__swim_lane(t, d, &m, &compute, top, DDP__SWIM_COMPUTE);
+        ddp__swim_lane(t, d, &m, &comm, top + DDP__SWIM_COMPUTE + 1, DDP__SWIM_COMM);
+        ddp__lane_free(&compute);
+        ddp__lane_free(&comm);
+    }
+    ddp__text_addf(t, "</svg>\n");
+    if (workers < r->worker_count)
+        ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers, r->worker_count);
 }

@@ -3,7 +3,7 @@
 #ifndef DDP_REPORT_PAGE_H
 #define DDP_REPORT_PAGE_H
 
-#include "base/text.h"
+#include "base/core.h"
 #include "report/report.h"
 
 /* ---- numbers and texts ---- */
@@ -19,6 +19,9 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
  *   ^N  @N        the next argument, a double, as ddp__add_fixed with N decimals; @ without
  *                 trailing zeros: for coordinates and tick labels */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
+
+/* The text becomes a file, and is freed. */
+DDP_LIB ddp_status ddp__page_write(ddp__text *t, const char *path, ddp_error *err);
 
 /* ---- charts ---- */
 
@@ -68,30 +71,28 @@ typedef struct ddp__lane {
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
 #define DDP__LANE_COMM    (1u << DDP_SPAN_COMM | 1u << DDP_SPAN_FILL | 1u << DDP_SPAN_PEER_WAIT)
 
-/* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row
- * that is free. 0 when memory is short (*out is then empty). O(n log n + n x rows). */
-DDP_LIB int ddp__lane_make(const ddp_report_worker *w, unsigned kinds, double begin, double end,
-                           ddp__lane *out);
+/* The worker's finished spans of the given kinds inside [begin, end); each goes to the first row that is free.
+ * t->failed and an empty lane when memory is short. O(n log n + n x rows). */
+DDP_LIB void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end,
+                            ddp__lane *out);
 DDP_LIB void ddp__lane_free(ddp__lane *lane);
 
-/* The window of a run: what it says, or from its first to its last span (0, 0 if there is none). */
+/* From a run's first to its last span (0, 0 if there is none); its window: what it says, or that. */
+DDP_LIB void ddp__run_all(const ddp_report_run *r, double *begin, double *end);
 DDP_LIB void ddp__run_window(const ddp_report_run *r, double *begin, double *end);
 
 /* The run's window as an <svg>, scale_s seconds wide, so that runs drawn with one scale compare
  * by eye: per worker a lane of computing and one of communication; spans carry class "k<kind>" and
  * a <title> with kind, layer, step, ms and MB. At most DDP__SWIM_WORKERS workers are drawn. */
 #define DDP__SWIM_WORKERS 8
-DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
-                                double scale_s);
+DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s);
 
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 
 #define DDP__SUMMARY_COLUMNS 7
 
-/* Heading of column 0..DDP__SUMMARY_COLUMNS-1, and the cell of a run: strategy, step ms, ratio to
- * S-SGD, seconds to the common loss, MB sent per worker, hidden %, final loss. */
-DDP_LIB const char *ddp__summary_heading(int column);
-DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r,
-                               int column);
+/* The cell of a run in column 0..DDP__SUMMARY_COLUMNS-1, or (NULL) its heading: strategy, step ms, ratio to the
+ * strategy that others are measured against, seconds to the common loss, MB sent per worker, hidden %, final loss. */
+DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
 
 #endif /* DDP_REPORT_PAGE_H */

@@ -1,6 +1,5 @@
 /* The dumps of a run's ranks read together: where they part, in sentences. */
 #include "base/core.h"
-#include "base/text.h"
 #include "io/json.h"
 #include "report/report.h"
 
@@ -50,16 +49,14 @@ static double ddp__pm_number(const ddp__json *v, const char *key, double otherwi
     return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
 }
 
-static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v,
-                               ddp__pm_rank **rank)
+static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v, ddp__pm_rank **rank)
 {
     double number = ddp__pm_number(v, "rank", -1), world = ddp__pm_number(v, "world", -1);
     const char *run = ddp__pm_string(v, "run_id", "");
     const ddp__json *peers = ddp__json_get(v, "peers"), *p;
 
     if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
-        return ddp__fail(pm->err, DDP_FORMAT, "%s is no dump: rank %g of %g ranks", path, number,
-                         world);
+        return ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump: rank %g of %g ranks", path, number, world);
     if (!pm->rank) {
         pm->world = (int)world;
         snprintf(pm->run, sizeof pm->run, "%s", run);
@@ -68,8 +65,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
         for (int r = 0; r < pm->world; r++) pm->rank[r].told = -1;
     }
     if (pm->world != (int)world || strcmp(pm->run, run))
-        return ddp__fail(pm->err, DDP_MISMATCH,
-                         "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
+        return ddp__fail(pm->err, DDP_MISMATCH, "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
                          "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
     *rank = &pm->rank[(int)number];
     if ((*rank)->present)
@@ -107,9 +103,7 @@ static ddp_status ddp__pm_operation(ddp__pm *pm, ddp__pm_rank *r, const ddp__jso
     o->bytes = ddp__pm_number(v, "bytes", 0);
     o->left = ddp__pm_number(v, "left", 0);
     o->send = !strcmp(verb, "send");
-    o->state = !strcmp(state, "done")     ? DDP__PM_DONE
-               : !strcmp(state, "active") ? DDP__PM_ACTIVE
-                                          : DDP__PM_QUEUED;
+    o->state = !strcmp(state, "done") ? DDP__PM_DONE : !strcmp(state, "active") ? DDP__PM_ACTIVE : DDP__PM_QUEUED;
     if (layer && !strcmp(layer, "barrier")) snprintf(o->what, sizeof o->what, "a barrier");
     else
         snprintf(o->what, sizeof o->what, "%.30s of %s%.120s", verb, layer ? "layer " : "",
@@ -133,7 +127,7 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     if (!v) return pm->err->code;
     event = ddp__pm_string(v, "event", "");
     if (!*rank && strcmp(event, "dump"))
-        s = ddp__fail(pm->err, DDP_FORMAT, "%s is no dump of a rank: its first line has no "
+        s = ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump of a rank: its first line has no "
                       "\"event\":\"dump\"", path);
     else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
     else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
@@ -168,11 +162,11 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out, size_t room)
 {
     size_t used;
-    int r, count = 0, shown = 0;
+    int count = 0, shown = 0;
 
-    for (r = 0; r < pm->world; r++) count += flag[r] != 0;
+    for (int r = 0; r < pm->world; r++) count += flag[r] != 0;
     used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
-    for (r = 0; r < pm->world; r++) {
+    for (int r = 0; r < pm->world; r++) {
         if (!flag[r]) continue;
         if (used + 40 > room) {
             snprintf(out + used, room - used, " and %d more", count - shown);
@@ -186,9 +180,7 @@ static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out,
 /* The newest operation with that number; NULL if there is none or it was forgotten. */
 static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
 {
-    int i;
-
-    for (i = r->ops - 1; i >= 0; i--)
+    for (int i = r->ops - 1; i >= 0; i--)
         if (r->op[i].peer < 0 && r->op[i].sequence == sequence) return &r->op[i];
     return NULL;
 }
@@ -197,11 +189,11 @@ static const ddp__pm_op *ddp__pm_find(const ddp__pm_rank *r, long sequence)
 static int ddp__pm_differ(const ddp__pm *pm)
 {
     const ddp__pm_op *found = NULL, *other = NULL;
-    int first = 0, second = 0, a, b, i;
+    int first = 0, second = 0;
 
-    for (a = 0; a < pm->world; a++)
-        for (b = a + 1; b < pm->world; b++)
-            for (i = 0; i < pm->rank[a].ops; i++) {
+    for (int a = 0; a < pm->world; a++)
+        for (int b = a + 1; b < pm->world; b++)
+            for (int i = 0; i < pm->rank[a].ops; i++) {
                 const ddp__pm_op *x = &pm->rank[a].op[i], *y;
                 if (x->peer >= 0 || (found && x->sequence >= found->sequence)) continue;
                 y = ddp__pm_find(&pm->rank[b], x->sequence);
@@ -209,10 +201,8 @@ static int ddp__pm_differ(const ddp__pm *pm)
                 found = x, other = y, first = a, second = b;
             }
     if (!found) return 0;
-    fprintf(pm->out,
-            "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d "
-            "%s (step %ld, %.0f bytes)\n",
-            found->sequence, first, found->what, found->step, found->bytes, second, other->what,
+    fprintf(pm->out, "the ranks part at operation %ld: rank %d submitted %s (step %ld, %.0f bytes), rank %d %s (step "
+            "%ld, %.0f bytes)\n", found->sequence, first, found->what, found->step, found->bytes, second, other->what,
             other->step, other->bytes);
     return 1;
 }
@@ -221,10 +211,9 @@ static int ddp__pm_differ(const ddp__pm *pm)
 static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
 {
     const ddp__pm_op *first = NULL;
-    int r, i;
 
-    for (r = 0; r < pm->world; r++)
-        for (i = 0; i < pm->rank[r].ops; i++) {
+    for (int r = 0; r < pm->world; r++)
+        for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
             if (o->peer >= 0 || o->state != DDP__PM_ACTIVE) continue;
             if (!first || o->sequence < first->sequence) first = o;
@@ -242,9 +231,8 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
     else if (last)
-        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank,
-                last->sequence, last->what, last->step,
-                last->state == DDP__PM_DONE ? "finished" : "not finished");
+        fprintf(pm->out, "the last of rank %d is operation %ld, %s (step %ld), %s\n", rank, last->sequence, last->what,
+                last->step, last->state == DDP__PM_DONE ? "finished" : "not finished");
     else fprintf(pm->out, "rank %d has submitted nothing\n", rank);
 }
 
@@ -252,12 +240,11 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 {
     const ddp__pm_op *o = ddp__pm_first(pm);
     char who[160], others[160];
-    int r;
 
     if (!o) return 0;
     memset(flag, 0, (size_t)pm->world);
     memset(waits, 0, (size_t)pm->world);
-    for (r = 0; r < pm->world; r++) {
+    for (int r = 0; r < pm->world; r++) {
         const ddp__pm_rank *x = &pm->rank[r];
         const ddp__pm_op *own = x->present ? ddp__pm_find(x, o->sequence) : NULL;
         flag[r] = x->present ? x->begun <= o->sequence : x->told >= 0 && x->told <= o->sequence;
@@ -267,18 +254,16 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
     if (ddp__pm_list(pm, flag, who, sizeof who)) {
         fprintf(pm->out, "%s never submitted %s (step %ld), operation %ld; %s wait%s in it\n", who,
                 o->what, o->step, o->sequence, others, strchr(others, 's') ? "" : "s");
-        for (r = 0; r < pm->world; r++)
+        for (int r = 0; r < pm->world; r++)
             if (flag[r]) ddp__pm_last(pm, r);
         return 1;
     }
-    fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is "
-            "known of submitted: a rank or the network between them stands still\n", others,
-            o->what, o->step, o->sequence);
-    for (r = 0; r < pm->world; r++) {
+    fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
+            "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
+    for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)
-            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r,
-                    own->left);
+            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
     }
     return 1;
 }
@@ -286,23 +271,21 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 /* Sends and receives that the other side never submitted. */
 static int ddp__pm_pairs(const ddp__pm *pm)
 {
-    int r, i, k, found = 0;
+    int found = 0;
 
-    for (r = 0; r < pm->world; r++)
-        for (i = 0; i < pm->rank[r].ops; i++) {
+    for (int r = 0; r < pm->world; r++)
+        for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
             const ddp__pm_rank *peer;
             int met = 0;
             if (o->peer < 0 || o->peer >= pm->world || o->state != DDP__PM_ACTIVE) continue;
             peer = &pm->rank[o->peer];
-            for (k = 0; k < peer->ops && !met; k++)
+            for (int k = 0; k < peer->ops && !met; k++)
                 met = peer->op[k].peer == r && peer->op[k].send != o->send &&
                       peer->op[k].sequence == o->sequence && peer->op[k].state != DDP__PM_QUEUED;
             if (met || !peer->present) continue;
             found = 1;
-            fprintf(pm->out,
-                    "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never "
-                    "submitted\n",
+            fprintf(pm->out, "rank %d waits in %s rank %ld (number %ld of that pair), which rank %ld never submitted\n",
                     r, o->send ? "a send to" : "a receive from", o->peer, o->sequence, o->peer);
         }
     return found;
@@ -312,13 +295,13 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
 {
     unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
     char who[160];
-    int r, found;
+    int found;
 
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
-    for (r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
+    for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
     if (ddp__pm_list(pm, flag, who, sizeof who))
         fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
-    for (r = 0; r < pm->world; r++)
+    for (int r = 0; r < pm->world; r++)
         if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
     found = ddp__pm_differ(pm);
@@ -326,9 +309,7 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     found |= ddp__pm_pairs(pm);
     if (!found) fprintf(pm->out, "no operation is unfinished: the ranks did not part\n");
     DDP_FREE(flag);
-    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s",
-                                       strerror(errno))
-                           : DDP_OK;
+    return ferror(pm->out) ? ddp__fail(pm->err, DDP_IO, "cannot write the merged dumps: %s", strerror(errno)) : DDP_OK;
 }
 
 ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_error *err)
@@ -336,7 +317,6 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     ddp_error local;
     ddp__pm pm;
     ddp_status s = DDP_OK;
-    int i;
 
     memset(&pm, 0, sizeof pm);
     memset(&local, 0, sizeof local);
@@ -344,9 +324,9 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     pm.err = err ? err : &local;
     if (count < 1 || !paths || !out)
         s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
-    for (i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
+    for (int i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
     if (s == DDP_OK) s = ddp__pm_tell(&pm);
-    for (i = 0; pm.rank && i < pm.world; i++)
+    for (int i = 0; pm.rank && i < pm.world; i++)
         if (pm.rank[i].op) DDP_FREE(pm.rank[i].op);
     if (pm.rank) DDP_FREE(pm.rank);
     return s;

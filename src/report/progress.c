@@ -1,7 +1,8 @@
 /* The progress line and the closing table of a program. */
-#include "base/text.h"
+#include "base/core.h"
 #include "base/tools.h"
 #include "report/page.h"
+#include "strategy/strategy.h"
 
 #define DDP__PROGRESS_LINE 256
 
@@ -30,8 +31,7 @@ static int ddp__progress_eta(char *out, size_t room, double s)
     return snprintf(out, room, "%ldh%02ldm", n / 3600, n / 60 % 60);
 }
 
-static void ddp__progress_line(const ddp_progress *p, long done, double loss,
-                               char line[DDP__PROGRESS_LINE])
+static void ddp__progress_line(const ddp_progress *p, long done, double loss, char line[DDP__PROGRESS_LINE])
 {
     char part[6][40], rate[2] = "";
     double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
@@ -45,15 +45,13 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss,
     snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
     if (tokens > 0) {
         if (tokens >= 1e4) rate[0] = 'k';
-        snprintf(part[4], sizeof part[4], "  %.*f%s tok/s", rate[0] ? 1 : 0,
-                 rate[0] ? tokens / 1e3 : tokens, rate);
+        snprintf(part[4], sizeof part[4], "  %.*f%s tok/s", rate[0] ? 1 : 0, rate[0] ? tokens / 1e3 : tokens, rate);
     }
     if (done < p->total) {
         memcpy(part[5], "  ETA ", 6);
         ddp__progress_eta(part[5] + 6, sizeof part[5] - 6, (double)(p->total - done) * p->step_s);
     }
-    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4],
-             part[5]);
+    snprintf(line, DDP__PROGRESS_LINE, "%s%s%s%s%s%s", part[0], part[1], part[2], part[3], part[4], part[5]);
 }
 
 void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
@@ -89,32 +87,27 @@ void ddp_progress_end(ddp_progress *p)
 
 /* ---- the table ---- */
 
-const char *ddp__summary_heading(int column)
-{
-    static const char *const heading[DDP__SUMMARY_COLUMNS] = {
-        "strategy", "step ms", "vs ssgd", "s to loss", "MB sent", "hidden %", "final loss"};
-
-    return heading[column];
-}
-
-/* Step time of the run called ssgd over that of r: above 1 = faster. NAN without such a run. */
+/* Step time of the run that others are measured against over that of r: above 1 = faster. NAN without such a run. */
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
-    int i;
+    const char *reference = ddp__strategy_reference();
 
-    for (i = 0; i < d->run_count; i++) {
-        const ddp_report_run *base = &d->runs[i];
-
-        if (base->strategy && !strcmp(base->strategy, "ssgd") && r->step_ms > 0)
-            return base->step_ms / r->step_ms;
-    }
+    for (int i = 0; i < d->run_count; i++)
+        if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
+            return d->runs[i].step_ms / r->step_ms;
     return (double)NAN;
 }
 
 void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column)
 {
+    static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "vs ", "s to loss", "MB sent",
+                                                              "hidden %", "final loss"};
     double ratio;
 
+    if (!r) {
+        ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp__strategy_reference() : "");
+        return;
+    }
     switch (column) {
     case 0: ddp__text_addf(t, "%s", r->strategy ? r->strategy : "-"); break;
     case 1: ddp__add_fixed(t, r->step_ms, r->step_ms < 10 ? 2 : 1); break;
@@ -124,8 +117,8 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
         break;
     case 3: ddp__add_fixed(t, r->time_to_loss_s, 1); break;
     case 4:
-        ddp__add_fixed(t, r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6,
-                       r->bytes_sent < 10000000 ? 2 : 1);
+        ratio = r->bytes_sent < 0 ? (double)NAN : (double)r->bytes_sent / 1e6;
+        ddp__add_fixed(t, ratio, r->bytes_sent < 10000000 ? 2 : 1);
         break;
     case 5: ddp__add_fixed(t, r->hidden_pct, 1); break;
     default: ddp__add_fixed(t, r->final_loss, 4); break;
@@ -135,34 +128,21 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
 /* The aligned text. */
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
-    size_t width[DDP__SUMMARY_COLUMNS];
+    size_t width[DDP__SUMMARY_COLUMNS] = {0};
     ddp__text cell;
-    int row, c, pass;
 
     memset(&cell, 0, sizeof cell);
-    for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) width[c] = strlen(ddp__summary_heading(c));
     /* the first pass measures, the second writes; names stand left, numbers right */
-    for (pass = 0; pass < 2; pass++) {
-        for (row = -1; row < d->run_count; row++) {
-            for (c = 0; c < DDP__SUMMARY_COLUMNS; c++) {
-                int w = (int)width[c];
-
+    for (int pass = 0; pass < 2; pass++)
+        for (int row = -1; row < d->run_count; row++) {
+            for (int c = 0; c < DDP__SUMMARY_COLUMNS && !cell.failed; c++) {
                 cell.size = 0;
-                if (row < 0)
-                    ddp__text_addf(&cell, "%s", ddp__summary_heading(c));
-                else
-                    ddp__summary_cell(&cell, d, &d->runs[row], c);
-                if (cell.failed) break;
-                if (pass == 0)
-                    width[c] = cell.size > width[c] ? cell.size : width[c];
-                else if (c == 0)
-                    ddp__text_addf(t, "%-*s", w, cell.data);
-                else
-                    ddp__text_addf(t, "  %*s", w, cell.data);
+                ddp__summary_cell(&cell, d, row < 0 ? NULL : &d->runs[row], c);
+                if (cell.size > width[c]) width[c] = cell.size;
+                if (pass && !cell.failed) ddp__text_addf(t, c ? "  %*s" : "%-*s", (int)width[c], cell.data);
             }
-            if (pass == 1) ddp__text_addf(t, "\n");
+            if (pass) ddp__text_addf(t, "\n");
         }
-    }
     if (cell.failed) t->failed = 1;
     ddp__text_free(&cell);
 }
@@ -176,8 +156,7 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);
-        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory",
-                         d->run_count);
+        return ddp__fail(err, DDP_MEMORY, "cannot print the table of %d runs: out of memory", d->run_count);
     }
     bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
     why = errno;

@@ -55,8 +55,7 @@ static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
 
-    if (d->second)
-        n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
+    if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
 }
 
@@ -77,7 +76,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     ops = ddp__link_spans(d, begin, end);
     for (i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
-        /* an operation that stands still for a slower peer is not communicating */
+        /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
@@ -201,8 +200,7 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return ddp__algorithm_name(net.algorithm);
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end,
-                         ddp_span *out)
+static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
 {
     out->begin_s = begin;
     out->end_s = end;
@@ -230,8 +228,213 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
             ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end,
-                     &out[n++]);
+        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
     }
     return n;
+}
+
+/* ---- the times of a device, which come later than its hooks return ---- */
+
+typedef struct ddp__moment {
+    ddp__moment_kind kind;
+    int              layer;
+    ddp__phase       phase;
+} ddp__moment;
+
+/* Moments first..next-1 are to come; moment i has the device's mark i % room. */
+typedef struct ddp__clock ddp__clock;
+struct ddp__clock {
+    ddp__moment *moment; /* [room] */
+    int    room;
+    long   first, next;
+    /* where the accounts stand, behind the hooks */
+    ddp__phase phase;
+    int    phase_layer;
+    double mark, begun;
+    long   step;
+};
+
+ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
+{
+    ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+
+    if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
+    d->clock = c;
+    /* a host may be so many steps ahead of its device */
+    c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
+    c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
+    c->step = d->step;
+    c->phase = DDP__OUTSIDE;
+    c->mark = ddp_now();
+    if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
+    DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
+}
+
+void ddp__clock_free(ddp_ctx *d)
+{
+    if (!d->clock) return;
+    if (d->clock->moment) DDP_FREE(d->clock->moment);
+    DDP_FREE(d->clock);
+    d->clock = NULL;
+}
+
+/* What came at a time, on a device or here. */
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, double *begun)
+{
+    switch (m->kind) {
+    case DDP__M_ENTER:
+        ddp__account_hook(d, now, m->layer, m->phase);
+        break;
+    case DDP__M_LEAVE:
+        d->phase = m->phase;
+        d->phase_layer = m->layer;
+        d->mark = now;
+        break;
+    case DDP__M_HOLD:
+    case DDP__M_UPDATE:
+        *begun = now;
+        break;
+    case DDP__M_HELD:
+        d->wait_this_step += now - *begun;
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, *begun, now);
+        break;
+    case DDP__M_UPDATED:
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, *begun, now);
+        break;
+    case DDP__M_STEP:
+        ddp__account_step(d, now);
+        break;
+    }
+}
+
+void ddp__clock_collect(ddp_ctx *d)
+{
+    ddp__clock *c = d->clock;
+    const ddp__phase phase = d->phase;
+    const int layer = d->phase_layer;
+    const double mark = d->mark;
+    const long step = d->step;
+
+    d->phase = c->phase;
+    d->phase_layer = c->phase_layer;
+    d->mark = c->mark;
+    for (; c->first < c->next; c->first++) {
+        const int i = (int)(c->first % c->room);
+        const double now = d->host.backend->marked(d->host.device, i);
+
+        if (now < 0) break;
+        d->step = c->step;
+        ddp__clock_account(d, &c->moment[i], now, &c->begun);
+        c->step += c->moment[i].kind == DDP__M_STEP;
+    }
+    c->phase = d->phase;
+    c->phase_layer = d->phase_layer;
+    c->mark = d->mark;
+    d->phase = phase;
+    d->phase_layer = layer;
+    d->mark = mark;
+    d->step = step;
+}
+
+void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
+{
+    ddp__clock *c = d->clock;
+    ddp__moment m;
+
+    m.kind = kind;
+    m.layer = layer;
+    m.phase = phase;
+    if (!c) {
+        ddp__clock_account(d, &m, ddp_now(), &d->begun);
+        return;
+    }
+    if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
+    ddp__clock_collect(d);
+    while (c->next - c->first >= c->room - 1) { /* the last mark read is what others count from */
+        ddp__sleep_until(ddp_now() + 1e-4);
+        ddp__clock_collect(d);
+        if (d->host.backend->check(d->host.device, NULL)) return;
+    }
+    c->moment[c->next % c->room] = m;
+    d->host.backend->mark(d->host.device, (int)(c->next % c->room));
+    c->next++;
+}
+
+/* ---- the link, as operations show it ---- */
+
+/* Operations that overlap share the link: together they tell seconds for bytes. Grows the
+ * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
+static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
+{
+    const ddp__op_span *o = d->op_scratch;
+    int j, before = -1, size = 0;
+
+    *begin = o[i].begin;
+    *end = o[i].end;
+    while (size != before) { /* until no further operation overlaps */
+        before = size;
+        size = 0;
+        *bytes = 0;
+        for (j = 0; j < ops; j++) {
+            if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
+            if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
+            if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+            if (o[j].end > *end) *end = o[j].end;
+            *bytes += (double)ddp__layer_bytes(d, o[j].layer);
+            size++;
+        }
+    }
+    return 1;
+}
+
+/* The messages of an average in two levels become one operation, from the first byte of the first
+ * to the last byte of the last; one that is not all here has no layer. How many are left. */
+static int ddp__chains(ddp_ctx *d, int ops)
+{
+    const int whole = d->level_messages;
+    ddp__op_span *o = d->op_scratch;
+    int i, j, n = 0;
+
+    for (i = 0; i < ops; i++) {
+        for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
+        if (j == n) {
+            o[n] = o[i];
+            o[n++].peer = 1; /* messages so far */
+            continue;
+        }
+        o[j].verb = DDP_ALL_REDUCE;
+        o[j].peer++;
+        if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
+        if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
+    }
+    for (j = 0; j < n; j++)
+        if (o[j].peer != whole) o[j].layer = DDP_NO_LAYER;
+    return n;
+}
+
+void ddp__drift_observe(ddp_ctx *d, double since, double now)
+{
+    /* a step more than is new, so that no cluster is seen without its beginning */
+    int ops, i;
+
+    if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
+    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
+    if (d->levels) ops = ddp__chains(d, ops);
+    for (i = 0; i < ops; i++) {
+        double begin, end, bytes;
+        if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
+        if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
+    }
+}
+
+void ddp__drift_start(ddp_ctx *d)
+{
+    double bytes = 0;
+    int l;
+
+    for (l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    d->mean_layer_bytes = bytes;
+    ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
+    d->drift_ticket = -1;
 }

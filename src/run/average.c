@@ -6,10 +6,9 @@
 #include "base/platform.h"
 #include "comm/frame.h"
 #include "compress/codec.h"
-#include "compress/packing.h"
+#include "compress/compress.h"
 #include "run/context.h"
 #include "run/device.h"
-#include "run/stager.h"
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
 
@@ -21,9 +20,7 @@ static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t co
 {
     size_t at = ddp__first_from(x, count, DDP__INFINITE), b, blocks;
 
-    if (at < count)
-        return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at,
-                         (double)x[at]);
+    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
     /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
     blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
@@ -37,8 +34,7 @@ static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t co
     return DDP_OK;
 }
 
-static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count,
-                                   ddp_error *err)
+static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count, ddp_error *err)
 {
     DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, NULL, count, err));
     ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out, count);
@@ -68,25 +64,6 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 }
 
 /* ---- memory ---- */
-
-ddp_coding ddp__wire_coding(ddp_wire wire)
-{
-    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
-           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
-                                   : DDP_AS_FLOAT;
-}
-
-size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
-{
-    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
-    const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained,
-                 others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
-
-    if (coding == DDP_AS_INT8)
-        return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
-    return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
-}
 
 /* The pieces of a layer's average that are no parameters: they travel as floats, since a rounded
  * variance might be below zero. */
@@ -135,10 +112,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-void ddp__coded_close(ddp_ctx *d)
-{
-    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
-}
+void ddp__coded_close(ddp_ctx *d) { ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float)); }
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
@@ -159,16 +133,14 @@ void ddp__coded_start(ddp_ctx *d, int base)
     int l;
 
     for (l = 0; d->coded && l < d->layers; l++) {
-        if (d->unit[l].trained)
-            memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
+        if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
 }
 
 /* ---- gradients ---- */
 
-ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer,
-                            float *residual, ddp_error *err)
+ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer, float *residual, ddp_error *err)
 {
     float part[DDP__CODED_PART], *from, *to;
     ddp_piece source;
@@ -190,14 +162,12 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
         s = ddp__coded_split(residual + at, part, n, &why);
         source.count = n;
         w.from = &source, w.from_count = 1, w.from_at = 0;
-        while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0)
-            memcpy(to, from, run * sizeof *to);
+        while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0) memcpy(to, from, run * sizeof *to);
     }
     if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; "
-                     "lower the learning rate, warm it up or clip gradients", d->step,
-                     layer < 0 ? "all layers" : "layer ", layer < 0 ? "" : d->unit[layer].name,
-                     why.msg);
+    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; lower the learning "
+                     "rate, warm it up or clip gradients", d->step, layer < 0 ? "all layers" : "layer ",
+                     layer < 0 ? "" : d->unit[layer].name, why.msg);
 }
 
 /* ---- parameters ---- */
@@ -227,10 +197,8 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
         base += k->count;
     }
     if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code,
-                         "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
-                         "lower the learning rate, warm it up or clip gradients",
-                         d->step, u->name, why.msg);
+        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
+                         "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
     delta.data = u->delta;
     delta.count = u->trained;
     m->from = &delta;
@@ -263,8 +231,7 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 
 /* ---- a layer ---- */
 
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding,
-                                  ddp_error *err)
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m;

@@ -6,28 +6,16 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-    int i;
 
-    for (i = 0; i < m->from_count; i++)
-        if (!m->from[i].data && m->from[i].count)
-            return ddp__ctx_failf(d, DDP_ARG, "%s: the array is NULL", name);
+    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (!any && (m->peer < 0 || m->peer >= d->world))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name,
-                              m->peer, d->world);
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
     if (m->verb >= DDP_SEND && m->peer == d->rank)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: this context has no link %d; a second one is opened where net2 "
-                              "or addr2 is set, or nccl is 2",
-                              name, m->link);
     if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s "
-                              "or DREAMDDP_WIRE=%s",
-                              name, format[(int)ddp__wire_coding(d->cfg.wire)],
-                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16",
-                              m->coding == DDP_AS_INT8 ? "int8" : "bf16");
+        return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
+                              "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],
+                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16", m->coding == DDP_AS_INT8 ? "int8" : "bf16");
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -39,8 +27,7 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__exchange_of(d, "ddp_exchange", m);
 }
 
-static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n,
-                           float scale, int peer)
+static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
     ddp_message m;
     ddp_piece p;
@@ -92,20 +79,15 @@ int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
 
 int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
 {
-    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1,
-                           0);
+    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1, 0);
 }
 
 int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
 {
-    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x,
-                           d ? n * (size_t)d->world : n, scale, 0);
+    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, d ? n * (size_t)d->world : n, scale, 0);
 }
 
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to)
-{
-    return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to);
-}
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to); }
 
 int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
 {

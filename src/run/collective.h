@@ -1,14 +1,14 @@
-/* Plain collectives over all ranks or over one of two links, and who is there. */
+/* Plain collectives over all ranks, some of them, or in two levels; links, who is there, and what the
+ * links between all ranks measure. */
 #ifndef DDP_RUN_COLLECTIVE_H
 #define DDP_RUN_COLLECTIVE_H
 
 #include "comm/message.h"
-#include "profile/linkfit.h"
+#include "profile/profile.h"
 #include "run/session.h"
 
-/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first
- * error. In place; n counts floats. All ranks call them in the same order, never between the
- * first hook and ddp_step_end of a step.
+/* Plain collectives over all ranks, usable without layers or hooks; each returns 0 or the first error. In place; n
+ * counts floats. All ranks call them in the same order, never between the first hook and ddp_step_end of a step.
  *   ddp_all_reduce  x[n] becomes scale x (sum over ranks)
  *   ddp_all_mean    x[n] becomes the mean over the live workers
  *   ddp_broadcast   if root is not live: the lowest live rank's
@@ -30,9 +30,8 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm
- * worker and measurements; operations on the two do not wait for one another. ddp_exchange takes
- * either link (0 or 1); the others are link 0's.
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and measurements;
+ * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
  *                       devices' network is the first
  *   ddp_measure_links   times averages on each link alone. Collective, between steps
@@ -56,5 +55,77 @@ DDP_API int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out);
 DDP_API int      ddp_workers(const ddp_ctx *d);
 DDP_API uint64_t ddp_live(const ddp_ctx *d);
 DDP_API unsigned ddp_epoch(const ddp_ctx *d);
+
+struct ddp_network;
+
+/* From one rank to another. */
+typedef struct ddp_pair {
+    double   ping_s;        /* half the shortest round trip, seconds */
+    double   ping_median_s; /* half the median one */
+    ddp_link link;          /* one way: n bytes arrive after alpha_s + beta_s n; least squares */
+    double   rate;          /* bytes per second of the largest transfer, latency left out */
+    double   offset_s;      /* wall clock of the receiver minus that of the sender, measured on the
+                               shortest round trip: right to within half of it */
+    int      relayed;       /* 1: what they send each other goes through rank 0 */
+} ddp_pair;
+
+/* The same on every rank; freed by ddp_probe_free. */
+typedef struct ddp_probe_result {
+    int       world;
+    ddp_pair *pair;   /* [world x world], row = sender; the diagonal is 0 */
+    ddp_link *host;   /* [world] least squares over all that the rank sent */
+    char    (*name)[64]; /* [world] host name */
+    double    seconds;   /* the probing took */
+} ddp_probe_result;
+
+/* ddp_probe - measures every pair in both directions: world - 1 rounds (world, where it is odd) of disjoint pairs that
+ * work at the same time; 20 pings (8 where they take more than 3 s), then 64 KiB and what fits 0.25 s, at most 1 MiB,
+ * each three times and, where a busy machine or other traffic disturbs it, again until the two fastest agree to 3 % (16
+ * times or 3 s at most). Collective, under the rules of the plain collectives. Returns 0 or the context's first error;
+ * DDP_USAGE with one worker. */
+DDP_API int  ddp_probe(ddp_ctx *d, ddp_probe_result *out);
+DDP_API void ddp_probe_free(ddp_probe_result *r);
+
+/* ddp_probe_network - the same as delays and rates of a network, for ddp_network_write and the
+ * planners; freed by ddp_network_free. Errors: DDP_ARG, DDP_MEMORY. */
+DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_network *out, ddp_error *err);
+
+/* How the ranks lie in sites, as this rank sees it. */
+typedef struct ddp_sites {
+    int inside;  /* group of the ranks of this rank's site */
+    int across;  /* equal sites: group of those with this rank's place in each site; else leaders */
+    int equal;   /* all sites have the same number of ranks */
+    int members; /* ranks of this site */
+    int place;   /* of this rank among them */
+    int leader;  /* lowest rank of this site */
+} ddp_sites;
+
+/* What ddp_ring_tune chose. */
+typedef struct ddp_ring_choice {
+    double least_rate; /* bytes per second of the ring's slowest hop */
+    double from_bytes; /* all-reduces from here on go round the ring; INFINITY = none */
+} ddp_ring_choice;
+
+/* ddp_group - numbers a group of n distinct ranks in rising order, from 1 (0 is the world). All ranks make all groups
+ * in the same order, those included that they are not in; at most 63. Then the members exchange messages of that group
+ * (ddp_exchange; blocks count through the members, peer is a rank of the world), and layers may belong to it. Ranks in
+ * several groups must order their operations without a circle. Errors: DDP_ARG, DDP_UNSUPPORTED (an elastic world). */
+DDP_API int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group);
+
+/* ddp_sites_open - makes the groups of a world whose rank r lies in site site_of[r] (any numbers;
+ * [world], the same on all ranks). Collective.
+ * ddp_sites_all_reduce - the all-reduce in two levels, for sites that are fast inside and slow between: a site's ranks
+ * sum their blocks among each other, those of one place in all sites sum theirs over the slow links, and each site
+ * gathers. Between sites each rank thus sends 2 (S - 1) / S n / k values (S sites of k ranks), not 2 (n_ranks - 1) /
+ * n_ranks n. Sites of unlike size sum to their lowest ranks, which then spread the result. Same bits on all ranks, not
+ * those of a direct sum in rank order. Collective. */
+DDP_API int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out);
+DDP_API int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale);
+
+/* ddp_ring_tune - orders the ring by what was measured (ddp_plan_ring) and chooses from which size on it is faster than
+ * direct: direct takes 2 a + d M with d of the slowest pair or of the slowest access link and a tenth for incast, the
+ * ring 2 (n - 1) a + 2 (n - 1) / n M / (slowest hop). r is that of ddp_probe, the same on all ranks; nothing may be in
+ * flight. Collective in effect: call it on all ranks. A deterministic context keeps direct sums. out may be NULL. */
+DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out);
 
 #endif /* DDP_RUN_COLLECTIVE_H */

@@ -1,8 +1,8 @@
 /* Configuration: defaults, environment, and a sentence for each value that makes no sense. */
 #include "base/platform.h"
-#include "run/env.h"
-#include "wire/mpi.h"
-#include "base/text.h"
+#include "run/launch.h"
+#include "wire/wire.h"
+#include "base/core.h"
 #include "run/context.h"
 
 ddp_transport ddp_transport_named(const char *name)
@@ -41,38 +41,6 @@ int ddp_wire_named(const char *name, ddp_wire *out)
 
 /* ---- environment ---- */
 
-static ddp_status ddp__env_count(const char *name, const char *text, int *field, ddp_error *err)
-{
-    long v;
-
-    if (!text || *field) return DDP_OK;
-    if (!ddp__parse_long(text, &v) || v < 1 || v > INT_MAX)
-        return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number above 0", name, text);
-    *field = (int)v;
-    return DDP_OK;
-}
-
-static ddp_status ddp__env_seconds(const char *name, const char *text, double *field,
-                                   ddp_error *err)
-{
-    double v;
-
-    if (!text || *field > 0) return DDP_OK;
-    if (!ddp__parse_double(text, &v) || v <= 0)
-        return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
-    *field = v;
-    return DDP_OK;
-}
-
-static ddp_status ddp__env_flag(const char *name, const char *text, int *field, ddp_error *err)
-{
-    if (!text) return DDP_OK;
-    if ((*text != '0' && *text != '1') || text[1])
-        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
-    if (*text == '1') *field = 1;
-    return DDP_OK;
-}
-
 /* "ssgd, wfbp or dreamddp" */
 static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
@@ -81,41 +49,35 @@ static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t r
 
     out[0] = '\0';
     for (i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
-        n += (size_t)snprintf(out + n, room - n, "%s%s",
-                              i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ? " or " : ", ",
-                              list->name(list->number(i)));
+        n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
+                              " or " : ", ", list->name(list->number(i)));
 }
 
-static ddp_status ddp__env_names(const ddp__env *e, const ddp__strategies *list, ddp_config *c,
-                                 ddp_error *err)
+/* The settings that are names. */
+static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
+    const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
+               *wire = ddp__env_get("DREAMDDP_WIRE");
     char names[256];
 
-    if (e->strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
-        c->strategy = list->named(e->strategy);
+    if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
+        c->strategy = list->named(strategy);
         ddp__strategy_names(list, names, sizeof names);
         if (c->strategy == DDP_STRATEGY_DEFAULT)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s",
-                             e->strategy, names);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_STRATEGY=%.60s is unknown: choose %s", strategy, names);
     }
-    if (e->transport && c->transport == DDP_TRANSPORT_DEFAULT) {
-        c->transport = ddp_transport_named(e->transport);
+    if (transport && c->transport == DDP_TRANSPORT_DEFAULT) {
+        c->transport = ddp_transport_named(transport);
         if (c->transport == DDP_TRANSPORT_DEFAULT)
-            return ddp__fail(err, DDP_ARG,
-                             "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi",
-                             e->transport);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi", transport);
     }
-    if (e->wire && c->wire == DDP_WIRE_DEFAULT) {
-        if (!ddp_wire_named(e->wire, &c->wire))
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8",
-                             e->wire);
-    }
+    if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_named(wire, &c->wire))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", wire);
     return DDP_OK;
 }
 
 /* Fills what is zero; the strings it sets are the environment's, copied later with the rest. */
-static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c,
-                               ddp_error *err)
+static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0, resume = 0; /* that one is for who connects */
 
@@ -125,35 +87,10 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
         c->world = e->launcher ? e->world : 1;
     }
     if (!c->addr && e->addr[0] && !literal) c->addr = e->addr;
-    if (!c->net) c->net = e->net;
-    if (!c->dump_path) c->dump_path = e->dump;
     if (!c->run_id && e->run_id[0]) c->run_id = e->run_id;
-    if (!c->socket_ifname) c->socket_ifname = e->socket_ifname;
-    if (!c->net_script) c->net_script = e->net_script;
-    if (!c->net2) c->net2 = e->net2;
-    if (!c->addr2) c->addr2 = e->addr2;
-    DDP__TRY(ddp__env_names(e, list, c, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_PERIOD", e->period, &c->period, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_MIN_WORLD", e->min_world, &c->min_world, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_SITE", e->site, &c->site, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_MAX_WORLD", e->max_world, &c->max_world, err));
-    DDP__TRY(ddp__env_count("DREAMDDP_THREADS", e->threads, &c->threads, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_CONNECT_TIMEOUT", e->connect_timeout, &c->connect_timeout_s,
-                              err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_JOIN_TIMEOUT", e->join_timeout, &c->join_timeout_s, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_PEER_TIMEOUT", e->peer_timeout, &c->peer_timeout_s, err));
-    DDP__TRY(ddp__env_seconds("DREAMDDP_OP_TIMEOUT", e->op_timeout, &c->op_timeout_s, err));
-    if (!c->tls_psk && !c->tls_ca && !c->tls_cert && !c->tls_key) {
-        c->tls_psk = e->tls_psk;
-        c->tls_ca = e->tls_ca;
-        c->tls_cert = e->tls_cert;
-        c->tls_key = e->tls_key;
-    }
-    DDP__TRY(ddp__env_flag("DREAMDDP_JOIN", e->join, &c->join, err));
-    DDP__TRY(ddp__env_flag("DREAMDDP_INSECURE", e->insecure, &c->insecure, err));
-    DDP__TRY(ddp__env_flag("DREAMDDP_NO_CHECKSUM", getenv("DREAMDDP_NO_CHECKSUM"), &c->no_checksum, err));
-    DDP__TRY(ddp__env_flag("DREAMDDP_RESUME", getenv("DREAMDDP_RESUME"), &resume, err));
-    return ddp__env_flag("DREAMDDP_DETERMINISTIC", e->deterministic, &c->deterministic, err);
+    DDP__TRY(ddp__env_names(list, c, err));
+    DDP__TRY(ddp__env_flag("DREAMDDP_RESUME", &resume, err));
+    return ddp__env_settings(c, err);
 }
 
 /* ---- checks and defaults ---- */
@@ -169,38 +106,30 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
     if (c->threads < 0 || c->threads > 1024)
         return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
-    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world))
+    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join))
         return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
                          c->min_world, c->world, c->world);
     if (c->min_world > 0 && c->world > 64)
-        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d",
-                         c->world);
+        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d", c->world);
     if (c->site < 0 || c->site > 1000000)
         return ddp__fail(err, DDP_ARG, "site %d: 1 to 1000000, or 0 for none", c->site);
     if (c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world))
-        return ddp__fail(err, DDP_ARG,
-                         "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
+        return ddp__fail(err, DDP_ARG, "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
                          c->max_world, c->world, c->world);
-    if (c->micro_batches < 0)
-        return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
+    if (c->micro_batches < 0) return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
     if (!(c->clip_norm >= 0))
-        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none",
-                         (double)c->clip_norm);
+        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI)
-        return ddp__fail(err, DDP_ARG,
-                         "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
+        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
                          (int)c->transport);
     if (c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8)
-        return ddp__fail(err, DDP_ARG,
-                         "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
+        return ddp__fail(err, DDP_ARG, "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
                          (int)c->wire);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     if (c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING)
-        return ddp__fail(err, DDP_ARG,
-                         "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
+        return ddp__fail(err, DDP_ARG, "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
                          (int)c->algorithm);
-    if (c->nccl < 0 || c->nccl > 2)
-        return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
+    if (c->nccl < 0 || c->nccl > 2) return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
     if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
         return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
     return DDP_OK;
@@ -220,8 +149,7 @@ static void ddp__config_defaults(ddp_config *c)
     if (!(c->op_timeout_s > 0)) c->op_timeout_s = 1800;
     if (c->profile_steps == 0) c->profile_steps = 6;
     /* a plan that does not come from clocks needs no measured steps */
-    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path)
-        c->profile_steps = 0;
+    if (c->profile_steps < 0 || c->deterministic || c->profile_path || c->plan_path) c->profile_steps = 0;
 #ifdef DREAMDDP_DEBUG
     c->check_writes = 1;
 #endif
@@ -249,8 +177,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
         if (!list->fill(c->strategy, ops))
-            return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ name of %s",
-                             (int)c->strategy, names);
+            return ddp__fail(err, DDP_ARG, "strategy %d is unknown: use the DDP_ name of %s", (int)c->strategy, names);
         c->strategy = list->named(ops->name);
         return DDP_OK;
     }
@@ -264,8 +191,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
         return ddp__fail(err, DDP_ARG, "own strategy %s averages %d: use DDP_AVERAGES_GRADIENTS, "
                          "_PARAMETERS or _CHANGES", own->name, (int)own->averages);
     if (own->plan_make && (!own->plan_first || !own->plan_take))
-        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take "
-                         "too", own->name);
+        return ddp__fail(err, DDP_ARG, "own strategy %s makes plans: it needs plan_first and plan_take too", own->name);
     *ops = *own;
     return DDP_OK;
 }
@@ -283,10 +209,8 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
     if (env.launcher && given->world < 1 && c.world > 1 && !c.addr &&
         (c.transport == DDP_TRANSPORT_DEFAULT || c.transport == DDP_TCP))
-        return ddp__fail(err, DDP_ARG,
-                         "%s says that this is rank %d of %d, but not where rank 0 listens: set "
-                         "DREAMDDP_ADDR=HOST:PORT on every rank",
-                         env.launcher, c.rank, c.world);
+        return ddp__fail(err, DDP_ARG, "%s says that this is rank %d of %d, but not where rank 0 listens: set "
+                         "DREAMDDP_ADDR=HOST:PORT on every rank", env.launcher, c.rank, c.world);
     if (env.launcher || env.note) {
         ddp_logger log = ddp__log_resolve(&c.logger, c.no_env);
         if (env.launcher)

@@ -43,11 +43,10 @@ typedef enum ddp_algorithm {
     DDP_RING               /* from rank to rank; not where deterministic, nor with two ranks */
 } ddp_algorithm;
 
-/* Everything is optional: zero = the default named last on the line. Strings are read during
- * ddp_open and need not outlive it. With world == 0 and no_env == 0 the environment says rank,
- * world and address (DREAMDDP_*, then torchrun, Open MPI, MPICH, PMIx, Slurm names) and fills what
- * is zero and marked [env], from DREAMDDP_ and the field's name in capitals, without _s or _path
- * (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
+/* Everything is optional: zero = the default named last on the line. Strings are read during ddp_open and need not
+ * outlive it. With world == 0 and no_env == 0 the environment says rank, world and address (DREAMDDP_*, then torchrun,
+ * Open MPI, MPICH, PMIx, Slurm names) and fills what is zero and marked [env], from DREAMDDP_ and the field's name in
+ * capitals, without _s or _path (DREAMDDP_PERIOD, DREAMDDP_OP_TIMEOUT, DREAMDDP_DUMP). world > 0 makes rank literal. */
 struct ddp_config {
     ddp_strategy strategy;    /* [env] dreamddp */
     const struct ddp_strategy_ops *own_strategy; /* yours instead (docs/own-strategy.md); copied; NULL */
@@ -141,6 +140,7 @@ struct ddp_config {
  *   transport  tcp, threads, mpi */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
+DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);

@@ -7,10 +7,11 @@
 #include "graph/host.h"
 #include "nn/optimizer.h"
 #include "comm/engine.h"
+#include "member/join.h"
 #include "member/state.h"
 #include "wire/stream.h"
-#include "wire/threads.h"
-#include "profile/linkfit.h"
+#include "wire/wire.h"
+#include "profile/profile.h"
 #include "profile/timer.h"
 #include "profile/trace.h"
 #include "plan/partial.h"
@@ -92,7 +93,6 @@ struct ddp_ctx {
     long         posted_next;
     ddp__own_state   *kept;           /* [kepts] */
     int          kepts;
-    float        nothing;        /* 0: what a request consists of */
     ddp__engine *engine; /* NULL with one worker */
     ddp__engine *second; /* of link 1; NULL without */
     ddp__links   second_links;
@@ -111,6 +111,7 @@ struct ddp_ctx {
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
+    int          level_messages; /* of such an average, on this rank */
     int          mixed;          /* layers belong to unlike groups */
     int          started;
     int          aborts;         /* ddp_abort with one worker: how often; atomic */
@@ -179,64 +180,99 @@ struct ddp_ctx {
     double       sum_step_s, sum_wait_s;
 };
 
-/* First line of every hook: the sticky error. */
-#define DDP__ENTER(d)                                        \
-    do {                                                     \
-        if (!(d)) return DDP_ARG;                            \
+/* First line of every hook: the sticky error; events of strategies do not call hooks. */
+#define DDP__ENTER(d)                                               \
+    do {                                                            \
+        if (!(d)) return DDP_ARG;                                   \
         if ((d)->host.error.code) return (int)(d)->host.error.code; \
+        if ((d)->event) return ddp__hook_in_event(d);               \
     } while (0)
+DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+
+/* ---- context.c: what it knows of itself ---- */
 
 /* Makes err the context's sticky error (the first one stays) and tells the other ranks. */
 DDP_LIB int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err);
 DDP_LIB int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
-
-/* ---- start.c, team.c: who takes part ---- */
-
-/* Freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
-DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
+/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
+ * the first of those who share its layers. */
+DDP_LIB uint64_t     ddp__live(const ddp_ctx *d);
+DDP_LIB int          ddp__is_first(const ddp_ctx *d);
+DDP_LIB int          ddp__leads(const ddp_ctx *d);
+DDP_LIB int          ddp__two_links(const ddp_config *c);
+DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
+DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
+DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
+DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
  * as numbers, those that a newcomer must have too first; and what they are called. */
 enum { DDP__SETTINGS = 12, DDP__SETTINGS_JOIN = 8 };
-DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
+DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
+DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
 DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
 DDP_LIB const char *ddp__setting_name(int i);
 
-/* links.c: what cfg.net and cfg.net_script say about this rank; *out stays empty if neither is
+/* ---- links.c, connect.c: the others ---- */
+
+/* What cfg.net and cfg.net_script, or cfg.net2, say about this rank; *out stays empty where none is
  * set. Freed by ddp__links_free. */
 DDP_LIB ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err);
+DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
+DDP_LIB void       ddp__session_files(const ddp_ctx *d, ddp__tls_files *f);
+DDP_LIB uint64_t   ddp__session_run(const ddp_ctx *d);
+/* The wire of the first link, or of another that meets at addr. */
+DDP_LIB ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
+                                ddp__wire **wire, ddp_error *err);
+/* The engine over a wire, which is its own from here on. */
+DDP_LIB ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
+                                     uint64_t live, ddp__engine **out, ddp_error *err);
+/* The second link, if the configuration has one: a wire and an engine of its own, so that its operations
+ * wait for none of the first (DeFT, section 3). They meet where the first link says. */
+DDP_LIB ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err);
 
-/* Live workers; whether this rank is the lowest of them, which does what is done once; whether it is
- * the first of those who share its layers. */
-DDP_LIB uint64_t   ddp__live(const ddp_ctx *d);
-DDP_LIB int        ddp__is_first(const ddp_ctx *d);
-DDP_LIB int        ddp__leads(const ddp_ctx *d);
+/* ---- start.c, group.c: who takes part ---- */
+
+/* Freezes the layers: comparison, memory, rank 0's parameters. Idempotent. */
+DDP_LIB ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err);
 
 /* A team are the ranks that register the same layers, and plan and measure together: those of the
  * group of all of a rank's layers; all ranks where layers belong to none or to several. agree:
- * whether all ranks see teams ([world]; < 0: lost) and the layers' groups alike. */
+ * whether all ranks see teams ([world]; < 0: lost) and the layers' groups the same. */
 DDP_LIB ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err);
 DDP_LIB ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err);
-DDP_LIB int        ddp__team_rank(const ddp_ctx *d, int i); /* number i of its ranks */
-DDP_LIB int        ddp__group_root(const ddp_ctx *d, int group); /* its first rank */
 
-/* state.c: what checkpoints and newcomers hold, with the values of now; to be freed by
- * ddp__worker_free also after an error. apply: the small values become the context's (arrays were
- * written where they are); keep_plan 0: another world plans for itself. follow: the times that the
- * run's plan came from, for a newcomer: it goes on following the link. */
+/* ---- state.c, join.c: what checkpoints and newcomers hold ---- */
+
+/* With the values of now; to be freed by ddp__worker_free also after an error. apply: the small values become the
+ * context's (arrays were written where they are); keep_plan 0: another world plans for itself. follow: the times that
+ * the run's plan came from, for a newcomer: it goes on following the link. */
 DDP_LIB ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err);
+
+/* Members: serves newcomers from now on; the wire is one that resumes. */
+DDP_LIB ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err);
+DDP_LIB void       ddp__admission_ready(ddp_ctx *d); /* engine and layers are there */
+/* At the end of a step: at a period's end clones, words, entries. Collective. */
+DDP_LIB ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err);
+/* Before the engine closes; after that, as the coordinator's word may be on its way until then. */
+DDP_LIB void       ddp__admission_stop(ddp_ctx *d);
+DDP_LIB void       ddp__admission_close(ddp_ctx *d);
+
+/* Newcomers: finds the run and an id in it, sets rank and world; takes a clone and enters. */
+DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
 
 /* ---- post.c: which way a message goes ---- */
 
 /* Posts a message: to the engine of its link, in two levels (sites.c), over the stager, or from device
  * to device (nccl.c). there: its memory is that of layers, else this process's own. All messages of a
  * context go this way, or wait for those that did (flush): one order on all ranks. */
-DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket,
-                             ddp_error *err);
+DDP_LIB ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err);
 /* Later work on the layers waits for it: the device, or where there is none, and in the first step,
  * the caller: kernels are loaded when they are launched first, and loading may wait for all that the
  * device has to do, also for work that is held. */
@@ -246,7 +282,13 @@ DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_e
 /* The caller waits for it, which is in nobody's account. */
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
 DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
+
+/* ---- words.c: messages that are waited for ---- */
+
+/* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
+/* What is looked at before an engine has checked a message: verb, lists, link. who: begins the sentence. */
+DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err);
 /* Posted and waited for, in one level; with one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 
@@ -256,16 +298,7 @@ DDP_LIB void       ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb
 DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
-/* ---- second.c, sites.c: more than one link, more than one level ---- */
-
-DDP_LIB int        ddp__two_links(const ddp_config *c);
-/* What cfg.net2 says about this rank. */
-DDP_LIB ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err);
-/* Where the ranks meet for link 1, told over link 0: the address, and on rank 0 the socket that
- * listens there, or -1. */
-DDP_LIB ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *listen_fd,
-                                     ddp_error *err);
-DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+/* ---- sites.c: averages in two levels ---- */
 
 /* site: [world] of each rank; all 0: none. Collective. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
@@ -273,16 +306,17 @@ DDP_LIB void       ddp__levels_close(ddp_ctx *d);
 /* How this rank lies in sites; NULL: in one level. */
 DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
 /* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
- * measured. takes: whether it goes so. messages: how many it is on this rank. */
+ * measured. takes: whether it goes so. */
 DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
-DDP_LIB int        ddp__levels_messages(const ddp_ctx *d);
 /* The part of a mean that crosses sites, on the first rank of each. */
 DDP_LIB void       ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part);
 
-/* balance.c: with two links, each message goes over the one that should finish it first. The team
+/* transfers.c: with two links, each message goes over the one that should finish it first. The team
  * agrees on its first rank's choice; p are its times, NULL: nominal ones. Nothing may be in flight. */
 DDP_LIB ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err);
+/* What a step should take, into the statistics. */
+DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 
 /* ---- verbs.c: the strategy ---- */
 
@@ -298,21 +332,16 @@ DDP_LIB ddp_status ddp__posted_look(ddp_ctx *d);
  * an earlier step. */
 DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when);
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
-/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell, or
- * memory is short. The caller's. */
-DDP_LIB ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps);
+/* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
+DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
 /* Finishes what is in flight. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 
 /* average.c: a layer's average; int8 blocks */
-DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler,
-                                      ddp_error *err);
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
-DDP_LIB ddp_coding ddp__wire_coding(ddp_wire wire);
-/* Bytes that averaging a layer moves. */
-DDP_LIB size_t     ddp__layer_bytes(const ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__coded_close(ddp_ctx *d);
 /* Nothing is left to be sent; base: all parameters are equal on all ranks. */
@@ -330,6 +359,8 @@ typedef struct ddp__walk {
 } ddp__walk;
 DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
 DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
+/* A message with one worker: its scale is applied. */
+DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
@@ -343,9 +374,9 @@ DDP_LIB ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err
 DDP_LIB void       ddp__profile_nominal(ddp_ctx *d, ddp_profile *p);
 DDP_LIB ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err);
 DDP_LIB void       ddp__profile_link(ddp_ctx *d, ddp_profile *p);
-DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
 
-/* meter.c: transfers of one size after the other, each repeated until it is settled */
+/* meter.c: the link as configured; transfers of one size after the other, each repeated until it is settled */
+DDP_LIB ddp_link   ddp__link_nominal(const ddp_ctx *d, const ddp__links *links);
 typedef struct ddp__meter {
     double bytes[64], seconds[64];
     int    n, first; /* those from `first` on are of one size */
@@ -353,8 +384,7 @@ typedef struct ddp__meter {
 } ddp__meter;
 /* 1: the two fastest of this size agree, or it took long enough, and another begins. */
 DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest);
-/* Times averages over one link, of at most so many times as many floats; all ranks get the first
- * one's fit. */
+/* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
 
@@ -363,14 +393,17 @@ DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_erro
 DDP_LIB ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err);
+/* The plan of the first rank of the team, made or handed in as *plan and freed here, becomes everyone's; p:
+ * for its figures, or NULL. */
+DDP_LIB ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 /* The strategy takes this plan, which is its own kind's; p: times, or NULL. */
-DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err);
 
-/* drift.c: the link while training */
-DDP_LIB void       ddp__drift_start(ddp_ctx *d);
-DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now); /* overwrites op_scratch */
+/* planning.c: after each step, whether to plan again. account.c: the link while training; observe
+ * overwrites op_scratch. */
 DDP_LIB ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__drift_start(ddp_ctx *d);
+DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now);
 
 /* ---- what is told ---- */
 
@@ -391,6 +424,5 @@ DDP_LIB void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin
 DDP_LIB void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering);
 DDP_LIB void ddp__account_step(ddp_ctx *d, double now);
 DDP_LIB void ddp__account_reset(ddp_ctx *d);
-DDP_LIB void ddp__account_predict(ddp_ctx *d);
 
 #endif /* DDP_RUN_CONTEXT_H */

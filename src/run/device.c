@@ -1,9 +1,8 @@
 /* A context on a device: opening its backend, and what is checked and waited for there. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "run/device.h"
-#include "run/stager.h"
 
 /* ---- opening ---- */
 

@@ -1,4 +1,4 @@
-/* What a context does through its backend, and what it does here where it has none. */
+/* What a context does through its backend, over the host or from device to device. */
 #ifndef DDP_RUN_DEVICE_H
 #define DDP_RUN_DEVICE_H
 
@@ -25,8 +25,7 @@ DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
 DDP_LIB void       ddp__nccl_close(ddp_ctx *d);
 /* Whether a message over a layer's memory goes this way. */
 DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
-DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
 DDP_LIB ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err);
 /* One such message, waited for; and DDP__PROBE_FLOATS zeros of the device to make one of. */
@@ -35,7 +34,49 @@ DDP_LIB float     *ddp__nccl_zeros(const ddp_ctx *d);
 /* operations, bytes that were averaged (no headers are known), and the algorithm. */
 DDP_LIB void       ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out);
 
-/* ---- times (device_clock.c) ----
+/* ---- over the host (stager.c) ----
+ *
+ * The context's thread only queues: it records an event behind the work so far and hands the message to the stager,
+ * whose first thread waits for the event, copies the arrays into pinned memory and submits them to the engine, first
+ * come, first served, so that all ranks submit in one order. Its second thread takes what the engine has done, in
+ * whatever order, copies it back and raises the message's flag; the device's later work was told to wait for that flag
+ * (hold). So no hook waits for the network, nor for the device. */
+typedef struct ddp__stager ddp__stager;
+
+/* Where a message's pieces lie, and what makes them final. */
+typedef enum ddp__stager_from {
+    DDP__HERE,            /* in this machine's memory, now */
+    DDP__BEHIND_WORK,     /* on the device, when its work so far is done */
+    DDP__BEHIND_AVERAGES  /* on the device, when its averages of devices so far are done */
+} ddp__stager_from;
+
+/* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that may be
+ * under way at once, pinned up to a bound. *out is to be freed also after an error. */
+DDP_LIB ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
+                                    size_t bytes, size_t total, ddp__stager **out, ddp_error *err);
+/* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
+ * which may still work in the pinned memory. NULL is fine. */
+DDP_LIB void ddp__stager_stop(ddp__stager *s);
+DDP_LIB void ddp__stager_free(ddp__stager *s);
+
+/* As ddp__engine_submit, which it comes to; m's lists are copied. No coding in int8 blocks, no adding.
+ * Returns the stager's first error, also the engine's. */
+DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
+                                     long *ticket, ddp_error *err);
+/* The device's work that is queued from now on waits until the message is done. */
+DDP_LIB void ddp__stager_hold(ddp__stager *s, long ticket);
+/* The flag that is raised when a message is done, for who holds by himself. */
+DDP_LIB void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn);
+DDP_LIB int  ddp__stager_is_done(ddp__stager *s, long ticket);
+/* The caller waits: that message is done; it was copied from the device; or all so far lie in the engine, in order. */
+DDP_LIB ddp_status ddp__stager_wait(ddp__stager *s, long ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_sent(ddp__stager *s, long ticket, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err);
+/* sum((average - own)^2) of the last message of a layer that asked for it and is done. */
+DDP_LIB double ddp__stager_divergence(ddp__stager *s, int layer);
+
+/* ---- times (account.c) ----
  *
  * Hooks return long before the device has done what was queued, so its times are marks in its own
  * order, read when they have come: then the same accounts are made as of a CPU's hooks. */

@@ -1,7 +1,7 @@
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
 #include "comm/state.h"
 #include "run/context.h"
@@ -31,16 +31,14 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
         ddp__json_string(t, p->name);
-        if (p->begun >= 0)
-            ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
+        if (p->begun >= 0) ddp__text_addf(t, ",\"begun\":%ld,\"told_s\":%.3f", p->begun, p->heard_s);
         if (p->got_s >= 0) ddp__text_addf(t, ",\"silent_s\":%.3f", p->got_s);
         ddp__text_addf(t, ",\"left\":%s}", p->left ? "true" : "false");
     }
     ddp__text_addf(t, "]");
 }
 
-static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log,
-                           const ddp_error *why, double epoch)
+static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
 {
     char host[256] = "";
 
@@ -65,8 +63,7 @@ static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log
     ddp__text_addf(t, ",\"operations\":%d,\"dropped\":%ld}\n", log->count, log->dropped);
 }
 
-static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r,
-                                double epoch)
+static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_record *r, double epoch)
 {
     static const char *const stage[] = {"queued", "active", "done"};
     const ddp__op_span *s = &r->span;
@@ -74,8 +71,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 
     ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
                    (unsigned long)s->seq, ddp__verb_name((int)s->verb));
-    if (p2p || s->verb == DDP_BROADCAST)
-        ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
+    if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
     ddp__text_addf(t, ",\"layer\":");
     if (s->layer >= 0 && s->layer < d->layers) ddp__json_string(t, d->unit[s->layer].name);
     else ddp__json_string(t, s->layer == DDP__BARRIER ? "barrier" : NULL);
@@ -86,8 +82,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__dump_time(t, "begin", epoch, s->begin);
     ddp__dump_time(t, "end", epoch, s->end);
     ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
-    for (i = 0; i < r->missing_count; i++)
-        ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    for (i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
     ddp__text_addf(t, "]}\n");
 }
 
@@ -141,8 +136,7 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
     char *own;
     ddp_status s;
 
-    if (!d || !path || !*path)
-        return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
+    if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
     s = ddp__dump_to(d, own, err);

@@ -1,7 +1,7 @@
+/* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it, and settings. */
 #include "base/platform.h"
-#include "base/text.h"
-#include "base/hash.h"
-#include "run/env.h"
+#include "base/core.h"
+#include "run/launch.h"
 
 #ifdef __APPLE__
 #include <crt_externs.h>
@@ -10,40 +10,31 @@
 #define DDP__ENVIRON environ
 #endif
 
-static const char *const ddp__env_known[] = {"RANK",
-                                             "WORLD_SIZE",
-                                             "LOCAL_RANK",
-                                             "ADDR",
-                                             "RUN_ID",
-                                             "LOG",
-                                             "NET",
-                                             "NET_SCRIPT",
-                                             "NET2",
-                                             "ADDR2",
-                                             "WIRE",
-                                             "SITE",
-                                             "STRATEGY",
-                                             "PERIOD",
-                                             "TRANSPORT",
-                                             "MIN_WORLD",
-                                             "MAX_WORLD",
-                                             "PEER_TIMEOUT",
-                                             "OP_TIMEOUT",
-                                             "CONNECT_TIMEOUT",
-                                             "JOIN_TIMEOUT",
-                                             "JOIN",
-                                             "RESUME",
-                                             "DUMP",
-                                             "INSECURE",
-                                             "THREADS",
-                                             "TCP_CONGESTION",
-                                             "DETERMINISTIC",
-                                             "TLS_PSK",
-                                             "TLS_CA",
-                                             "TLS_CERT",
-                                             "TLS_KEY",
-                                             "SOCKET_IFNAME",
-                                             NULL};
+/* What a variable holds, and which field of ddp_config it fills. */
+typedef enum ddp__env_kind { DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG } ddp__env_kind;
+typedef struct ddp__env_variable {
+    const char   *name; /* behind DREAMDDP_ */
+    ddp__env_kind kind;
+    size_t        field;
+} ddp__env_variable;
+
+#define DDP__V(name, kind, field) {name, DDP__V_##kind, offsetof(ddp_config, field)}
+static const ddp__env_variable ddp__env_known[] = {
+    {"RANK", DDP__V_OTHER, 0}, {"WORLD_SIZE", DDP__V_OTHER, 0}, {"LOCAL_RANK", DDP__V_OTHER, 0},
+    {"ADDR", DDP__V_OTHER, 0}, {"RUN_ID", DDP__V_OTHER, 0}, {"LOG", DDP__V_OTHER, 0}, {"STRATEGY", DDP__V_OTHER, 0},
+    {"TRANSPORT", DDP__V_OTHER, 0}, {"WIRE", DDP__V_OTHER, 0}, {"TCP_CONGESTION", DDP__V_OTHER, 0},
+    {"RESUME", DDP__V_OTHER, 0},
+    DDP__V("NET", TEXT, net), DDP__V("NET_SCRIPT", TEXT, net_script), DDP__V("NET2", TEXT, net2),
+    DDP__V("ADDR2", TEXT, addr2), DDP__V("DUMP", TEXT, dump_path), DDP__V("SOCKET_IFNAME", TEXT, socket_ifname),
+    DDP__V("TLS_PSK", TLS, tls_psk), DDP__V("TLS_CA", TLS, tls_ca), DDP__V("TLS_CERT", TLS, tls_cert),
+    DDP__V("TLS_KEY", TLS, tls_key),
+    DDP__V("PERIOD", COUNT, period), DDP__V("MIN_WORLD", COUNT, min_world), DDP__V("SITE", COUNT, site),
+    DDP__V("MAX_WORLD", COUNT, max_world), DDP__V("THREADS", COUNT, threads),
+    DDP__V("CONNECT_TIMEOUT", SECONDS, connect_timeout_s), DDP__V("JOIN_TIMEOUT", SECONDS, join_timeout_s),
+    DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
+    DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
+    DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
+#undef DDP__V
 
 /* A launcher's variables; NULL where it has none. */
 typedef struct ddp__launcher {
@@ -69,8 +60,7 @@ enum {
     DDP__LAUNCHERS
 };
 
-/* An empty variable counts as unset. */
-static const char *ddp__env_get(const char *name)
+const char *ddp__env_get(const char *name)
 {
     const char *v = name ? getenv(name) : NULL;
     return v && *v ? v : NULL;
@@ -83,8 +73,7 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
-        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text,
-                         least, most);
+        return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
     *out = (int)v;
     return DDP_OK;
 }
@@ -121,17 +110,15 @@ static ddp_status ddp__env_check_names(ddp_error *err)
         size_t n;
         if (strncmp(*e, "DREAMDDP_", 9) || !end) continue;
         n = (size_t)(end - name);
-        for (i = 0; ddp__env_known[i] && least; i++) {
-            int d = ddp__word_distance(name, n, ddp__env_known[i]);
+        for (i = 0; ddp__env_known[i].name && least; i++) {
+            int d = ddp__word_distance(name, n, ddp__env_known[i].name);
             if (d >= least) continue;
             least = d;
             nearest = i;
         }
         if (least)
-            return ddp__fail(
-                err, DDP_ARG,
-                "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
-                n > 60 ? 60 : (int)n, name, ddp__env_known[nearest]);
+            return ddp__fail(err, DDP_ARG, "unknown environment variable DREAMDDP_%.*s: did you mean DREAMDDP_%s?",
+                             n > 60 ? 60 : (int)n, name, ddp__env_known[nearest].name);
     }
     return DDP_OK;
 }
@@ -167,10 +154,8 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
-        return ddp__fail(
-            err, DDP_ARG,
-            "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
-            host ? "MASTER_PORT" : "MASTER_ADDR");
+        return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
+                         host ? "MASTER_PORT" : "MASTER_ADDR");
     DDP__TRY(ddp__env_int("MASTER_PORT", 1, 65534, &port, err));
     if (store && !strcmp(store, "True")) {
         port++; /* torchrun's agent itself listens on MASTER_PORT */
@@ -180,8 +165,7 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
      * the same place and open to nobody else */
     DDP__TRY(ddp__env_int("LOCAL_WORLD_SIZE", 1, INT_MAX, &local, err));
     if (local == env->world) host = "127.0.0.1";
-    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host,
-             port);
+    snprintf(env->addr, sizeof env->addr, strchr(host, ':') ? "[%.280s]:%d" : "%.280s:%d", host, port);
     return DDP_OK;
 }
 
@@ -198,8 +182,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
     else if (list && ddp__first_host(list, host, sizeof host))
         snprintf(env->addr, sizeof env->addr, "%s:29500", host);
     else if (ip)
-        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500",
-                 ip);
+        snprintf(env->addr, sizeof env->addr, strchr(ip, ':') ? "[%.280s]:29500" : "%.280s:29500", ip);
     return DDP_OK;
 }
 
@@ -209,8 +192,7 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
 
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
-    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX)
-        return ddp__slurm_addr(env, err);
+    if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
     if (which == DDP__LAUNCHED_OWN || local == env->world)
         snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
@@ -251,11 +233,8 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
         if (!ddp__env_get(l->rank) && !ddp__env_get(world)) continue;
         if (!ddp__env_get(l->rank) || !ddp__env_get(world))
             return ddp__fail(err, DDP_ARG, "%s is set but %s is not: set both or neither%s",
-                             ddp__env_get(l->rank) ? l->rank : world,
-                             ddp__env_get(l->rank) ? world : l->rank,
-                             i == DDP__LAUNCHED_PMIX
-                                 ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE"
-                                 : "");
+                             ddp__env_get(l->rank) ? l->rank : world, ddp__env_get(l->rank) ? world : l->rank,
+                             i == DDP__LAUNCHED_PMIX ? ", or DREAMDDP_RANK and DREAMDDP_WORLD_SIZE" : "");
         DDP__TRY(ddp__env_int(world, 1, 4096, &env->world, err));
         DDP__TRY(ddp__env_int(l->rank, 0, env->world - 1, &env->rank, err));
         env->local_rank = env->rank;
@@ -285,6 +264,10 @@ static void ddp__env_run_id(ddp__env *env, int which)
                *step = ddp__env_get("SLURM_STEP_ID");
 
     if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
+    if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
+        id = ddp__env_get("PMIX_NAMESPACE");
+        if (!id) id = ddp__env_get("OMPI_MCA_ess_base_jobid");
+    }
     if (!id && job && step && which >= DDP__LAUNCHED_MPICH) /* two steps of a job are two runs */
         snprintf(env->run_id, sizeof env->run_id, "%.60s.%.60s", job, step);
     else if (id)
@@ -303,40 +286,76 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     DDP__TRY(ddp__env_launcher(&env, &which, err));
     if (addr) {
         if (strlen(addr) >= sizeof env.addr)
-            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT",
-                             addr);
+            return ddp__fail(err, DDP_ARG, "DREAMDDP_ADDR='%.60s...' is too long: write HOST:PORT", addr);
         snprintf(env.addr, sizeof env.addr, "%s", addr);
     } else if (which >= 0) {
         DDP__TRY(ddp__launcher_addr(&env, which, err));
     }
     ddp__env_run_id(&env, which);
-    env.log = ddp__env_get("DREAMDDP_LOG");
-    env.net = ddp__env_get("DREAMDDP_NET");
-    env.net_script = ddp__env_get("DREAMDDP_NET_SCRIPT");
-    env.net2 = ddp__env_get("DREAMDDP_NET2");
-    env.addr2 = ddp__env_get("DREAMDDP_ADDR2");
-    env.wire = ddp__env_get("DREAMDDP_WIRE");
-    env.site = ddp__env_get("DREAMDDP_SITE");
-    env.strategy = ddp__env_get("DREAMDDP_STRATEGY");
-    env.period = ddp__env_get("DREAMDDP_PERIOD");
-    env.transport = ddp__env_get("DREAMDDP_TRANSPORT");
-    env.min_world = ddp__env_get("DREAMDDP_MIN_WORLD");
-    env.max_world = ddp__env_get("DREAMDDP_MAX_WORLD");
-    env.join = ddp__env_get("DREAMDDP_JOIN");
-    env.peer_timeout = ddp__env_get("DREAMDDP_PEER_TIMEOUT");
-    env.op_timeout = ddp__env_get("DREAMDDP_OP_TIMEOUT");
-    env.connect_timeout = ddp__env_get("DREAMDDP_CONNECT_TIMEOUT");
-    env.join_timeout = ddp__env_get("DREAMDDP_JOIN_TIMEOUT");
-    env.dump = ddp__env_get("DREAMDDP_DUMP");
-    env.insecure = ddp__env_get("DREAMDDP_INSECURE");
-    env.threads = ddp__env_get("DREAMDDP_THREADS");
-    env.tcp_congestion = ddp__env_get("DREAMDDP_TCP_CONGESTION");
-    env.deterministic = ddp__env_get("DREAMDDP_DETERMINISTIC");
-    env.tls_psk = ddp__env_get("DREAMDDP_TLS_PSK");
-    env.tls_ca = ddp__env_get("DREAMDDP_TLS_CA");
-    env.tls_cert = ddp__env_get("DREAMDDP_TLS_CERT");
-    env.tls_key = ddp__env_get("DREAMDDP_TLS_KEY");
-    env.socket_ifname = ddp__env_get("DREAMDDP_SOCKET_IFNAME");
     *out = env;
+    return DDP_OK;
+}
+
+/* ---- settings ---- */
+
+static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, const char *text, void *field,
+                                 ddp_error *err)
+{
+    double seconds;
+    long count;
+
+    switch (v->kind) {
+    case DDP__V_OTHER:
+        break;
+    case DDP__V_TEXT:
+    case DDP__V_TLS:
+        if (!*(const char **)field) *(const char **)field = text;
+        break;
+    case DDP__V_COUNT:
+        if (*(int *)field) break;
+        if (!ddp__parse_long(text, &count) || count < 1 || count > INT_MAX)
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number above 0", name, text);
+        *(int *)field = (int)count;
+        break;
+    case DDP__V_SECONDS:
+        if (*(double *)field > 0) break;
+        if (!ddp__parse_double(text, &seconds) || seconds <= 0)
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
+        *(double *)field = seconds;
+        break;
+    case DDP__V_FLAG: {
+        int on = 0;
+        DDP__TRY(ddp__env_flag(name, &on, err));
+        if (on) *(int *)field = 1;
+        break;
+    }
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__env_flag(const char *name, int *out, ddp_error *err)
+{
+    const char *text = ddp__env_get(name);
+
+    if (!text) return DDP_OK;
+    if ((*text != '0' && *text != '1') || text[1])
+        return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
+    *out = *text == '1';
+    return DDP_OK;
+}
+
+ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
+{
+    const int tls = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
+    const ddp__env_variable *v = ddp__env_known;
+    char name[64];
+
+    for (; v->name; v++) {
+        const char *text;
+        snprintf(name, sizeof name, "DREAMDDP_%s", v->name);
+        text = ddp__env_get(name);
+        if (!text || (tls && v->kind == DDP__V_TLS)) continue;
+        DDP__TRY(ddp__env_value(v, name, text, (char *)c + v->field, err));
+    }
     return DDP_OK;
 }

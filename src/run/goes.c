@@ -44,21 +44,32 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
     static const ddp__goes_row row[] = {
         {DDP__BIT(SITE) | DDP__BIT(ELASTIC), DDP_ARG,
          "averages in two levels need every rank: leave one of them out"},
+        {DDP__BIT(SITE) | DDP__BIT(JOIN), DDP_ARG,
+         "averages in two levels need every rank: leave one of them out"},
         {DDP__BIT(SITE) | DDP__BIT(INT8), DDP_ARG,
          "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"},
         {DDP__BIT(SITE) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
          "averages in two levels are over all ranks: leave one of the two out"},
         {DDP__BIT(CLIP) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
          "no rank knows the norm over the layers of all groups: leave clip_norm 0"},
+        {DDP__BIT(JOIN) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
+         "a group has no room for a newcomer: leave the layers to all ranks"},
         {DDP__BIT(ELASTIC) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
          "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"},
         {DDP__BIT(ELASTIC) | DDP__BIT(SECOND), DDP_ARG,
          "an elastic world has one link: leave out net2 and addr2"},
+        {DDP__BIT(JOIN) | DDP__BIT(SECOND), DDP_ARG,
+         "an elastic world has one link: leave out net2 and addr2"},
         {DDP__BIT(ROOM) | DDP__BIT(THREADS), DDP_ARG,
-         "who comes later comes over tcp: choose that transport"},
-        {DDP__BIT(ROOM) | DDP__BIT(MPI), DDP_ARG, "who comes later comes over tcp: choose that transport"},
+         "newcomers come over tcp: choose that transport"},
+        {DDP__BIT(ROOM) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
+        {DDP__BIT(JOIN) | DDP__BIT(THREADS), DDP_ARG,
+         "newcomers come over tcp: choose that transport"},
+        {DDP__BIT(JOIN) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
         {DDP__BIT(ROOM) | DDP__BIT(STEADY), DDP_ARG,
          "only an elastic world has room for newcomers: set min_world"},
+        {DDP__BIT(MPI) | DDP__BIT(ELASTIC), DDP_ARG,
+         "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"},
         {DDP__BIT(MPI) | DDP__BIT(SECOND), DDP_ARG,
          "a second link needs the tcp or threads transport"},
         {DDP__BIT(MPI) | DDP__BIT(TLS), DDP_ARG,
@@ -156,8 +167,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
     const ddp__goes_trait *t = ddp__goes_traits(&n);
 
     for (i = 0; i < n; i++)
-        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS)))
-            return &t[i];
+        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
 }
 

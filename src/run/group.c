@@ -1,15 +1,13 @@
-/* Groups of ranks, and the ring of all of them as it was measured. */
+/* Groups of ranks: who averages a layer, and who plans together. */
 #include "base/platform.h"
-#include "plan/ring_order.h"
 #include "run/context.h"
-#include "profile/network.h"
-#include "run/group.h"
 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 {
     DDP__ENTER(d);
-    if (!ranks || !group)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if (!ranks || !group) return ddp__ctx_failf(d, DDP_ARG, "ddp_group: the list or the result is NULL");
+    if ((d->cfg.min_world > 0 || d->cfg.join) && ddp__goes_check(&d->cfg, &d->ops, 1, &d->host.error))
+        return ddp__ctx_fail(d, &d->host.error);
     if (!d->engine) { /* alone: every group is the world */
         if (n != 1 || ranks[0] != 0)
             return ddp__ctx_failf(d, DDP_ARG, "ddp_group: a group of %d ranks in a world of 1", n);
@@ -22,70 +20,71 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
     return 0;
 }
 
-/* ---- the measured ring ---- */
+/* ---- teams ---- */
 
-static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, size_t window)
+ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
-    const double n = net->devices;
-    double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
-    ddp_ring_choice c;
-    int i, j;
+    int l, i, groups = 0;
 
-    for (i = 0; i < net->devices; i++) {
-        double most = 0;
-        for (j = 0; j < net->devices; j++) {
-            const size_t at = (size_t)i * (size_t)net->devices + (size_t)j;
-            if (i == j) continue;
-            if (net->rate[at] < slowest) slowest = net->rate[at];
-            if (net->rate[at] > most) most = net->rate[at];
-            delay += net->delay_s[at] / (n * (n - 1));
+    d->team = d->unit[0].group;
+    for (l = 0; l < d->layers; l++) {
+        const int group = d->unit[l].group;
+        const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
+        for (i = 0; i < n && ranks[i] != d->rank; i++) {}
+        if (group && (i == n || !ranks))
+            return ddp__fail(err, DDP_ARG, "layer %d (%s) belongs to group %d, which rank %d is not in: make the group "
+                             "with ddp_group, and leave the layer to its ranks", l, d->unit[l].name, group, d->rank);
+        if (group) groups = 1;
+        if (group != d->unit[0].group) d->mixed = 1;
+    }
+    DDP__TRY(ddp__goes_check(&d->cfg, &d->ops, groups, err));
+    if (d->mixed) d->team = 0;
+    d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
+    d->team_root = ddp__group_root(d, d->team);
+    d->team_place = d->rank;
+    for (i = 0; i < d->team_size; i++)
+        if (ddp__team_rank(d, i) == d->rank) d->team_place = i;
+    return DDP_OK;
+}
+
+ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
+{
+    int i;
+
+    for (i = 0; i < d->team_size; i++) {
+        const int r = ddp__team_rank(d, i), team = teams[r];
+        if (team < 0 || team == d->team) continue;
+        return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
+                         "one rank has layers of all ranks or of several groups, every rank must register the same "
+                         "layers", team ? r : d->rank, team ? team : d->team, team ? d->rank : r, d->mixed ||
+                         !team ? "none or to several" : "another");
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
+{
+    const size_t L = (size_t)d->layers;
+    int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
+    ddp_status s;
+    int l, i;
+
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
+    for (l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
+    for (l = 0; s == DDP_OK && l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
+        int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
+        for (i = 0; i < n; i++) {
+            const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
+            if (other == group) continue;
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
+                          "all ranks of a group must register it with the same group (0 = all ranks)", l,
+                          d->unit[l].name, group, d->rank, other, r);
+            break;
         }
-        if (most < access) access = most;
     }
-    direct = 2 * (n - 1) / (n * access);
-    if (2 / (n * slowest) > direct) direct = 2 / (n * slowest);
-    direct *= 1.1;
-    ring = 2 * (n - 1) / (n * least);
-    c.least_rate = least;
-    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : INFINITY;
-    if (c.from_bytes < 1) c.from_bytes = 1;
-    /* partial sums under way are staged at the next rank */
-    if (2 * delay * least > (double)window) c.from_bytes = INFINITY;
-    return c;
-}
-
-static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *out)
-{
-    int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
-    double least;
-    size_t from;
-
-    if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
-    bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
-    if (!bad) {
-        *out = ddp__ring_choose(net, least, ddp__engine_window(d->engine));
-        from = out->from_bytes < 1e18 ? (size_t)out->from_bytes : SIZE_MAX;
-        bad = (int)ddp__engine_ring(d->engine, order, from, &d->host.error);
-    }
-    DDP_FREE(order);
-    return bad ? ddp__ctx_fail(d, &d->host.error) : 0;
-}
-
-int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
-{
-    ddp_ring_choice own;
-    ddp_network net;
-    int bad;
-
-    DDP__ENTER(d);
-    if (!r || r->world != d->world)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
-    if (!out) out = &own;
-    out->least_rate = 0;
-    out->from_bytes = INFINITY;
-    if (d->world < 3) return 0;
-    if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    bad = ddp__ring_set(d, &net, out);
-    ddp_network_free(&net);
-    return bad;
+    DDP_FREE(all);
+    return s;
 }

@@ -2,35 +2,6 @@
 #include "base/platform.h"
 #include "run/context.h"
 #include "run/device.h"
-#include "run/join.h"
-
-int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
-{
-    ddp_error err;
-    va_list ap;
-
-    err.code = code;
-    va_start(ap, fmt);
-    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
-    va_end(ap);
-    return ddp__ctx_fail(d, &err);
-}
-
-int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
-{
-    if (err != &d->host.error) {
-        if (d->host.error.code) return (int)d->host.error.code;
-        d->host.error = *err;
-    }
-    /* a no-op when the failure came from the engine; else the other ranks learn of it */
-    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
-    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
-    /* who is told of a failure may free what was registered */
-    if (d->engine) ddp__engine_settle(d->engine);
-    if (d->second) ddp__engine_settle(d->second);
-    ddp__dump_failure(d);
-    return (int)d->host.error.code;
-}
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
@@ -46,9 +17,8 @@ static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp__phase entering)
 {
     if (layer < 0 || layer >= d->layers)
-        return ddp__fail(&d->host.error, DDP_ARG,
-                         "%s: layer %d does not exist; %d layers are registered, numbered from 0",
-                         hook, layer, d->layers);
+        return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
+                         "from 0", hook, layer, d->layers);
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
@@ -71,8 +41,7 @@ int ddp_forward_begin(ddp_ctx *d, int layer)
 int ddp_backward_begin(ddp_ctx *d, int layer)
 {
     DDP__ENTER(d);
-    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD),
-                      DDP__IN_BACKWARD, layer);
+    return ddp__leave(d, ddp__enter_layer(d, layer, "ddp_backward_begin", DDP__IN_BACKWARD), DDP__IN_BACKWARD, layer);
 }
 
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
@@ -80,18 +49,13 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
     ddp__unit *u = &d->unit[layer];
 
     if (++u->passes > d->cfg.micro_batches)
-        return ddp__fail(&d->host.error, DDP_USAGE,
-                         "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
-                         "expected %d; is ddp_step_end missing, or "
-                         "ddp_config.micro_batches too small?",
-                         d->step, layer, u->passes, u->name, d->cfg.micro_batches);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
+                         "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
+                         u->passes, u->name, d->cfg.micro_batches);
     if (u->ticket != -1 || u->other_ticket != -1)
-        return ddp__fail(
-            &d->host.error, DDP_USAGE,
-            "step %ld: layer %s was used while its average of the step before was still on its "
-            "way: earlier steps "
-            "called ddp_forward_begin(%d), this one did not; call it in every step or in none",
-            d->step, u->name, layer);
+        return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s was used while its average of the step before "
+                         "was still on its way: earlier steps called ddp_forward_begin(%d), this one did not; call it "
+                         "in every step or in none", d->step, u->name, layer);
     DDP__TRY(ddp__posted_of_layer(d, layer));
     if (u->passes < d->cfg.micro_batches) return ddp__posted_look(d);
     ddp__mean_gradients(d, layer);
@@ -115,10 +79,8 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
-        return ddp__ctx_failf(d, DDP_NUMERIC,
-                              "step %ld: the loss is %g on rank %d: lower the learning rate, warm "
-                              "it up or clip gradients",
-                              d->step, info->loss, d->rank);
+        return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
+                              "up or clip gradients", d->step, info->loss, d->rank);
     if (info->lr > 0) d->lr = info->lr;
     return 0;
 }
@@ -129,11 +91,9 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
 
     for (l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "step %ld: layer %s had %d of %d ddp_backward_end calls on rank %d "
-                             "when ddp_step_end came",
-                             d->step, d->unit[l].name, d->unit[l].passes, d->cfg.micro_batches,
-                             d->rank);
+            return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
+                             "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
+                             d->cfg.micro_batches, d->rank);
         if (d->unit[l].forward_step != d->step) forward = 0;
     }
     d->hooks_forward = forward;
@@ -141,14 +101,13 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
         return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without", d->ops.name, d->step);
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
-    /* whoever has no forward_begin finds parameters whole when ddp_step_end returns */
+    /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
     for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));
-    if (ddp__atomic_load(&d->aborted))
-        return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
+    if (ddp__atomic_load(&d->aborted)) return ddp__fail(&d->host.error, DDP_ABORTED, "%s", d->abort_text);
     return DDP_OK;
 }
 
@@ -224,9 +183,8 @@ static ddp_status ddp__sync_layers(ddp_ctx *d)
     int l;
 
     for (l = d->layers - 1; l >= 0; l--)
-        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS
-                     ? ddp__average_buffers(d, &d->unit[l])
-                     : ddp__average_exact(d, l, &d->host.error));
+        DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
+                 ddp__average_exact(d, l, &d->host.error));
     return DDP_OK;
 }
 

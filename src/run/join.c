@@ -1,9 +1,9 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "run/device.h"
-#include "run/join.h"
+#include "run/context.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {
@@ -32,13 +32,11 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     memset(l, 0, sizeof *l);
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
-    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s",
-             d->ops.name, d->cfg.period, d->cfg.micro_batches,
-             wire[(int)ddp__wire_coding(d->cfg.wire)]);
+    snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
+             d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
     for (i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
-        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name,
-                 (long long)d->same[i].value);
+        snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
     ddp__settings(d, value);
     l->settings = DDP__SETTINGS_JOIN;
@@ -112,8 +110,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
 
     DDP__TRY(ddp__strategy_wait(d, err));
     /* the newcomer does not know of these words */
-    if (d->measured && d->drift_ticket >= 0)
-        DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
+    if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     if (d->measured) d->drift_ticket = -1;
     if (d->pace_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->pace_ticket, err));
     d->pace_ticket = -1;
@@ -196,8 +193,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__coded_start(d, 0); /* what the donor has still to send it sends itself */
     s = ddp__admission_open(d, wire, err);
     if (s != DDP_OK) wire->table->close(wire);
-    if (s == DDP_OK)
-        s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
+    if (s == DDP_OK) s = ddp__engine_start(d, wire, &d->links, 1, d->joiner->place.live, &d->engine, err);
     if (s == DDP_OK) s = ddp__joiner_wait(d->joiner, d->engine, err);
     if (s == DDP_OK) return s;
     ddp__admission_stop(d);
@@ -217,8 +213,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
         if (s != DDP_PEER_LOST || ddp_now() >= until) break;
-        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank,
-                 local.msg);
+        ddp__log(&d->host.log, DDP_LOG_WARN, "rank %d: %s; joining begins again", d->rank, local.msg);
         ddp__joiner_again(d->joiner);
         ddp__sleep_until(ddp_now() + 0.3);
     }

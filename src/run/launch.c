@@ -1,7 +1,6 @@
 /* ddp_launch: the ranks of one machine. */
 #include "base/platform.h"
-#include "run/env.h"
-#include "run/spawn.h"
+#include "run/launch.h"
 #include "run/context.h"
 
 typedef struct ddp__launch {
@@ -12,8 +11,7 @@ typedef struct ddp__launch {
     ddp__hub *hub;
 } ddp__launch;
 
-static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd,
-                                  ddp_error *err)
+static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, int listen_fd, ddp_error *err)
 {
     ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
     int code;
@@ -36,8 +34,7 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
     return (ddp_status)code;
 }
 
-static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user,
-                                   ddp_error *err)
+static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, void *user, ddp_error *err)
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
@@ -59,8 +56,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
 
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
-    if (!given || !fn)
-        return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
+    if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
     memset(&env, 0, sizeof env);
     if (!given->no_env) {
         s = ddp__env_read(&env, err);
@@ -78,13 +74,11 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     }
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_run(&L, &cfg, -1, err);
-    s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail alike: once is enough */
+    s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail in the same way: once is enough */
     if (s != DDP_OK) return (int)s;
     if (cfg.transport == DDP_MPI) {
-        s = ddp__fail(err, DDP_USAGE,
-                      "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d "
-                      "before the command",
-                      cfg.world);
+        s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
+                      "the command", cfg.world);
     } else if (cfg.transport == DDP_THREADS) {
         L.hub = ddp__hub_new(cfg.world);
         if (L.hub && ddp__two_links(&cfg) && !ddp__hub_second(L.hub, 1)) {

@@ -3,9 +3,10 @@
 #ifndef DDP_RUN_LAUNCH_H
 #define DDP_RUN_LAUNCH_H
 
+#include "base/core.h"
 #include "run/config.h"
 #include "run/strategy.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 
 typedef struct ddp__strategies {
     int (*fill)(ddp_strategy s, ddp_strategy_ops *ops); /* 0: there is no such strategy */
@@ -40,12 +41,67 @@ typedef struct ddp__goes_trait { /* a setting that a strategy without this trait
 } ddp__goes_trait;
 
 /* Refuses in a sentence. ops NULL: whatever the strategy. groups: some layer belongs to one. */
-DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int groups, ddp_error *err);
 /* The table: settings by number, NULL: no more; those that are on, as bits; what they do not go with. */
 DDP_LIB const char            *ddp__feature_name(int i);
 DDP_LIB unsigned               ddp__features_on(const ddp_config *c, int groups);
 DDP_LIB const ddp__goes_row   *ddp__goes_refuses(unsigned on);
 DDP_LIB const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits);
+
+/* ---- env.c: what the environment says ---- */
+
+/* Strings are borrowed from the environment, NULL where a variable is unset or empty. */
+typedef struct ddp__env {
+    const char
+        *launcher; /* "DREAMDDP_RANK", "torchrun", "Open MPI", "MPICH", "PMIx", "Slurm"; or NULL */
+    int rank, world;        /* 0 and 1 without a launcher */
+    int local_rank;         /* among the ranks of this machine */
+    char addr[320];         /* host:port of rank 0; "" = unknown */
+    char run_id[128];       /* what the run is called; "" = unknown */
+    const char *note;       /* NULL, or a sentence for the log about what was concluded */
+} ddp__env;
+
+/* Reads the environment; the first launcher that matches wins: own variables, torchrun, Open MPI,
+ * MPICH (PMI), PMIx under Slurm, Slurm. DREAMDDP_ADDR and DREAMDDP_RUN_ID override the launcher's.
+ * Not while another thread changes the environment.
+ * Errors: DDP_ARG for a half-set group (names the missing variable), a malformed number, a
+ * rank outside the world, or an unknown DREAMDDP_ variable (names the nearest known one). */
+DDP_LIB ddp_status ddp__env_read(ddp__env *out, ddp_error *err);
+/* An empty variable counts as unset: NULL. 1 or 0 of a switch, *out stays where it is unset. Fields of c that are
+ * zero, from DREAMDDP_ variables. */
+DDP_LIB const char *ddp__env_get(const char *name);
+DDP_LIB ddp_status  ddp__env_flag(const char *name, int *out, ddp_error *err);
+DDP_LIB ddp_status  ddp__env_settings(ddp_config *c, ddp_error *err);
+/* What goes over the wire for the name of a run: a number stands for itself, other text for its
+ * hash, NULL and "" for 0. */
+DDP_LIB uint64_t ddp__run_id(const char *text);
+
+/* ---- spawn.c: ranks on this machine, forked processes under a supervisor or threads ---- */
+
+/* One rank's work. A process: rank 0 gets the listening socket (>= 0), which is its to close;
+ * all get its address "127.0.0.1:PORT". A thread: -1 and "". Fills *err when not DDP_OK. */
+typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, void *user, ddp_error *err);
+
+/* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
+ *
+ *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s
+ *            later SIGTERM, 2 s later SIGKILL
+ *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s
+ *            later, SIGKILL; 0 = 15
+ *
+ * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before the fork and
+ * by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a
+ * signal, with rank, process and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed
+ * first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
+DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
+                              ddp__rank_fn fn, void *user, ddp_error *err);
+
+/* ddp__spawn_elastic - the same, but ranks that are killed by a signal or fail with DDP_PEER_LOST are
+ * no failure while min_world are left: DDP_OK if at least so many return it. 0 = as above. */
+DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
+                                      double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
+
+/* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
+DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
 
 #endif /* DDP_RUN_LAUNCH_H */

@@ -1,7 +1,7 @@
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
 #include "base/platform.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
 #include "profile/network.h"
 #include "run/context.h"
@@ -16,18 +16,15 @@ static size_t ddp__net_path(const char *net)
 }
 
 /* Which device each worker is: the list behind "@", or the first ones. */
-static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device,
-                                   ddp_error *err)
+static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
 {
     int r;
 
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' has %d devices for %d workers: start at most %d, or "
-                         "describe more",
-                         c->net, devices, c->world, devices);
+        return ddp__fail(err, DDP_ARG, "network '%.200s' has %d devices for %d workers: start at most %d, or describe "
+                         "more", c->net, devices, c->world, devices);
     }
     for (r = 0; *list; r++) {
         size_t n = strcspn(++list, ",");
@@ -39,27 +36,21 @@ static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int de
             if (!ddp__parse_long(number, &v)) v = -1;
         }
         if (v < 0 || v >= devices)
-            return ddp__fail(err, DDP_ARG,
-                             "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
+            return ddp__fail(err, DDP_ARG, "network '%.200s': '%.*s' is not one of its devices, 0 to %d", c->net,
                              n > 40 ? 40 : (int)n, list, devices - 1);
         if (r < c->world) device[r] = (int)v;
         list += n;
     }
     if (r != c->world)
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.200s' lists %d devices for %d workers: list one for each",
-                         c->net, r, c->world);
+        return ddp__fail(err, DDP_ARG, "network '%.200s' lists %d devices for %d workers: list one for each", c->net, r,
+                         c->world);
     return DDP_OK;
 }
 
-static double ddp__least_rate(double a, double b)
-{
-    return a > 0 && (!(b > 0) || a < b) ? a : b;
-}
+static double ddp__least_rate(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
 /* The part of the network between the workers' devices, as rank sees it. */
-static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c,
-                           ddp__links *l)
+static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_config *c, ddp__links *l)
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
@@ -84,13 +75,34 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
             p->delay_s = delay;
             p->jitter_s = jitter;
             p->rng = ddp__jitter_rng(c->seed, a, b);
-            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) *
-                     (delay + jitter);
+            flight = ddp__least_rate(n->rate[at], ddp__least_rate(own, l->rate)) * (delay + jitter);
             if (flight > l->flight) l->flight = flight;
         }
     }
     l->slowest = ddp__least_rate(pair, host);
     l->plan_rate = ddp__least_rate(pair * (c->world - 1), host);
+}
+
+/* Times and rates that a clock and a counter can hold. */
+static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
+{
+    int a, b;
+
+    for (a = 0; a < c->world; a++) {
+        const double host = n->host_rate ? n->host_rate[device[a]] : 0;
+        if (!ddp__netspec_fits(host, 0))
+            return ddp__fail(err, DDP_ARG, "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
+                             "gbit/s can be emulated", c->net, a, host * 8e-9);
+        for (b = 0; b < c->world; b++) {
+            const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
+            const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
+            if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
+                return ddp__fail(err, DDP_ARG, "network '%.200s': from worker %d to worker %d %g gbit/s, %g s and "
+                                 "%g s of jitter: 8 bit/s to a million gbit/s and up to an hour can be emulated",
+                                 c->net, a, b, n->rate[at] * 8e-9, delay, jitter);
+        }
+    }
+    return DDP_OK;
 }
 
 static ddp_status ddp__links_events(const char *path, int world, ddp__incidents *s, ddp_error *err)
@@ -102,13 +114,11 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
-        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path,
-                           events->line);
+        status = ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must be a list of texts", path, events->line);
     for (v = events ? events->first : NULL; v && status == DDP_OK; v = v->next)
         status = v->kind == DDP__JSON_STRING
                      ? ddp__script_line(path, v->line, v->string, strlen(v->string), world, s, err)
-                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path,
-                                 v->line);
+                     : ddp__fail(err, DDP_FORMAT, "%s, line %d: \"events\" must hold texts", path, v->line);
     ddp__json_free(root);
     return status;
 }
@@ -130,15 +140,13 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
         path[path_size] = 0;
         status = ddp_network_read(path, NULL, &n, err);
     }
-    if (status == DDP_OK)
-        status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
+    if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
     for (a = 0; status == DDP_OK && a < c->world; a++)
         for (b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
-                status = ddp__fail(err, DDP_ARG,
-                                   "network '%.200s': device %d is given to workers %d and %d; "
-                                   "each needs one of its own",
-                                   c->net, device[a], b, a);
+                status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
+                                   "needs one of its own", c->net, device[a], b, a);
+    if (status == DDP_OK) status = ddp__links_check(&n, device, c, err);
     if (status == DDP_OK) ddp__links_cut(&n, device, c, l);
     if (status == DDP_OK) status = ddp__links_events(path, c->world, s, err);
     ddp_network_free(&n);
@@ -153,10 +161,8 @@ static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *
 
     for (k = 0; k < s->count; k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
-            return ddp__fail(err, DDP_ARG,
-                             "the script kills worker %d at t=%g, but on the threads transport all "
-                             "workers are one process: use tcp",
-                             s->list[k].a, s->list[k].at);
+            return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
+                             "workers are one process: use tcp", s->list[k].a, s->list[k].at);
     return DDP_OK;
 }
 
@@ -179,12 +185,21 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
         if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
         status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);
     }
-    if (status == DDP_OK && c->net_script)
-        status = ddp__script_read(c->net_script, c->world, &s, err);
+    if (status == DDP_OK && c->net_script) status = ddp__script_read(c->net_script, c->world, &s, err);
     if (status == DDP_OK) status = ddp__links_allowed(c, &s, err);
     if (status == DDP_OK) status = ddp__script_apply(&s, c->rank, &l, err);
     ddp__incidents_free(&s);
     if (status == DDP_OK) *out = l;
     else ddp__links_free(&l);
     return status;
+}
+
+ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
+{
+    ddp_config second = *c;
+
+    second.net = c->net2;
+    second.net_script = NULL;
+    second.seed = c->seed + 1;
+    return ddp__links_open(&second, out, err);
 }

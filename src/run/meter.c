@@ -32,8 +32,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     times = m->n - m->first;
     *fastest = first;
     if (times < DDP__METER_LEAST) return 0;
-    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first &&
-        now < m->begun + ddp__meter_patience_s)
+    if (times < DDP__METER_MOST && second > (1 + ddp__meter_agree) * first && now < m->begun + ddp__meter_patience_s)
         return 0;
     m->first = m->n;
     return 1;
@@ -49,11 +48,10 @@ static int ddp__probe_next(int pieces, double fastest)
     if (pieces > DDP__PROBE_MEDIUM) return 0;
     in_time = 0.12 / fastest * pieces;
     if (in_time < 2 * DDP__PROBE_MEDIUM) return 2 * DDP__PROBE_MEDIUM;
-    return in_time < DDP__PROBE_MOST ? (int)in_time : DDP__PROBE_MOST;
+    return in_time < (double)DDP__PROBE_MOST ? (int)in_time : (int)DDP__PROBE_MOST;
 }
 
-static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces,
-                                  ddp_error *err)
+static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
 {
     ddp_message m;
     long ticket;
@@ -70,14 +68,16 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
     m.link = link;
     m.filler = 1;
     DDP__TRY(ddp__post_flush(d, err));
-    if (d->nccl && ddp__nccl_takes(d, &m)) return ddp__nccl_run(d, &m, err);
+    if (d->nccl && ddp__nccl_takes(d, &m)) {
+        DDP__TRY(ddp__nccl_run(d, &m, err));
+        return ddp__device_check(d, err);
+    }
     if (!ddp__levels_takes(d, &m)) return ddp__engine_run(ddp__engine_of(d, link), &m, err);
     DDP__TRY(ddp__levels_submit(d, &m, &ticket, err));
     return ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
 }
 
-/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the
- * last size. */
+/* The same few zeros are sent over and over, so that the largest size needs no memory. *pieces: of the last size. */
 static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, ddp__meter *meter,
                                    int *pieces, ddp_error *err)
 {
@@ -93,8 +93,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
         *pieces = (int)next;
         DDP__TRY(ddp__probe_once(d, link, list, *pieces, err));
         next = 0; /* and it stays 0 where the first one is lost */
-        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces,
-                           ddp_now() - begin, &fastest)) {
+        if (ddp__meter_add(meter, sizeof(float) * DDP__PROBE_FLOATS * (double)*pieces, ddp_now() - begin, &fastest)) {
             if (ddp__leads(d)) next = (float)ddp__probe_next(*pieces, fastest);
         } else if (ddp__leads(d)) {
             next = (float)*pieces;
@@ -130,4 +129,17 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, &d->links); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
     return ddp__tell(d, d->team, out, sizeof *out, err);
+}
+
+/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
+ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
+{
+    ddp_link k;
+    /* 1 Gbit/s where no link is described */
+    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
+    int n = d->team ? d->team_size : ddp_workers(d);
+
+    k.beta_s = 2.0 * (n - 1) / n / rate;
+    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
+    return k;
 }

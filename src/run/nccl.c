@@ -1,15 +1,12 @@
 /* Averages from device to device, over the network that the devices have of their own (NCCL).
  *
- * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network
- * joins the ranks of one site: they sum, the first of them sends the sum over the slow links to the
- * first ones of the other sites, and the site gets the result from it when later work needs it. Sums
- * go as sites.c says. With nccl 2 this network is one of two links, the engine the other
- * (balance.c). */
+ * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the ranks of
+ * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
+ * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
+ * two links, the engine the other (balance.c). */
 #include "base/tools.h"
 #include "base/core.h"
 #include "run/device.h"
-#include "run/group.h"
-#include "run/stager.h"
 
 /* An average in two levels, until it is held. */
 typedef struct ddp__crossing {
@@ -36,7 +33,7 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 }
 
 /* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for it in vain. */
+ * not done soon after that waits for something that will not come. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
@@ -49,10 +46,8 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     if (gone < 0) return DDP_OK;
     if (x->left_s <= 0) x->left_s = ddp_now();
     if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
-    return ddp__fail(err, DDP_PEER_LOST,
-                     "rank %d closed its context while rank %d waits for an average with it: every "
-                     "rank must run the same steps",
-                     gone, d->rank);
+    return ddp__fail(err, DDP_PEER_LOST, "rank %d closed its context while rank %d waits for an average with it: every "
+                     "rank must run the same steps", gone, d->rank);
 }
 
 ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
@@ -66,8 +61,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     x->slots = slots;
     x->site = ddp__levels_site(d);
     x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
-    if (!x->crossing)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
+    if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));
     if (!x->zeros) {
         DDP__TRY(b->check(d->host.device, err));
@@ -103,8 +97,7 @@ void ddp__nccl_close(ddp_ctx *d)
     int i;
 
     if (!x) return;
-    if (x->zeros)
-        d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
+    if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (i = 0; x->crossing && i < x->slots; i++) {
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
         if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
@@ -129,19 +122,18 @@ void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
 }
 
 /* As the backend takes arrays; *total is their floats. */
-static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total,
-                                   ddp_error *err)
+static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
     int i;
 
     if (n > c->room) {
-        if (c->data) DDP_FREE((void *)c->data);
-        if (c->count) DDP_FREE(c->count);
-        c->data = (float **)ddp__calloc((size_t)n, sizeof *c->data);
-        c->count = (size_t *)ddp__calloc((size_t)n, sizeof *c->count);
-        c->room = c->data && c->count ? n : 0;
-        if (!c->room) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
+        float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
+        size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
+        if (data) c->data = data;
+        if (count) c->count = count;
+        if (data && count) c->room = n;
+        else return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", n);
     }
     *total = 0;
     c->arrays = n;
@@ -163,8 +155,7 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
 
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays,
-                                      x->site != NULL, err));
+    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
     *ticket = -2 - slot;
     c->ticket = -1;
     if (!x->site || x->site->place) return DDP_OK;
@@ -197,6 +188,5 @@ ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 
     DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
     DDP__TRY(ddp__nccl_hold(d, ticket, err));
-    DDP__TRY(d->host.backend->wait(d->host.device, err));
-    return ddp__device_check(d, err);
+    return d->host.backend->wait(d->host.device, err);
 }

@@ -25,8 +25,7 @@ int ddp__note_members(ddp_ctx *d)
     live = ddp__live(d);
     changed = d->noted_live ? live ^ d->noted_live : 0;
     for (r = 0; changed && r < d->world; r++)
-        if (changed >> r & 1)
-            ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
     d->noted_live = live;
     return changed != 0;
 }
@@ -61,8 +60,7 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
                  n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
         break;
     case DDP_NOTE_EVEN:
-        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank,
-                 1e3 * n->now);
+        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
         break;
     case DDP_NOTE_REPLAN:
         snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
@@ -70,9 +68,8 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
         break;
     case DDP_NOTE_LOST:
     case DDP_NOTE_JOINED:
-        snprintf(out, room, "rank %d %s, %d worker%s", n->rank,
-                 n->kind == DDP_NOTE_LOST ? "was lost" : "joined", n->workers,
-                 n->workers == 1 ? "" : "s");
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank, n->kind == DDP_NOTE_LOST ? "was lost" : "joined",
+                 n->workers, n->workers == 1 ? "" : "s");
         break;
     }
 }

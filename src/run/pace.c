@@ -1,5 +1,5 @@
 /* How long each rank computes, waits left out: a rank that is slow makes all the others wait, and
- * in wall-clock times all look alike. The times travel unhurried, every few periods. */
+ * in wall-clock times all look the same. The times travel unhurried, every few periods. */
 #include "base/platform.h"
 #include "run/context.h"
 #include "run/device.h"
@@ -14,8 +14,7 @@ static int ddp__pace_order(const void *a, const void *b)
     return (p > q) - (p < q);
 }
 
-/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was
- * lost has no time. */
+/* Of two ranks the median is the faster one: the other is to be compared with it. A rank that was lost has no time. */
 static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;

@@ -1,18 +1,86 @@
-/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan. What a
- * plan says only the strategy knows: here it is bytes. */
+/* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
+ * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
 #include "base/core.h"
-#include "base/hash.h"
+#include "io/json.h"
 #include "run/device.h"
+
+enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+static const double ddp__drift_limit = 0.2;
+
+/* ---- plans from files: the JSON object that `plan partial` prints ---- */
+
+/* Marks the layers of one list; want_step also assigns them. */
+static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int step, int layers,
+                                 int assign, ddp_plan *plan, ddp_error *err)
+{
+    const ddp__json *v;
+
+    for (v = list->first; v; v = v->next) {
+        int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
+        if (l < 0 || l >= layers || (double)l != v->number)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: the model has layers 0 to %d; the sets name another", path,
+                             v->line, layers - 1);
+        if (!assign) {
+            plan->fill[(size_t)step * (size_t)layers + (size_t)l] = 1;
+            continue;
+        }
+        if (plan->step_of[l] >= 0)
+            return ddp__fail(err, DDP_FORMAT, "%s, line %d: layer %d is in two sets; each is averaged once per period",
+                             path, v->line, l);
+        plan->step_of[l] = step;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
+{
+    const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
+    int l, h = 0;
+
+    DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
+    if (sets->count < 1)
+        return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
+    DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
+    for (l = 0; l < layers; l++) plan->step_of[l] = -1;
+    for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
+    for (l = 0; l < layers; l++)
+        if (plan->step_of[l] < 0)
+            return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
+    if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
+        for (h = 0, v = fill->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 0, plan, err));
+    name = ddp__json_get(root, "solver");
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_solver_named(name->string, &plan->solver, NULL);
+    name = ddp__json_get(root, "cost");
+    if (name && name->kind == DDP__JSON_STRING) (void)ddp_cost_named(name->string, &plan->cost, NULL);
+    return DDP_OK;
+}
+
+ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error *err)
+{
+    ddp__json *root = ddp__json_read(path, err);
+    ddp_plan plan;
+    ddp_status s;
+
+    if (!root) return err ? err->code : DDP_FORMAT;
+    memset(&plan, 0, sizeof plan);
+    s = ddp__plan_parse(path, root, layers, &plan, err);
+    ddp__json_free(root);
+    if (s != DDP_OK) {
+        ddp_plan_free(&plan);
+        return s;
+    }
+    *out = plan;
+    return DDP_OK;
+}
+
+/* ---- one plan for all ---- */
 
 /* What of it reaches all before the plan does. */
 typedef struct ddp__plan_head {
     uint64_t size, hash;
 } ddp__plan_head;
 
-static uint64_t ddp__plan_hash(const ddp_blob *b)
-{
-    return ddp__hash(DDP__HASH_START, b->bytes, b->size);
-}
+static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_START, b->bytes, b->size); }
 
 /* The first rank's plan in place of *b. In an elastic world the first one may be lost between its two
  * words; then the next one begins again. */
@@ -32,8 +100,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         DDP__TRY(ddp__tell(d, d->team, &head, sizeof head, err));
         got = ddp_blob_new((size_t)head.size);
         if (!got.bytes)
-            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes",
-                             (unsigned long)head.size);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)head.size);
         if (b->size) memcpy(got.bytes, b->bytes, got.size < b->size ? got.size : b->size);
         s = ddp__tell(d, d->team, got.bytes, got.size, err);
         if (s == DDP_OK && ddp__plan_hash(&got) == head.hash) {
@@ -44,24 +111,21 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
         ddp_blob_free(&got);
         DDP__TRY(s);
     } while (ddp__live(d) != live);
-    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank,
-                     d->team_root);
+    return ddp__fail(err, DDP_MISMATCH, "rank %d received another plan than rank %d sent", d->rank, d->team_root);
 }
 
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob own = ddp_blob_new(plan->size);
 
-    if (!own.bytes)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
+    if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
     d->plan = own;
     return DDP__EVENT(d, plan_take, (d, d->self, &d->plan, p));
 }
 
-/* Made, or handed in as *plan, by the first rank; freed here. p: for its figures, or NULL. */
-static ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
+ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_status s = ddp__plan_share(d, plan, err);
 
@@ -76,8 +140,7 @@ static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *er
 
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
-    if (d->team_place == 0 || d->cfg.min_world)
-        DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
+    if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
     return ddp__plan_set(d, &plan, p, err);
 }
 
@@ -90,10 +153,8 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
     if (plan.period != d->cfg.period)
-        s = ddp__fail(
-            err, DDP_MISMATCH,
-            "the plan %s is for period %d, this run has period %d: set the period to %d",
-            d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
+        s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
+                      d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
     if (s == DDP_OK) s = DDP__EVENT(d, plan_adopt, (d, d->self, &plan, &blob));
     ddp_plan_free(&plan);
     return s == DDP_OK ? ddp__plan_set(d, &blob, p, err) : s;
@@ -106,10 +167,8 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
     if (p->layers != d->layers) {
         int rows = p->layers;
         ddp_profile_free(p);
-        return ddp__fail(
-            err, DDP_MISMATCH,
-            "the profile %s has %d rows, the model has %d layers: one row per layer is needed",
-            d->cfg.profile_path, rows, d->layers);
+        return ddp__fail(err, DDP_MISMATCH, "the profile %s has %d rows, the model has %d layers: one row per layer is "
+                         "needed", d->cfg.profile_path, rows, d->layers);
     }
     return DDP_OK;
 }
@@ -118,8 +177,7 @@ static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *
 static ddp_status ddp__plan_settled(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__balance_links(d, &d->profile, err));
-    ddp__account_predict(d);
-    return DDP_OK;
+    return ddp__predict(d, err);
 }
 
 ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
@@ -176,38 +234,42 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
     return ddp__plan_settled(d, err);
 }
 
-int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
-{
-    ddp_error *err;
-    ddp_blob blob = {NULL, 0};
+/* ---- again ---- */
 
-    DDP__ENTER(d);
-    err = &d->host.error;
-    if (!d->ops.plan_adopt)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
-                              "each layer in its own step of a period, as dreamddp does", d->ops.name);
-    if (!plan || plan->layers != d->layers || plan->period < 1)
-        return ddp__ctx_failf(
-            d, DDP_ARG,
-            "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and period %d",
-            d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
-    if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
-    if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
-        ddp__plan_set(d, &blob, NULL, err) ||
-        ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
-        return ddp__ctx_fail(d, err);
-    d->plan_final = 1;
-    ddp__account_reset(d);
-    return 0;
+/* The first rank's word travels unhurried, during the period after it was given. */
+static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
+{
+    double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
+    ddp_message m;
+    ddp_piece p;
+
+    d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit;
+    d->drift_word.link = d->fit.link;
+    p.bytes = &d->drift_word;
+    p.count = sizeof d->drift_word;
+    ddp__own_word(d, &m, DDP_BROADCAST, &p);
+    m.group = d->team;
+    m.peer = d->team_root;
+    return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
 
-const ddp_plan *ddp_plan_get(const ddp_ctx *d)
+ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
-}
+    long every = (long)d->plan_steps * DDP__DRIFT_PERIODS;
+    double before;
 
-const ddp_profile *ddp_profile_get(const ddp_ctx *d)
-{
-    return d && d->profile.layers ? &d->profile : NULL;
+    if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
+    if (d->step % every == 0) return ddp__drift_ask(d, err);
+    if (d->drift_ticket < 0 || d->step % every != d->plan_steps) return DDP_OK;
+    DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
+    d->drift_ticket = -1;
+    if (!d->drift_word.again) return DDP_OK;
+    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f "
+             "ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
+             1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
+    d->link = d->drift_word.link;
+    d->stats.replans++;
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before, d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
+    return ddp__plan_again(d, err);
 }

@@ -1,15 +1,14 @@
 /* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
  * pings, then transfers; then the other one sends transfers.
  *
- * On a busy machine a thread wakes up late, which is no property of the link: times are those at
- * which the comm thread's events were due, and an answer says how long its question lay until the
- * rank woke up. */
+ * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the comm
+ * thread's events were due, and an answer says how long its question lay until the rank woke up. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "comm/state.h"
 #include "run/context.h"
+#include "plan/graphs.h"
 #include "profile/network.h"
-#include "run/probe.h"
 
 enum {
     DDP__PINGS = 20,
@@ -331,11 +330,9 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
-        return ddp__ctx_failf(d, DDP_UNSUPPORTED,
-                              "ddp_probe: %d of %d workers are there; links are measured when all "
+        return ddp__ctx_failf(d, DDP_UNSUPPORTED, "ddp_probe: %d of %d workers are there; links are measured when all "
                               "are, so without max_world", ddp_workers(d), d->world);
-    if (d->world < 2)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
+    if (d->world < 2) return ddp__ctx_failf(d, DDP_USAGE, "ddp_probe: one worker has no links to measure");
     world = (size_t)d->world;
     memset(out, 0, sizeof *out);
     memset(&q, 0, sizeof q);
@@ -352,9 +349,7 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     } else {
         (void)gethostname(out->name[d->rank], sizeof *out->name - 1);
         bad = ddp__probe_rounds(&q, out);
-        if (!bad)
-            bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank],
-                                    &d->host.error);
+        if (!bad) bad = (int)ddp_link_fit(q.all_bytes, q.all_seconds, q.all, &out->host[d->rank], &d->host.error);
         bad = bad ? ddp__ctx_fail(d, &d->host.error) : ddp__probe_share(&q, out);
     }
     DDP_FREE(q.x);
@@ -379,8 +374,7 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
     int i, n;
 
     if (!r || !out || r->world < 2)
-        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks",
-                         r ? r->world : 0);
+        return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
     n = r->world * r->world;
     for (i = 0; i < n; i++) {
@@ -388,4 +382,72 @@ ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_er
         out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
     }
     return DDP_OK;
+}
+
+/* ---- the measured ring ---- */
+
+static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, size_t window)
+{
+    const double n = net->devices;
+    double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
+    ddp_ring_choice c;
+    int i, j;
+
+    for (i = 0; i < net->devices; i++) {
+        double most = 0;
+        for (j = 0; j < net->devices; j++) {
+            const size_t at = (size_t)i * (size_t)net->devices + (size_t)j;
+            if (i == j) continue;
+            if (net->rate[at] < slowest) slowest = net->rate[at];
+            if (net->rate[at] > most) most = net->rate[at];
+            delay += net->delay_s[at] / (n * (n - 1));
+        }
+        if (most < access) access = most;
+    }
+    direct = 2 * (n - 1) / (n * access);
+    if (2 / (n * slowest) > direct) direct = 2 / (n * slowest);
+    direct *= 1.1;
+    ring = 2 * (n - 1) / (n * least);
+    c.least_rate = least;
+    c.from_bytes = direct > ring ? 2 * (n - 2) * delay / (direct - ring) : INFINITY;
+    if (c.from_bytes < 1) c.from_bytes = 1;
+    /* partial sums under way are staged at the next rank */
+    if (2 * delay * least > (double)window) c.from_bytes = INFINITY;
+    return c;
+}
+
+static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *out)
+{
+    int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
+    double least;
+    size_t from;
+
+    if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
+    bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
+    if (!bad) {
+        *out = ddp__ring_choose(net, least, ddp__engine_window(d->engine));
+        from = out->from_bytes < 1e18 ? (size_t)out->from_bytes : SIZE_MAX;
+        bad = (int)ddp__engine_ring(d->engine, order, from, &d->host.error);
+    }
+    DDP_FREE(order);
+    return bad ? ddp__ctx_fail(d, &d->host.error) : 0;
+}
+
+int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
+{
+    ddp_ring_choice own;
+    ddp_network net;
+    int bad;
+
+    DDP__ENTER(d);
+    if (!r || r->world != d->world)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
+    if (!out) out = &own;
+    out->least_rate = 0;
+    out->from_bytes = INFINITY;
+    if (d->world < 3) return 0;
+    if (ddp_probe_network(r, &net, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    bad = ddp__ring_set(d, &net, out);
+    ddp_network_free(&net);
+    return bad;
 }

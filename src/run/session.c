@@ -1,15 +1,9 @@
 /* Opening and closing a context, and what can be asked of it. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "member/elastic.h"
-#include "run/env.h"
-#include "wire/rendezvous.h"
-#include "wire/mpi.h"
-#include "wire/tls.h"
-#include "run/context.h"
+#include "base/core.h"
 #include "run/device.h"
-#include "run/join.h"
+#include "wire/stream.h"
 
 static const ddp__hooks *ddp__session_hooks(void)
 {
@@ -19,127 +13,8 @@ static const ddp__hooks *ddp__session_hooks(void)
     return &table;
 }
 
-static const char *ddp__name_of_layer(void *user, int layer)
-{
-    ddp_ctx *d = (ddp_ctx *)user;
-
-    return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
-}
-
-void ddp__session_files(const ddp_ctx *d, ddp__tls_files *f)
-{
-    f->psk = d->cfg.tls_psk;
-    f->ca = d->cfg.tls_ca;
-    f->cert = d->cfg.tls_cert;
-    f->key = d->cfg.tls_key;
-}
-
-uint64_t ddp__session_run(const ddp_ctx *d)
-{
-    return ddp__run_id(d->cfg.run_id);
-}
-
-static ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_fd,
-                               ddp__wire **wire, ddp_error *err)
-{
-    ddp__rendezvous r;
-    ddp__tls_files files;
-    const char *resume;
-
-    if (d->cfg.transport == DDP_THREADS) {
-        if (!hub)
-            return ddp__fail(
-                err, DDP_USAGE,
-                "the threads transport needs its ranks in one process: start them with ddp_launch");
-        return ddp__wire_threads(hub, d->rank, wire, err);
-    }
-    if (d->cfg.transport == DDP_MPI) return ddp__wire_mpi(d->rank, d->world, wire, err);
-    memset(&r, 0, sizeof r);
-    r.rank = d->rank;
-    r.world = d->met;
-    r.ids = d->world;
-    r.addr = addr;
-    r.listen_fd = listen_fd;
-    r.run_id = ddp__session_run(d);
-    r.run_name = d->cfg.run_id;
-    if (addr == d->cfg.addr) r.ifname = d->cfg.socket_ifname; /* the second link has another */
-    r.timeout_s = d->cfg.connect_timeout_s;
-    r.join_timeout_s = d->cfg.join_timeout_s;
-    r.cancel = d->cfg.cancel;
-    r.peer_timeout_s = d->cfg.peer_timeout_s;
-    r.insecure = d->cfg.insecure;
-    ddp__session_files(d, &files);
-    if (!d->tls) DDP__TRY(ddp__tls_open(&files, r.run_id, &d->tls, err));
-    r.tls = d->tls;
-    r.congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
-    resume = d->cfg.no_env ? NULL : getenv("DREAMDDP_RESUME");
-    r.resume = d->cfg.min_world > 0 || (resume && strcmp(resume, "0"));
-    r.log = d->host.log;
-    DDP__TRY(ddp__rendezvous_tcp(&r, wire, err));
-    (*wire)->intact = d->tls != NULL;
-    if (d->cfg.min_world > 0 && ddp__admission_open(d, *wire, err)) {
-        (*wire)->table->close(*wire);
-        return err->code;
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *links, int joining,
-                             uint64_t live, ddp__engine **out, ddp_error *err)
-{
-    ddp__engine_config e;
-    ddp_status s;
-
-    memset(&e, 0, sizeof e);
-    e.wire = wire;
-    e.rank = d->rank;
-    e.world = d->world;
-    if (links->path) e.links = links;
-    e.deterministic = d->cfg.deterministic;
-    e.coding = ddp__wire_coding(d->cfg.wire);
-    e.coder = ddp__int8_coder();
-    e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
-    e.no_checksum = d->cfg.no_checksum;
-    if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.full_bytes = 1; /* none */
-    if (d->cfg.algorithm == DDP_RING) e.ring_bytes = 1;
-    else if (d->cfg.algorithm != DDP_ALGORITHM_DEFAULT) e.ring_bytes = SIZE_MAX;
-    e.peer_timeout_s = d->cfg.peer_timeout_s;
-    e.op_timeout_s = d->cfg.op_timeout_s;
-    e.min_world = d->cfg.min_world;
-    if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
-    e.elastic_bytes = d->cfg.elastic_bytes;
-    e.joining = joining;
-    e.live = live;
-    e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
-    e.allocator = d->cfg.allocator;
-    e.log = d->host.log;
-    e.layer_name = ddp__name_of_layer;
-    e.user = d;
-    s = ddp__engine_open(&e, out, err);
-    if (s != DDP_OK) wire->table->close(wire);
-    return s;
-}
-
-static ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
-{
-    ddp__wire *wire = NULL;
-    char addr[320];
-    int listen_fd;
-
-    if (!ddp__two_links(&d->cfg)) return DDP_OK;
-    DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
-    DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
-    if (hub) hub = ddp__hub_second(hub, 0);
-    DDP__TRY(ddp__connect(d, hub, addr, listen_fd, &wire, err));
-    return ddp__engine_start(d, wire, &d->second_links, 0, 0, &d->second, err);
-}
-
 /* Those who are there from the start, in an elastic world; larger worlds are not elastic. */
-static uint64_t ddp__first_ids(int met)
-{
-    return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1;
-}
+static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << met) - 1; }
 
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
@@ -153,27 +28,28 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     d->met = d->world = d->cfg.world;
     if (d->cfg.max_world > d->world) d->world = d->cfg.world = d->cfg.max_world;
     if (d->ops.self_bytes) d->self = ddp__calloc(1, d->ops.self_bytes);
-    if (d->ops.self_bytes && !d->self)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
+    if (d->ops.self_bytes && !d->self) return ddp__fail(err, DDP_MEMORY, "out of memory for strategy %s", d->ops.name);
     d->optimizer = ddp_sgd(0.01f, 0);
     d->lr = d->optimizer.lr;
     d->plan_final = d->cfg.profile_steps == 0;
     DDP__TRY(ddp__links_open(&d->cfg, &d->links, err));
     if (d->cfg.threads > 1) {
         d->host.pool = ddp__pool_open(d->cfg.threads);
-        if (!d->host.pool)
-            return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
+        if (!d->host.pool) return ddp__fail(err, DDP_MEMORY, "cannot start %d operator threads", d->cfg.threads);
     }
     DDP__TRY(ddp__device_open(d, err));
     if (d->cfg.join) return ddp__arrival_open(d, err);
     if (d->world == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
+    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && ddp__admission_open(d, wire, err)) {
+        wire->table->close(wire);
+        return err->code;
+    }
     DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
     return ddp__open_second(d, hub, err);
 }
 
-ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd,
-                   ddp_error *err)
+ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
@@ -243,18 +119,15 @@ void ddp_close(ddp_ctx *d)
 
 /* ---- registration ---- */
 
-static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b,
-                                   ddp_error *err)
+static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp_block *b, ddp_error *err)
 {
     if (b->count == 0)
-        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out",
-                         d->layers, name);
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of 0 values; leave it out", d->layers, name);
     if (!b->params)
         return ddp__fail(err, DDP_ARG, "layer %d (%s): params is NULL for a block of %zu values",
                          d->layers, name, b->count);
     if (b->kind == DDP_BUFFERS && b->grads)
-        return ddp__fail(err, DDP_ARG,
-                         "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
+        return ddp__fail(err, DDP_ARG, "layer %d (%s): a block of buffers has no gradients; leave grads NULL",
                          d->layers, name);
     return DDP_OK;
 }
@@ -267,8 +140,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block)
-        return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -288,20 +160,15 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_add_layer: layer %d is NULL or has blocks without an array",
-                              d->layers);
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
     if (d->started)
-        return ddp__ctx_failf(
-            d, DDP_USAGE,
-            "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d layers by "
-            "ddp_set_optimizer or the first hook; register all layers before",
-            d->layers, layer->name ? layer->name : "unnamed", d->layers);
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
+                              "layers by ddp_set_optimizer or the first hook; register all layers before", d->layers,
+                              layer->name ? layer->name : "unnamed", d->layers);
     if (d->layers == d->room) {
         int room = d->room ? 2 * d->room : 16;
         ddp__unit *grown = (ddp__unit *)DDP_REALLOC(d->unit, (size_t)room * sizeof *grown);
-        if (!grown)
-            return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+        if (!grown) return ddp__ctx_failf(d, DDP_MEMORY, "out of memory registering layer %d", d->layers);
         d->unit = grown;
         d->room = room;
     }
@@ -319,12 +186,10 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
     if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG,
-                              "ddp_set_optimizer: an update function, state_per_param >= 0 and a "
-                              "learning rate >= 0 are needed");
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning "
+                              "rate >= 0 are needed");
     if (d->started)
-        return ddp__ctx_failf(d, DDP_USAGE,
-                              "ddp_set_optimizer: %s comes too late, training has begun",
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");
     d->optimizer = *o;
     if (!d->optimizer.name) d->optimizer.name = "user";
@@ -335,70 +200,62 @@ int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 
 /* ---- reading ---- */
 
-int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
-int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
-
-uint64_t ddp__live(const ddp_ctx *d)
+int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
-    ddp__epoch_info info;
+    ddp_error *err;
+    ddp_blob blob = {NULL, 0};
 
-    if (!d->engine) return 1;
-    ddp__engine_epoch(d->engine, &info);
-    return info.live;
+    DDP__ENTER(d);
+    err = &d->host.error;
+    if (!d->ops.plan_adopt)
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
+                              "each layer in its own step of a period, as dreamddp does", d->ops.name);
+    if (!plan || plan->layers != d->layers || plan->period < 1)
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
+                              "period %d", d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+    if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
+    if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
+        ddp__plan_set(d, &blob, NULL, err) ||
+        ddp__balance_links(d, d->profile.layers ? &d->profile : NULL, err))
+        return ddp__ctx_fail(d, err);
+    d->plan_final = 1;
+    ddp__account_reset(d);
+    return 0;
 }
 
-int ddp__is_first(const ddp_ctx *d)
+const ddp_plan *ddp_plan_get(const ddp_ctx *d) { return d && d->ops.plan_view ? d->ops.plan_view(d->self) : NULL; }
+
+const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.layers ? &d->profile : NULL; }
+
+int ddp_measure_links(ddp_ctx *d)
 {
-    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
+    int link;
+
+    DDP__ENTER(d);
+    if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    for (link = 0; link < ddp_links(d); link++)
+        if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
+            return ddp__ctx_fail(d, &d->host.error);
+    return 0;
 }
 
-int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
-
-int ddp_workers(const ddp_ctx *d)
+int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 {
-    ddp__epoch_info info;
+    ddp__net_stats net;
 
-    if (!d || !d->engine) return 1;
-    ddp__engine_epoch(d->engine, &info);
-    return info.workers;
-}
-
-uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
-
-unsigned ddp_epoch(const ddp_ctx *d)
-{
-    ddp__epoch_info info;
-
-    if (!d || !d->engine) return 0;
-    ddp__engine_epoch(d->engine, &info);
-    return (unsigned)info.ballot;
-}
-
-long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
-int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
-
-void ddp_set_lr(ddp_ctx *d, float lr)
-{
-    if (d) d->lr = lr;
-}
-
-const ddp_error *ddp_last_error(const ddp_ctx *d)
-{
-    static const ddp_error none = {DDP_ARG,
-                                   "the context is NULL: ddp_open failed, its error says why"};
-
-    return d ? &d->host.error : &none;
-}
-
-void ddp_abort(ddp_ctx *d, const char *why)
-{
-    if (!why) why = "aborted by request";
-    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
-    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
-    if (d && d->engine) {
-        ddp__engine_abort(d->engine, DDP_ABORTED, why);
-    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
-        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
-        ddp__atomic_store(&d->aborted, 1);
+    memset(out, 0, sizeof *out);
+    if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
+    if (d->nccl && link == 0) {
+        ddp__nccl_stats(d, out);
+    } else {
+        ddp__engine_stats(ddp__engine_of(d, link), &net);
+        out->bytes_sent = net.bytes_sent;
+        out->operations = net.operations;
+        out->busy_s = net.busy_s;
+        out->algorithm = ddp__algorithm_name(net.algorithm);
     }
+    out->link = link ? d->second_link : d->link;
+    if (link == 0) out->mu = 1;
+    else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
+    return 0;
 }

@@ -16,14 +16,12 @@ typedef struct ddp_optimizer ddp_optimizer; /* nn/optimizer.h */
 DDP_API ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err);
 DDP_API void     ddp_close(ddp_ctx *d);
 
-/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on
- * a free loopback port), or once here when a launcher already made the ranks or world <= 1. fn
- * gets an open context, which ddp_launch closes; it returns 0 or a ddp_status. With processes
- * the parent only supervises: nothing that fn stores is seen by it.
- * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed
- * or lost), else the first failure with its sentence in *err. */
-DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user,
-                       ddp_error *err);
+/* ddp_launch - runs fn once per rank: cfg->world threads (DDP_THREADS) or processes (DDP_TCP, on a free loopback port),
+ * or once here when a launcher already made the ranks or world <= 1. fn gets an open context, which ddp_launch closes;
+ * it returns 0 or a ddp_status. With processes the parent only supervises: nothing that fn stores is seen by it.
+ * Returns DDP_OK when every rank did (with min_world: when so many did and the others were killed or lost), else the
+ * first failure with its sentence in *err. */
+DDP_API int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err);
 
 /* ddp_add_layer - registers the next layer, in forward order, the same on every rank. Layers are
  * numbered from 0. ddp_set_optimizer - registers the update rule (copied; default ddp_sgd(0.01,
@@ -63,8 +61,8 @@ DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
  * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
- * ddp_abort - fails everything in flight on all ranks with this sentence: whoever waits there, or
- * comes to wait, returns within a second. Any thread. */
+ * ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
+ * begins to wait, returns within a second. Any thread. */
 DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);

@@ -1,10 +1,8 @@
-/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum
- * theirs over the slow links, and each site gathers. Sites of unlike size sum to their lowest ranks,
- * which spread the result. Sums go in rank order inside a site, then in the order of sites: the same
- * bits on all ranks, not those of one level. */
+/* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
+ * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. Sums go
+ * in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 #include "base/platform.h"
 #include "run/context.h"
-#include "run/group.h"
 
 typedef struct ddp__levels {
     ddp_sites  site;
@@ -57,8 +55,7 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
     int *work, bad;
 
     DDP__ENTER(d);
-    if (!site_of || !out)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
+    if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
     work = (int *)ddp__calloc(2 * (size_t)d->world, sizeof *work);
     if (!work) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_sites_open: out of memory");
@@ -187,9 +184,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 
     for (r = 0; r < d->world; r++)
         if ((site[r] > 0) != (site[0] > 0))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %s site, rank 0 has %s: give every rank its site, or "
-                             "none",
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
                              r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
     if (!(site[0] > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
@@ -210,6 +205,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     }
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
 
@@ -223,15 +219,9 @@ void ddp__levels_close(ddp_ctx *d)
     d->levels = NULL;
 }
 
-int ddp__levels_messages(const ddp_ctx *d)
-{
-    return d->levels->site.equal || d->levels->site.place == 0 ? 3 : 2;
-}
-
 int ddp__levels_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to &&
-           m->from_count <= d->levels->room;
+    return d->levels && m->mean && !m->group && m->verb == DDP_ALL_REDUCE && !m->to && m->from_count <= d->levels->room;
 }
 
 void ddp__levels_across(const ddp_ctx *d, const ddp_message *m, ddp_message *part)

@@ -1,8 +1,8 @@
+/* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
 #include "wire/socket.h"
-#include "run/spawn.h"
+#include "run/launch.h"
 
 #include <signal.h>
 #include <sys/mman.h>
@@ -25,7 +25,7 @@ typedef struct ddp__verdict {
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
+    int min_world, lost;       /* elastic: ranks whose end does not concern the others */
     int good;                  /* ended with DDP_OK */
     int    *failures;          /* shared: how many have failed */
     ddp__verdict *verdict;     /* shared: [world] */
@@ -50,14 +50,13 @@ static const ddp__rung ddp__ladder[] = {{SIGINT, 3}, {SIGTERM, 2}, {SIGKILL, 1}}
 enum { DDP__RUNG_CANCEL = 0, DDP__RUNG_FAILED = 1, DDP__RUNG_LAST = 2 };
 
 /* The life of a forked rank. */
-static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr,
-                          ddp__rank_fn fn, void *user)
+static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const char *addr, ddp__rank_fn fn, void *user)
 {
     ddp_error e;
     ddp_status s;
 
 #ifdef __linux__
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
     if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
 #else
     (void)parent;
@@ -173,20 +172,28 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
                          f->world, f->min_world);
     if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST,
-                         "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by,
-                         f->killed_by == SIGKILL ? " (out of memory?)" : "", first >= 0 ? "; " : "",
-                         first >= 0 ? f->verdict[first].err.msg : "");
-    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent))
-        return ddp__fail(err, DDP_ABORTED, "stopped by request");
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
+                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+                         first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
+    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent)) return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
-        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first,
-                         f->verdict[first].err.msg);
+        return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
     if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd,
-                         f->odd_pid, f->odd_code);
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
     return DDP_OK;
+}
+
+/* A free port of this machine: of 127.0.0.1, or of ::1 where there is no IPv4. */
+static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
+{
+    ddp_error local;
+    int count;
+
+    DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
+    if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
+    if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
+        return DDP_OK;
+    return DDP_NET;
 }
 
 /* Forks all ranks; on failure ends those that were. */
@@ -225,21 +232,18 @@ ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *canc
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
-    int fd = -1, count = 0;
+    int fd = -1;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
     f.min_world = min_world;
     f.killed = f.odd = f.rung = -1;
-    DDP__TRY(ddp__addr_parse("127.0.0.1:0", &at, 1, &count, err));
-    DDP__TRY(ddp__tcp_listen(&at, &fd, &at, err));
+    DDP__TRY(ddp__listen_here(&at, &fd, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
-    f.shared =
-        mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
+    f.shared = mmap(NULL, f.shared_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | DDP__MAP_ANON, -1, 0);
     f.pid = (pid_t *)ddp__calloc((size_t)world, sizeof *f.pid);
     if (f.shared == MAP_FAILED || !f.pid) {
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for %d ranks", world);
@@ -305,8 +309,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     int started, why = 0, r;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
-        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world,
-                         DDP__MAX_LOCAL);
+        return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);
     t.fn = fn;
     t.user = user;
@@ -328,9 +331,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(m);
-    if (why)
-        return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started,
-                         strerror(why));
+    if (why) return ddp__fail(err, DDP_FAILED, "cannot start a thread for rank %d: %s", started, strerror(why));
     if (t.first.code != DDP_OK) return ddp__fail(err, t.first.code, "%s", t.first.msg);
     return DDP_OK;
 }

@@ -1,7 +1,6 @@
 /* Messages of a device over the host: two threads between pinned memory and the engine. */
 #include "base/core.h"
-#include "base/thread.h"
-#include "run/stager.h"
+#include "run/device.h"
 
 /* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */
 #define DDP__STAGER_BYTES ((size_t)256 << 20)
@@ -48,12 +47,9 @@ struct ddp__stager {
     ddp_error    error;
 };
 
-static unsigned ddp__stager_turn(const ddp__stager *s, long ticket)
-{
-    return (unsigned)(ticket / s->room) + 1;
-}
+static unsigned ddp__stager_turn(const ddp__stager *s, long ticket) { return (unsigned)(ticket / s->room) + 1; }
 
-/* Under the lock. Who waits on the device or here must not wait for ever. */
+/* Under the lock. Who waits on the device or here must not wait forever. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 {
     if (s->error.code == DDP_OK) s->error = *why;
@@ -98,7 +94,7 @@ static void ddp__stager_reap(ddp__stager *s)
     while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
         ddp__stager_entry *x = &s->entry[s->first % s->room];
         if (x->end > x->at) {
-            if (x->at < s->tail) { /* the ring began anew behind tail */
+            if (x->at < s->tail) { /* the ring began again behind tail */
                 s->used -= s->ring_bytes - s->tail;
                 s->tail = 0;
             }
@@ -185,6 +181,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const char *from = (const char *)x->host.bytes;
     int i;
 
+    if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
     for (i = 0; x->there && i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));
@@ -291,9 +288,8 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
         DDP__TRY(b->check(device, err)); /* it may have failed by itself */
-        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes "
-                         "of pinned host memory; use a smaller model, or raise the limit of locked "
-                         "memory", s->ring_bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes of pinned host "
+                         "memory; use a smaller model, or raise the limit of locked memory", s->ring_bytes);
     }
     if (!pthread_create(&s->out, NULL, ddp__stager_out, s)) s->threads = 1;
     if (s->threads == 1 && !pthread_create(&s->in, NULL, ddp__stager_in, s)) s->threads = 2;
@@ -366,14 +362,12 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
-ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket,
-                              ddp_error *err)
+ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
 
     pthread_mutex_lock(&s->lock);
-    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room)
-        pthread_cond_wait(&s->changed, &s->lock);
+    while (s->error.code == DDP_OK && s->submitted - s->first >= s->room) pthread_cond_wait(&s->changed, &s->lock);
     bad = s->error.code;
     if (bad != DDP_OK) {
         if (err) *err = s->error;
@@ -412,8 +406,7 @@ int ddp__stager_is_done(ddp__stager *s, long ticket)
 
 void ddp__stager_hold(ddp__stager *s, long ticket)
 {
-    if (!ddp__stager_is_done(s, ticket))
-        s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
+    if (!ddp__stager_is_done(s, ticket)) s->b->hold(s->device, (int)(ticket % s->room), ddp__stager_turn(s, ticket));
 }
 
 void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *turn)
@@ -423,8 +416,7 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
 }
 
 /* Until `over` says of the ticket that it is, or the stager has failed. */
-static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket,
-                                    ddp_error *err)
+static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
 

@@ -1,11 +1,8 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/hash.h"
 #include "run/context.h"
 #include "run/device.h"
-#include "run/join.h"
 
 /* ---- memory of the layers ---- */
 
@@ -16,8 +13,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    if (!u->average || !u->gradient)
-        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    if (!u->average || !u->gradient) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
@@ -33,8 +29,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     if (u->state_count) {
         u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
-            return ddp__fail(err, DDP_MEMORY,
-                             "layer %s: out of memory for %zu bytes of optimizer state", u->name,
+            return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
                              u->state_count * sizeof(float));
         if (d->cfg.average_state) {
             u->average[u->averages].data = u->state;
@@ -63,10 +58,9 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     state *= (double)d->optimizer.state_per_param * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside "
-                     "%.0f of parameters, gradients and activations; this machine has %.0f: use a "
-                     "smaller model, or an optimizer with less state", state, d->optimizer.name,
-                     graphs, total);
+    return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
+                     "gradients and activations; this machine has %.0f: use a smaller model, or an optimizer with less "
+                     "state", state, d->optimizer.name, graphs, total);
 }
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
@@ -104,67 +98,6 @@ typedef struct ddp__fingerprint {
     int64_t  value[DDP_SAME];
 } ddp__fingerprint;
 
-static uint64_t ddp__unit_hash(const ddp__unit *u)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
-    int b;
-
-    for (b = 0; b < u->blocks; b++) {
-        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 +
-                     (u->block[b].grads != NULL);
-        h = ddp__hash(h, &n, sizeof n);
-    }
-    return h;
-}
-
-uint64_t ddp__layout_hash(const ddp_ctx *d)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
-    int l;
-
-    for (l = 0; l < d->layers; l++) {
-        uint64_t u = ddp__unit_hash(&d->unit[l]);
-        h = ddp__hash(h, &u, sizeof u);
-    }
-    return h;
-}
-
-void ddp__settings(const ddp_ctx *d, double *value)
-{
-    value[0] = d->cfg.average_state;
-    value[1] = (double)d->cfg.clip_norm;
-    value[2] = (double)d->cfg.bucket_bytes;
-    value[3] = d->cfg.deterministic;
-    value[4] = d->cfg.paper;
-    value[5] = d->links.slowest; /* decides the size of chunks */
-    value[6] = (double)d->cfg.seed;
-    value[7] = (double)d->optimizer.lr;
-    value[8] = d->cfg.period;
-    value[9] = d->cfg.nccl;
-    value[10] = d->cfg.min_world;
-    value[11] = d->cfg.profile_steps;
-}
-
-const char *ddp__setting_name(int i)
-{
-    static const char *const name[DDP__SETTINGS] = {
-        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
-        "profile_steps"};
-
-    return name[i];
-}
-
-uint64_t ddp__model_hash(const ddp_ctx *d)
-{
-    const ddp__owned *o;
-    uint64_t h = DDP__HASH_START;
-
-    for (o = d->host.owned; o; o = o->next)
-        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
-    return h;
-}
-
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 {
     int i;
@@ -198,39 +131,31 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 }
 
 /* Rank r against the first one that lives. */
-static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero,
-                                        ddp_error *err)
+static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
     int i;
 
     if (f->version != zero->version)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d runs dreamddp version %06d, rank 0 has %06d: build all "
-                         "ranks from one header",
-                         r, (int)f->version, (int)zero->version);
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
+                         "one header", r, (int)f->version, (int)zero->version);
     if (strcmp(f->strategy, zero->strategy))
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
+        return ddp__fail(err, DDP_MISMATCH, "rank %d runs strategy %.31s, rank 0 %.31s: start every rank with the same "
                          "strategy", r, f->strategy, zero->strategy);
     if (f->micro_batches != zero->micro_batches)
         return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
                          (int)f->micro_batches, (int)zero->micro_batches);
     for (i = 0; i < DDP__SETTINGS; i++)
         if (!(f->setting[i] == zero->setting[i]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
                              ddp__setting_name(i), f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
-        return ddp__fail(err, DDP_MISMATCH,
-                         "rank %d sends averages as %s, rank 0 as %s: start every rank with "
-                         "the same wire format",
-                         r, coding[f->coding], coding[zero->coding]);
+        return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
+                         "same wire format", r, coding[f->coding], coding[zero->coding]);
     for (i = 0; i < DDP_SAME; i++)
         if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with the "
-                             "same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
+            return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
+                             "the same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
                              zero->name[i][0] ? zero->name[i] : "nothing", (long long)zero->value[i]);
     return DDP_OK;
 }
@@ -246,10 +171,8 @@ static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *a
         const ddp__fingerprint *f = all + r;
         if (f->version == 0) continue;
         if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "rank %d registered %d layers, rank %d has %d: every rank%s must "
-                             "register the same model",
-                             r, (int)f->layers, d->team_root, (int)team->layers,
+            return ddp__fail(err, DDP_MISMATCH, "rank %d registered %d layers, rank %d has %d: every rank%s must "
+                             "register the same model", r, (int)f->layers, d->team_root, (int)team->layers,
                              d->team ? " of a group" : "");
         DDP__TRY(ddp__compare_settings(r, f, zero, err));
     }
@@ -269,12 +192,9 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     s = ddp__tell(d, d->team, hash, bytes, err);
     for (l = 0; s == DDP_OK && l < d->layers; l++)
         if (hash[l] != ddp__unit_hash(&d->unit[l]))
-            s = ddp__fail(err, DDP_MISMATCH,
-                          "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
-                          "something else: "
-                          "every rank%s must register the same model",
-                          l, d->rank, d->unit[l].name, d->unit[l].count, d->unit[l].blocks,
-                          d->team_root, d->team ? " of a group" : "");
+            s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
+                          "something else: every rank%s must register the same model", l, d->rank, d->unit[l].name,
+                          d->unit[l].count, d->unit[l].blocks, d->team_root, d->team ? " of a group" : "");
     DDP_FREE(hash);
     return s;
 }
@@ -320,8 +240,7 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     for (r = 0; r < d->world; r++) {
         place[r] = (int)all[r].site;
         mixed |= all[r].mixed;
-        if (all[r].version && ddp__in_team(d, r) &&
-            (all[r].layout != own->layout || all[r].model != own->model))
+        if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
             equal = 0;
     }
     if (s == DDP_OK && equal) s = ddp__levels_open(d, place, err);
@@ -371,8 +290,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
     int l;
 
-    for (l = 0; l < d->layers; l++)
-        count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    for (l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
     if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
 }
@@ -383,9 +301,8 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 
     if (d->started) return DDP_OK;
     if (d->layers == 0)
-        return ddp__fail(err, DDP_USAGE,
-                         "no layer is registered: call ddp_add_layer, or ddp_graph_build, before "
-                         "the first step");
+        return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
+                         "first step");
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
     if (d->engine) {

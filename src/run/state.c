@@ -8,18 +8,15 @@ enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 }
 
 /* ---- the list ---- */
 
-static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path,
-                                     ddp_error *err)
+static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
 
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
-        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
-        (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
+        number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
         return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest",
-                     path);
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest", path);
 }
 
 /* told: parameters and optimizer state are the same on all workers, between steps. */
@@ -35,15 +32,11 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
-    if (u->residual && u->trained)
-        ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
+    if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
-static size_t ddp__plan_most(const ddp_ctx *d)
-{
-    return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16);
-}
+static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->layers * ((size_t)d->cfg.period + 16); }
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
@@ -57,8 +50,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     int l;
 
     for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
-    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0,
-                                         DDP__WORKER_TOLD);
+    number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
     random = (int64_t *)ddp__worker_small(s, "random", DDP_ST_I64, graphs, 0, 0);
     plan = (unsigned char *)ddp__worker_small(s, "plan", DDP_ST_U8, d->plan.size, ddp__plan_most(d),
@@ -156,60 +148,3 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 }
 
 /* ---- checkpoints ---- */
-
-static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code;
-
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__strategy_wait(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
-    if (code == DDP_OK) d->saves_as = s.run;
-    ddp__worker_free(&s);
-    return code;
-}
-
-int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
-{
-    DDP__ENTER(d);
-    if (!folder || !*folder || keep < 0)
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
-                              "after ddp_step_end", d->step);
-    if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
-}
-
-static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
-{
-    ddp__worker s;
-    ddp_status code;
-    int same = 0;
-
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
-    code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &same, world, err);
-    if (code == DDP_OK) code = ddp__worker_apply(d, &s, same, err);
-    if (code == DDP_OK && !same) ddp__coded_start(d, 1);
-    ddp__worker_free(&s);
-    return code;
-}
-
-int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
-{
-    int of = 0;
-
-    DDP__ENTER(d);
-    if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (d->step || d->phase != DDP__OUTSIDE)
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before "
-                              "the first", d->step);
-    if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (world) *world = of;
-    return 0;
-}

@@ -2,7 +2,7 @@
 #ifndef DDP_RUN_STATS_H
 #define DDP_RUN_STATS_H
 
-#include "profile/linkfit.h"
+#include "profile/profile.h"
 #include "run/session.h"
 
 struct ddp_plan;
@@ -37,9 +37,8 @@ typedef struct ddp_stats {
     double   slow_ratio;      /* ... against the median; 0 = not known yet */
 } ddp_stats;
 
-/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last
- * averaging of that layer. ddp_last_algorithm - how the last all-reduce travelled: "full"
- * (exchange), "direct", "ring"; "none": no one did. */
+/* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of that layer.
+ * ddp_last_algorithm - how the last all-reduce travelled: "full" (exchange), "direct", "ring"; "none": no one did. */
 DDP_API void ddp_get_stats(ddp_ctx *d, ddp_stats *out);
 DDP_API double ddp_divergence(const ddp_ctx *d, int layer);
 DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
@@ -50,20 +49,17 @@ DDP_API const char *ddp_last_algorithm(const ddp_ctx *d);
 DDP_API const struct ddp_plan    *ddp_plan_get(const ddp_ctx *d);
 DDP_API const struct ddp_profile *ddp_profile_get(const ddp_ctx *d);
 DDP_API int ddp_plan_adopt(ddp_ctx *d, const struct ddp_plan *plan);
-DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out,
-                                 ddp_error *err);
+DDP_API ddp_status ddp_plan_read(const char *path, int layers, struct ddp_plan *out, ddp_error *err);
 
-/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest
- * first; returns how many. ddp_dump - writes what this rank knows of its last 2,000 operations to
- * path (%r becomes the rank) as JSON lines: the run and its error, then one line per operation, the
- * newest last; those in flight name the ranks that have not begun them. Any thread, also while
- * others wait and after a failure, not during ddp_add_layer or ddp_close. The file appears whole or
- * not at all. Errors: DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error is left as it is. */
+/* ddp_trace_copy - copies the newest spans (compute of this rank and its communication), oldest first; returns how
+ * many. ddp_dump - writes what this rank knows of its last 2,000 operations to path (%r becomes the rank) as JSON
+ * lines: the run and its error, then one line per operation, the newest last; those in flight name the ranks that have
+ * not begun them. Any thread, also while others wait and after a failure, not during ddp_add_layer or ddp_close. The
+ * file appears whole or not at all. Errors: DDP_ARG, DDP_IO, DDP_MEMORY; the context's own error is left as it is. */
 DDP_API int ddp_trace_copy(ddp_ctx *d, struct ddp_span *out, int room);
 DDP_API ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err);
 
-/* What changed while a run went on: who is slow, when the plan followed the link, who came and
- * went. */
+/* What changed while a run went on: who is slow, when the plan followed the link, who came and went. */
 typedef enum ddp_note_kind {
     DDP_NOTE_SLOW,   /* rank computes `now` seconds a step, the median rank `before` */
     DDP_NOTE_EVEN,   /* the rank that was slow is slow no more */

@@ -110,7 +110,7 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  *   gradients, buffers, and the optimizer's state where average_state is set. filler: 1 = it fills idle
  *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
  *   ddp_average_exact - the same as float32, held at once.
- * ddp_update - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
+ * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
  *   from an array of as many floats, which are left, as are the layer's own.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
@@ -130,9 +130,9 @@ DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns DDP_FAILED. */
+ * ddp_complain - notes an error of the strategy's own and returns its code. */
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
-DDP_API int    ddp_complain(ddp_ctx *d, const char *fmt, ...) DDP__PRINTF(2, 3);
+DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
  * its group; the settings in force; the wire's coding and the link for a message of that layer, what its

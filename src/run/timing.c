@@ -3,10 +3,7 @@
 #include "base/platform.h"
 #include "run/context.h"
 
-static double ddp__unit_flops(const ddp__unit *u)
-{
-    return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1);
-}
+static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
@@ -22,19 +19,6 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for a profile of %d layers", d->layers);
     }
     return DDP_OK;
-}
-
-/* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
-ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
-{
-    ddp_link k;
-    /* 1 Gbit/s where no link is described */
-    double rate = links->plan_rate > 0 ? links->plan_rate : 125e6;
-    int n = d->team ? d->team_size : ddp_workers(d);
-
-    k.beta_s = 2.0 * (n - 1) / n / rate;
-    k.alpha_s = n > 1 ? 2 * links->plan_delay_s : 0;
-    return k;
 }
 
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
@@ -86,8 +70,8 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         flops += ddp__unit_flops(&d->unit[l]);
     }
     /* layers in proportion to their medians, passes as long as passes are */
-    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_FORWARD));
-    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median_sum(&d->timer, DDP__T_BACKWARD));
+    ddp__scale_to(p->forward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_FORWARD, -1));
+    ddp__scale_to(p->backward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
         int k;
@@ -98,8 +82,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
         p->backward_s[l] = p->forward_s[l] * 2 / 3;
         p->forward_s[l] /= 3;
     }
-    for (l = 0; l < d->layers; l++)
-        p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
+    for (l = 0; l < d->layers; l++) p->backward_s[l] += ddp__timer_median(&d->timer, DDP__T_UPDATE, l);
 }
 
 /* The slowest rank of each layer, because an average cannot start before the last worker is
@@ -129,9 +112,7 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
 
-    if (!all)
-        return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers",
-                         d->layers);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
     memcpy(own + L, p->backward_s, L * sizeof *own);

@@ -18,8 +18,7 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 
 /* A message takes the link that would finish it first, behind what was given to that link before: the
  * rule of a list scheduler. */
-static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link,
-                               double *free_at)
+static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link, double *free_at)
 {
     double bytes = 0, takes[2], alpha[2];
     int l, k;
@@ -56,13 +55,12 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     ddp_status s;
     int l, n, steps, taken = 0;
 
-    if (!links)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
-    t = ddp__transfers(d, &n, &steps);
-    ddp__transfer_links(d, p, t, n);
-    if (t) DDP_FREE(t);
+    if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
+    s = ddp__transfers(d, &t, &n, &steps, err);
+    if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
+    if (s == DDP_OK && t) DDP_FREE(t);
     for (l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
-    s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
+    if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
     for (l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
     DDP_FREE(links);
     if (s == DDP_OK && d->team_place == 0)
@@ -107,13 +105,14 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
     return d->ops.plan_exposed ? d->ops.plan_exposed(d->self) : exposed;
 }
 
-void ddp__account_predict(ddp_ctx *d)
+ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int l, n, steps;
-    ddp_transfer *t = ddp__transfers(d, &n, &steps);
+    ddp_transfer *t;
 
+    DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
     for (l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
@@ -121,7 +120,8 @@ void ddp__account_predict(ddp_ctx *d)
     if (d->team_size > 1) exposed = ddp__transfers_exposed(d, p, t, n, backward, &comm);
     if (t) DDP_FREE(t);
     d->plan_steps = steps;
-    if (!d->ops.transfers) return; /* nobody knows */
+    if (!d->ops.transfers) return DDP_OK; /* nobody knows */
     d->stats.predicted_step_s = forward + backward + exposed / steps;
     d->stats.predicted_hidden_pct = !(comm > 0) ? 100 : exposed < comm ? 100 * (1 - exposed / comm) : 0;
+    return DDP_OK;
 }

@@ -1,5 +1,4 @@
-/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of
- * the device. */
+/* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device. */
 #include "base/platform.h"
 #include "nn/exact.h"
 #include "run/context.h"
@@ -43,6 +42,34 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
     w->from_at += n;
     w->to_at += n;
     return n;
+}
+
+/* With one worker a sum is its own input. */
+ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
+    const ddp_piece *to = m->to ? m->to : m->from;
+    ddp__walk w;
+    float *x, *y;
+    size_t n;
+
+    if (m->verb > DDP_REDUCE_SCATTER)
+        return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
+    if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
+    memset(&w, 0, sizeof w);
+    w.from = m->from, w.from_count = m->from_count;
+    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
+    while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
+        if (m->add) {
+            ddp__axpy(d, y, x, n, scale);
+            continue;
+        }
+        if (x != y && there) ddp__host_copy(&d->host, y, x, n * sizeof *y);
+        else if (x != y) memcpy(y, x, n * sizeof *y);
+        if (scale != 1 && there) ddp__scale_there(d, y, n, scale);
+        else if (scale != 1) ddp__scale(y, n, scale);
+    }
+    return DDP_OK;
 }
 
 void ddp__mean_gradients(ddp_ctx *d, int layer)
@@ -95,12 +122,10 @@ static void ddp__clip_there(ddp_ctx *d)
 
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++, first = 0)
-            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                        first);
+            b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
     for (l = 0; l < d->layers; l++)
         for (i = 0; i < d->unit[l].gradients; i++)
-            b->clip_scale(d->host.device, d->unit[l].gradient[i].data,
-                          d->unit[l].gradient[i].count, d->cfg.clip_norm);
+            b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)

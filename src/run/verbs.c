@@ -14,9 +14,8 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_FAILED,
-                     "strategy %s: %s returned %d and gave no reason; ddp_complain gives one",
-                     d->ops.name, event, code);
+    return ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s returned %d and gave no reason; ddp_complain gives "
+                     "one", d->ops.name, event, code);
 }
 
 /* First line of every verb. */
@@ -25,13 +24,46 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
     if (d->event) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "%s was called outside of an event of strategy %s: only start, forward_begin, "
-                     "backward_end, step_end and their like may", verb, d->ops.name);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
+                     "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
-#define DDP__VERB(verb) DDP__TRY(ddp__verb_enter(d, verb))
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
-int ddp_complain(ddp_ctx *d, const char *fmt, ...)
+int ddp__hook_in_event(ddp_ctx *d)
+{
+    return ddp__ctx_failf(d, DDP_USAGE, "strategy %s calls a hook or a collective of the program in its event "
+                          "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
+}
+
+/* NULL: there is no such layer. */
+static const ddp__unit *ddp__unit_of(const ddp_ctx *d, int layer)
+{
+    return d && layer >= 0 && layer < d->layers ? &d->unit[layer] : NULL;
+}
+
+static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
+{
+    DDP__TRY(ddp__verb_enter(d, verb));
+    if (ddp__unit_of(d, layer)) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_ARG, "strategy %s: %s: layer %d does not exist; %d layers are "
+                     "registered, numbered from 0", d->ops.name, verb, layer, d->layers);
+}
+
+/* Whether messages may begin here. */
+static ddp_status ddp__verb_posts(ddp_ctx *d)
+{
+    if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
+                     "wait finishes what is in flight; post in forward_begin, backward_end, step_end, "
+                     "arrived or sync_all", d->ops.name, d->event);
+}
+
+int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
@@ -41,7 +73,7 @@ int ddp_complain(ddp_ctx *d, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    return (int)ddp__fail(&d->host.error, DDP_FAILED, "strategy %s: %s", d->ops.name, text);
+    return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
 
 /* ---- messages ---- */
@@ -61,8 +93,7 @@ void ddp__posted_close(ddp_ctx *d)
     for (i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++)
-        ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -89,11 +120,10 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
-    return ddp__fail(&d->host.error, DDP_USAGE,
-                     "strategy %s posted a message of %s%s in step %ld and did not hold it %s: "
-                     "every message has to be held, at the latest in its event wait",
-                     d->ops.name, p->layer >= 0 && p->layer < d->layers ? "layer " : "no layer",
-                     p->layer >= 0 && p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posted a message of %s%s in step %ld and did not hold it "
+                     "%s: every message has to be held, at the latest in its event wait", d->ops.name, p->layer >= 0 &&
+                     p->layer < d->layers ? "layer " : "no layer", p->layer >= 0 &&
+                     p->layer < d->layers ? d->unit[p->layer].name : "", p->step, when);
 }
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
@@ -102,10 +132,9 @@ ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 
     for (i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
-            return ddp__fail(&d->host.error, DDP_USAGE,
-                             "strategy %s: layer %s was used in step %ld while its message of step "
-                             "%ld was still on its way: hold it in forward_begin or in step_end",
-                             d->ops.name, d->unit[layer].name, d->step, d->posted[i].step);
+            return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
+                             "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
+                             d->unit[layer].name, d->step, d->posted[i].step);
     return DDP_OK;
 }
 
@@ -134,10 +163,35 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
     return DDP_OK;
 }
 
+static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
+{
+    int i;
+
+    for (i = 0; i < d->posted_count; i++)
+        if (d->posted[i].name == ticket) return &d->posted[i];
+    return NULL;
+}
+
+/* The message that m comes after is named by the engine's ticket; one on another link, or of a device, is
+ * waited for here or there. */
+static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
+{
+    const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
+
+    m->after = 0;
+    if (!before || !d->engine) return DDP_OK; /* it is done */
+    if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
+    if (before->link != m->link) return ddp__post_wait(d, before->link, before->ticket, err);
+    m->after = before->ticket + 1;
+    return DDP_OK;
+}
+
 static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     ddp_message in_place = *m;
 
+    DDP__TRY(ddp__posted_after(d, &in_place, err));
+    m = &in_place;
     p->sums = 0;
     if (m->coding == DDP_AS_INT8 && m->residual)
         DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
@@ -148,25 +202,34 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
+/* A mistake in a message is the strategy's, wherever it is found. */
+static ddp_status ddp__posted_refused(ddp_ctx *d)
+{
+    ddp_error *e = &d->host.error;
+    char text[sizeof e->msg];
+
+    if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
+    snprintf(text, sizeof text, "%s", e->msg);
+    return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
+}
+
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
+    char who[64];
 
     DDP__VERB("ddp_post");
     if (!m || !ticket)
         return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
                               "a place for its ticket", d->ops.name);
-    if (!strcmp(d->event, "wait") || !strcmp(d->event, "start"))
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start "
-                              "declares state and wait finishes what is in flight; post in "
-                              "forward_begin, backward_end, step_end, arrived or sync_all",
-                              d->ops.name, d->event);
+    DDP__DO(ddp__verb_posts(d));
+    snprintf(who, sizeof who, "strategy %s", d->ops.name);
+    DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
     if (d->posted_count == d->posted_room)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE,
-                              "strategy %s has %d messages that it did not hold; hold some of them "
-                              "before it posts more", d->ops.name, d->posted_room);
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
+                              "of them before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
-    DDP__TRY(ddp__posted_send(d, p, m, &d->host.error));
+    if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
     p->layer = m->layer;
     p->link = m->link;
     p->step = d->step;
@@ -177,15 +240,6 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     *ticket = p->name = d->posted_next++;
     d->posted_count++;
     return 0;
-}
-
-static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
-{
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
-        if (d->posted[i].name == ticket) return &d->posted[i];
-    return NULL;
 }
 
 static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
@@ -227,7 +281,8 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     held = *p;
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
-    DDP__TRY(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
+    if (!ddp__unit_of(d, layer)) layer = DDP_NO_LAYER;
+    DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);
@@ -254,25 +309,31 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 
 int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
 {
-    DDP__VERB("ddp_average");
+    DDP__DO(ddp__verb_layer(d, "ddp_average", layer));
+    DDP__DO(ddp__verb_posts(d));
+    if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
+        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: ddp_average of layer %s, whose last "
+                              "average is still on its way: hold it first with ddp_average_hold", d->ops.name,
+                              d->unit[layer].name);
     return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
 }
 
 int ddp_average_hold(ddp_ctx *d, int layer)
 {
-    DDP__VERB("ddp_average_hold");
+    DDP__DO(ddp__verb_layer(d, "ddp_average_hold", layer));
     return (int)ddp__average_hold(d, layer, &d->host.error);
 }
 
 int ddp_average_exact(ddp_ctx *d, int layer)
 {
-    DDP__VERB("ddp_average_exact");
+    DDP__DO(ddp__verb_layer(d, "ddp_average_exact", layer));
+    DDP__DO(ddp__verb_posts(d));
     return (int)ddp__average_exact(d, layer, &d->host.error);
 }
 
 int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
 {
-    DDP__VERB("ddp_update_layer");
+    DDP__DO(ddp__verb_layer(d, "ddp_update_layer", layer));
     ddp__update_layer(d, layer, from);
     return 0;
 }
@@ -388,55 +449,65 @@ int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = d->unit[layer].gradients;
-    return d->unit[layer].gradient;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    *count = u ? u->gradients : 0;
+    return u ? u->gradient : NULL;
 }
 
 const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 {
-    *count = d->unit[layer].averages;
-    return d->unit[layer].average;
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    *count = u ? u->averages : 0;
+    return u ? u->average : NULL;
 }
 
-int ddp_group_of(const ddp_ctx *d, int layer) { return d->unit[layer].group; }
+int ddp_group_of(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    return u ? u->group : 0;
+}
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
-int ddp_link_of(const ddp_ctx *d, int layer) { return d->unit[layer].link; }
-
-float *ddp_residual_of(const ddp_ctx *d, int layer) { return d->unit[layer].residual; }
-
-int ddp_has_forward(const ddp_ctx *d)
+int ddp_link_of(const ddp_ctx *d, int layer)
 {
-    int l;
+    const ddp__unit *u = ddp__unit_of(d, layer);
 
-    if (d->hooks_forward) return 1;
-    for (l = 0; l < d->layers; l++)
-        if (d->unit[l].forward_step != d->step) return 0;
-    return 1;
+    return u ? u->link : 0;
+}
+
+float *ddp_residual_of(const ddp_ctx *d, int layer)
+{
+    const ddp__unit *u = ddp__unit_of(d, layer);
+
+    return u ? u->residual : NULL;
 }
 
 /* ---- what run asks of it ---- */
 
-ddp_transfer *ddp__transfers(ddp_ctx *d, int *n, int *steps)
+ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
-    ddp_transfer *list = NULL, *grown;
 
+    *list = NULL;
     *n = 0;
     *steps = 1;
     for (; d->ops.transfers; room *= 2) { /* as many as fit: there may be more */
-        grown = (ddp_transfer *)DDP_REALLOC(list, (size_t)room * sizeof *list);
-        if (!grown) break;
-        list = grown;
-        *n = d->ops.transfers(d, d->self, steps, list, room);
-        if (*n < room || room > 1000 * d->layers) return list;
+        ddp_transfer *grown = (ddp_transfer *)DDP_REALLOC(*list, (size_t)room * sizeof *grown);
+        if (!grown) {
+            if (*list) DDP_FREE(*list);
+            return ddp__fail(err, DDP_MEMORY, "out of memory for %d transfers", room);
+        }
+        *list = grown;
+        *n = d->ops.transfers(d, d->self, steps, grown, room);
+        if (*n < room || room > 1000 * d->layers) break;
     }
-    if (list) DDP_FREE(list);
-    *n = 0;
-    return NULL;
+    return DDP_OK;
 }
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)

@@ -31,7 +31,7 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
         room += n;
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
-    if (!b->piece) return ddp_complain(d, "out of memory for the gradients of %d layers", first - last + 1);
+    if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
     for (l = first; l >= last; l--) {
         own = ddp_gradients_of(d, l, &n);
         if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
@@ -54,8 +54,7 @@ static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
     return bytes;
 }
 
-/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of
- * another group. */
+/* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
 static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, size_t most)
 {
     const int layers = ddp_layers(d);
@@ -63,7 +62,7 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
     int l, bad, first = layers - 1;
 
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
-    if (!g->bucket) return ddp_complain(d, "out of memory for %d buckets", layers);
+    if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
     for (l = layers - 1; l >= 0; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_bytes(d, l);
@@ -95,8 +94,7 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     return ddp_post(d, &m, &b->ticket);
 }
 
-/* A bucket leaves when all its layers are done and all earlier buckets have left: one order
- * on all ranks. */
+/* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
@@ -183,8 +181,7 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 
 static int ddp__wfbp_start(ddp_ctx *d, void *self)
 {
-    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES,
-                            ddp_settings(d)->bucket_bytes);
+    return ddp__buckets_new(d, (ddp__gradient *)self, DDP__FIRST_BUCKET_BYTES, ddp_settings(d)->bucket_bytes);
 }
 
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)

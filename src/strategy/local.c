@@ -89,8 +89,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 
     if (bad) return bad;
     if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
-    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer])
-        return ddp_average(d, layer, priority, 1);
+    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer]) return ddp_average(d, layer, priority, 1);
     return 0;
 }
 
@@ -115,10 +114,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 
 /* ---- their plan ---- */
 
-static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err)
-{
-    return ddp_complain(d, "%s", err->msg);
-}
+static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
 
 /* As bytes, the same on all ranks: numbers, step_of, fill. */
 typedef struct ddp__packed_plan {
@@ -134,7 +130,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     size_t l;
 
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
-    if (!out->bytes) return ddp_complain(d, "out of memory for the plan of %d layers", p->layers);
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
     memset(&head, 0, sizeof head);
     head.layers = p->layers;
     head.period = p->period;
@@ -166,7 +162,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
-        return ddp_complain(d, "a plan of %lu bytes for %d layers and period %d does not fit this model "
+        return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
                             "of %d layers", (unsigned long)blob->size, (int)head.layers,
                             (int)head.period, ddp_layers(d));
     if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
@@ -183,7 +179,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     }
     if (bad) {
         ddp_plan_free(&p);
-        return ddp_complain(d, "a plan names a step beyond its period of %d", (int)head.period);
+        return ddp_complain(d, DDP_MISMATCH, "a plan names a step beyond its period of %d", (int)head.period);
     }
     memcpy(p.fill, at, (size_t)p.layers * (size_t)p.period);
     ddp_plan_free(&x->plan);
@@ -211,8 +207,7 @@ static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
 /* The objective hardly tells a plan that just fits from one with room to spare, but a link that is
  * a little slower than measured does. So the plan for a link that is a tenth slower is preferred,
  * where it costs at most one per cent on the link as measured. */
-static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan,
-                                       ddp_error *err)
+static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_options *o, ddp_plan *plan, ddp_error *err)
 {
     ddp_profile slower = *p;
     ddp_plan other;
@@ -238,8 +233,7 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack,
-                             ddp_blob *out)
+static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack, ddp_blob *out)
 {
     ddp_error err;
     ddp_plan plan;
@@ -299,10 +293,7 @@ static const ddp_plan *ddp__partial_view(const void *self)
     return p->layers ? p : NULL;
 }
 
-static double ddp__partial_exposed(const void *self)
-{
-    return ((const ddp__partial *)self)->plan.exposed_s;
-}
+static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
 static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {

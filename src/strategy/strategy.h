@@ -8,6 +8,8 @@
 
 /* table.c: all of them */
 DDP_LIB const ddp__strategies *ddp__built_in(void);
+/* The name of the one that reports measure the others against. */
+DDP_LIB const char *ddp__strategy_reference(void);
 
 /* gradient.c */
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);

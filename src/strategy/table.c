@@ -1,5 +1,4 @@
-/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no
- * strategy's name. */
+/* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
 #include "base/platform.h"
 #include "run/launch.h"
 #include "strategy/strategy.h"
@@ -58,6 +57,8 @@ ddp_strategy ddp_strategy_number(int i)
     return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
 }
 
+const char *ddp__strategy_reference(void) { return ddp_strategy_name(DDP_SSGD); }
+
 const ddp__strategies *ddp__built_in(void)
 {
     static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
@@ -66,10 +67,7 @@ const ddp__strategies *ddp__built_in(void)
     return &table;
 }
 
-ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err)
-{
-    return ddp__open(cfg, ddp__built_in(), NULL, -1, err);
-}
+ddp_ctx *ddp_open(const ddp_config *cfg, ddp_error *err) { return ddp__open(cfg, ddp__built_in(), NULL, -1, err); }
 
 int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, ddp_error *err)
 {

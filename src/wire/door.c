@@ -11,8 +11,7 @@ static const double ddp__hello_grace = 1;  /* of them nobody else is preferred *
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log,
-                   ddp__door_fn decide, void *user)
+int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide, void *user)
 {
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;
@@ -77,17 +76,14 @@ void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why)
     if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self,
-                      ddp__refusal why, const ddp__hello *other)
+void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
+                      const ddp__hello *other)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
 
-    ddp__hello_dispute(self, why, other, ddp__addr_text(from, name), d->refused,
-                       sizeof d->refused);
+    ddp__hello_dispute(self, why, other, ddp__addr_text(from, name), d->refused, sizeof d->refused);
     if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
-    ddp__hello_pack(self, DDP__REFUSED, why, 0, b);
-    (void)ddp__stream_send_all(d->tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+    (void)ddp__hello_send(d->tls, fd, self, DDP__REFUSED, why, 0);
 }
 
 static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
@@ -109,8 +105,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
     char first;
 
     if (c->spoken) return 1;
-    if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return 0;
+    if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
     c->spoken = 1;
     if (ddp__stream_begin(d->tls, c->fd, 1) == 0) return 1;
     ddp__caller_leave(d, c);
@@ -139,14 +134,12 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (why) {
         ddp__door_note(d, &c->from, why);
     } else if (n > 0 && !d->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, &c->from, "speaks TLS, this rank does not: give all ranks the same "
-                                    "--tls-psk, or none");
+        ddp__door_note(d, &c->from, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
         ddp__door_note(d, &c->from, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
-        ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is",
-                 ddp__addr_text(&c->from, name));
+        ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }
     d->turned++;
     ddp__caller_leave(d, c);
@@ -169,8 +162,8 @@ static int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
     return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], bytes);
 }
 
-/* A caller of the address that holds more than half of the places, or NULL: if there is one, it is
- * left when any two of different addresses have cancelled each other out. */
+/* A caller of the address that holds more than half of the places, or NULL: if there is one, it is left when any two of
+ * different addresses have cancelled each other out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;
@@ -180,8 +173,7 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
         if (!count) left = &d->caller[i];
         count += ddp__same_host(&d->caller[i].from, &left->from) ? 1 : -1;
     }
-    for (count = i = 0; i < d->room; i++)
-        count += ddp__same_host(&d->caller[i].from, &left->from);
+    for (count = i = 0; i < d->room; i++) count += ddp__same_host(&d->caller[i].from, &left->from);
     return 2 * count > d->room ? left : NULL;
 }
 
@@ -213,8 +205,8 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, double 
     return c;
 }
 
-/* A flood may not take all of our time: beyond so many in a second the door stays shut for a
- * moment, longer each time. */
+/* A flood may not take all of our time: beyond so many in a second the door stays shut for a moment, longer each
+ * time. */
 static int ddp__door_shut(ddp__door *d, double now)
 {
     ddp__door_count(d, now);
@@ -259,19 +251,22 @@ static int ddp__door_accept(ddp__door *d, double now)
 
 int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
 {
-    for (int i = 0; i < d->room; i++) {
+    int count = 0;
+
+    for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
-        polls[i].fd = c->fd;
-        polls[i].events = POLLIN;
-        if (c->spoken) polls[i].events = (short)ddp__stream_events(d->tls, c->fd, POLLIN);
-        polls[i].revents = 0;
-        if (c->fd >= 0 && ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
+        if (c->fd < 0) continue;
+        polls[count].fd = c->fd;
+        polls[count].events = POLLIN;
+        if (c->spoken) polls[count].events = (short)ddp__stream_events(d->tls, c->fd, POLLIN);
+        polls[count++].revents = 0;
+        if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
     }
-    polls[d->room].fd = ddp_now() < d->shut ? -1 : d->listen_fd;
-    polls[d->room].events = POLLIN;
-    polls[d->room].revents = 0;
-    if (d->listen_fd >= 0 && polls[d->room].fd < 0 && d->shut < *next) *next = d->shut;
-    return d->room + 1;
+    polls[count].fd = d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd;
+    polls[count].events = POLLIN;
+    polls[count].revents = 0;
+    if (d->listen_fd >= 0 && polls[count].fd < 0 && d->shut < *next) *next = d->shut;
+    return count + 1;
 }
 
 void ddp__door_serve(ddp__door *d, double now)

@@ -9,8 +9,8 @@
 
 #include <poll.h>
 
-/* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the
- * decider's; 0: it is closed. */
+/* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the decider's; 0: it is
+ * closed. */
 typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
 typedef struct ddp__caller {
@@ -46,19 +46,19 @@ typedef struct ddp__door {
  *   after 64 that were turned away within a second the door stays shut for 0.1 to 0.8 s;
  *   each is a line in the log, ten in a second at most.
  * 0 if memory is short. */
-DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log,
-                            ddp__door_fn decide, void *user);
+DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
+                            void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
 /* Callers leave; the door stays. */
 DDP_LIB void ddp__door_empty(ddp__door *d);
-/* Fills polls[room + 1] and returns room + 1; *next is lowered to the time of the next deadline. */
+/* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
 /* Lets in who waits and hears who is inside; never blocks. */
 DDP_LIB void ddp__door_serve(ddp__door *d, double now);
 /* For decide: a line in the log, and in `refused`, that "ADDRESS why". */
 DDP_LIB void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why);
 /* The same for a hello that does not fit ours, and a frame that tells the caller. */
-DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self,
-                              ddp__refusal why, const ddp__hello *other);
+DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
+                              const ddp__hello *other);
 
 #endif /* DDP_WIRE_DOOR_H */

@@ -1,4 +1,6 @@
+/* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
 #include "base/platform.h"
+#include "base/tools.h"
 #include "wire/hello.h"
 
 static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};
@@ -17,13 +19,9 @@ uint64_t ddp__hello_get(const unsigned char *at, int bytes)
     return v;
 }
 
-uint32_t ddp__hello_world(int world, int ids)
-{
-    return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
-}
+uint32_t ddp__hello_world(int world, int ids) { return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0); }
 
-void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
-                     unsigned char *b)
+void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail, unsigned char *b)
 {
     memset(b, 0, DDP__HELLO_BYTES);
     memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
@@ -39,10 +37,17 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     memcpy(b + 48, self->ip, sizeof self->ip);
 }
 
+int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(self, kind, reason, detail, b);
+    return ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now());
+}
+
 int ddp__hello_begins(const unsigned char *b, size_t got)
 {
-    return !memcmp(b, ddp__hello_magic,
-                   got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
+    return !memcmp(b, ddp__hello_magic, got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
 }
 
 int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
@@ -82,25 +87,21 @@ static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
     return buf;
 }
 
-void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
-                        const char *name, char *out, size_t room)
+void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,
+                        char *out, size_t room)
 {
     unsigned mine = (unsigned)self->rank;
     char count[2][40];
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
-        snprintf(out, room,
-                 "%s speaks protocol version %u, rank %u version %u: build all ranks from "
-                 "one version of dreamddp",
-                 name, (unsigned)other->version, mine, (unsigned)self->version);
+        snprintf(out, room, "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of "
+                 "dreamddp", name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
-        snprintf(out, room,
-                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run "
-                 "uses this port, or DREAMDDP_RUN_ID differs",
-                 name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
-                 self->run_name ? self->run_name : "", self->run_name ? "')" : "");
+        snprintf(out, room, "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run uses this "
+                 "port, or DREAMDDP_RUN_ID differs", name, other->run_id, mine, self->run_id, self->run_name ? " ('"
+                 : "", self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
         snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
@@ -108,21 +109,17 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room,
-                 "%s calls itself rank %u, but a rank %u is already here: give each process a "
-                 "rank of its own",
-                 name, (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
+                 "own", name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     case DDP__REFUSE_RESUME:
         snprintf(count[0], sizeof count[0], "rank %u", mine);
         mine = other->world & DDP__HELLO_RESUMES;
-        snprintf(out, room,
-                 "min_world or DREAMDDP_RESUME is set for %s, not for %s: start all ranks with the "
-                 "same --min-world",
-                 mine ? name : count[0], mine ? count[0] : name);
+        snprintf(out, room, "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
+                 "--min-world", mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
-        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
-                 (unsigned)other->rank, (unsigned)other->world & 65535, mine);
+        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name, (unsigned)other->rank,
+                 (unsigned)other->world & 65535, mine);
     }
 }

@@ -2,7 +2,7 @@
 #ifndef DDP_WIRE_HELLO_H
 #define DDP_WIRE_HELLO_H
 
-#include "base/config.h"
+#include "wire/stream.h"
 
 #define DDP__PROTOCOL    2
 #define DDP__HELLO_BYTES 64
@@ -33,10 +33,10 @@ typedef enum ddp__refusal {
     DDP__REFUSE_RESUME /* links outlive their connections on one side only */
 } ddp__refusal;
 
-/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
- * A refusal carries the sender's own run, rank and world, so that both sides can name both.
- * world: the ranks that meet in the lower 16 bits; above them the ids of an elastic world that has
- * room for more, else 0; the highest bit says that links outlive their connections. */
+/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
+ * sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
+ * above them the ids of an elastic world that has room for more, else 0; the highest bit says that links outlive their
+ * connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     uint64_t run_id;
@@ -55,8 +55,11 @@ DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 DDP_LIB uint32_t ddp__hello_world(int world, int ids);
 
 /* self's version, run, rank, world and port with that kind, reason and detail. */
-DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
-                             int detail, unsigned char *b);
+DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
+                             unsigned char *b);
+/* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
+DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
+                            int detail);
 /* 1 if the first `got` bytes may begin a frame. */
 DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);
 /* 0 if the 64 bytes are not a frame of ours. */
@@ -64,7 +67,7 @@ DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
 /* Whether a peer's frame fits ours. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
 /* The sentence about it, naming both values; `name` is the peer's. */
-DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason,
-                                const ddp__hello *other, const char *name, char *out, size_t room);
+DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,
+                                char *out, size_t room);
 
 #endif /* DDP_WIRE_HELLO_H */

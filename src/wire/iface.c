@@ -1,6 +1,6 @@
 #include "base/platform.h"
-#include "base/text.h"
-#include "wire/iface.h"
+#include "base/core.h"
+#include "wire/socket.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -69,8 +69,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *n
     ddp_status bad = DDP_OK;
     ddp__text t;
 
-    if (getifaddrs(&all) < 0)
-        return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
+    if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
     for (i = all; i; i = i->ifa_next) {
         if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
         if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
@@ -81,9 +80,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *n
     } else {
         memset(&t, 0, sizeof t);
         ddp__iface_list(all, &t);
-        bad = ddp__fail(err, DDP_ARG,
-                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: "
-                        "%.300s",
+        bad = ddp__fail(err, DDP_ARG, "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
                         list ? list : "", t.size ? t.data : "none");
         ddp__text_free(&t);
     }
@@ -98,11 +95,7 @@ int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
 
     if (s < 0) return -1;
     if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 ||
-        getsockname(s, (struct sockaddr *)&out->sa, &out->size) < 0)
-        why = errno;
+    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0) why = errno;
     close(s);
     errno = why;
     if (why) return -1;
@@ -138,8 +131,7 @@ const char *ddp__iface_name(const ddp__addr *a, char *name)
     for (i = all; i && !name[0]; i = i->ifa_next) {
         if (!ddp__iface_usable(i)) continue;
         ddp__iface_addr(i, &own);
-        if (!strcmp(ddp__addr_text(&own, text), want))
-            snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
+        if (!strcmp(ddp__addr_text(&own, text), want)) snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
     }
     freeifaddrs(all);
     return name;

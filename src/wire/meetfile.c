@@ -1,16 +1,11 @@
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/hash.h"
-#include "wire/meetfile.h"
+#include "base/core.h"
+#include "wire/meeting.h"
 
-const char *ddp__meetfile_path(const char *addr)
-{
-    return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL;
-}
+const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
 
-ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id,
-                                 ddp_error *err)
+ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
 {
     char line[DDP__MEETFILE_TEXT + 32];
     int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
@@ -46,8 +41,7 @@ void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
     char there[DDP__MEETFILE_TEXT];
     uint64_t run;
 
-    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr))
-        unlink(path);
+    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr)) unlink(path);
 }
 
 uint64_t ddp__meetfile_run(void)

@@ -1,6 +1,7 @@
+/* What is said while the ranks meet: frames, who comes to the door, whom to wait for. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "wire/meeting.h"
 
 double ddp__slice(const ddp__meeting *m, double until)
@@ -17,8 +18,13 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
     return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
 }
 
-void ddp__noted(ddp__meeting *m)
+/* Lines about waiting come after 5, 10, 20, ... seconds. */
+void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
 {
+    double now = ddp_now();
+
+    if (now < m->next_note || now >= m->until) return;
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank, now - m->begin, what, more);
     m->next_note = m->begin + 2 * (m->next_note - m->begin);
 }
 
@@ -51,29 +57,32 @@ static int ddp__root_moved(const ddp__meeting *m)
            (run != m->self.run_id || strcmp(addr, m->named));
 }
 
-ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
-                          ddp_error *err)
+ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more, ddp_error *err)
 {
     if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
     if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
-    if (ddp_now() < m->next_note || ddp_now() >= m->until) return DDP_OK;
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank,
-             ddp_now() - m->begin, name, more);
-    ddp__noted(m);
+    ddp__wait_note(m, name, more);
     return DDP_OK;
+}
+
+int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(&m->self, kind, DDP__WELCOME, 0, b);
+    return ddp__frame_send(m, peer, b, sizeof b);
 }
 
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
-    double grace =
-        ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
+    double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
     m->sent[peer] += n;
     return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
 
-ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
-                           const char *name, ddp__hello *h, ddp_error *err)
+ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name, ddp__hello *h,
+                           ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
     unsigned char b[DDP__HELLO_BYTES];
@@ -90,47 +99,33 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
         if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
         if (!r->tls && ddp__stream_is_tls(b, got))
             return ddp__fail(err, DDP_MISMATCH,
-                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a "
-                             "certificate",
-                             name);
+                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
-                             strerror(broken));
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            kind == DDP__TABLE
-                ? "after %.3g s %s still waits for other ranks; DREAMDDP_JOIN_TIMEOUT waits longer"
-                : "after %.3g s %s is connected but has not answered: another program may own that "
-                  "address",
-            m->until - m->begin, name);
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(broken));
+        return ddp__fail(err, DDP_TIMEOUT, kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks; "
+                         "DREAMDDP_JOIN_TIMEOUT waits longer" : "after %.3g s %s is connected but has not answered: "
+                         "another program may own that address", m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, h))
-        return ddp__fail(err, DDP_NET,
-                         "%s does not answer as a rank of dreamddp: another program owns that "
-                         "address, choose another with --addr or DREAMDDP_ADDR",
-                         name);
+        return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
+                         "choose another with --addr or DREAMDDP_ADDR", name);
     why = ddp__hello_check(&m->self, h);
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "%s gave up: only %u of %d ranks had connected in its time", name,
+            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time", name,
                              (unsigned)h->detail, r->world);
         if (h->reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
-                             (unsigned)h->detail);
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s already has a rank %d: give each process a rank of its own", name,
+            return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
                              r->rank);
         if (h->reason == DDP__REFUSE_NAME)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s refused the certificate of this rank: it does not name rank-%d",
+            return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
                              name, r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
-                         r->world);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
     }
     if (why) {
         ddp__hello_dispute(&m->self, why, h, name, text, sizeof text);
@@ -167,52 +162,45 @@ static void ddp__poll_set(struct pollfd *p, int fd, int events)
     p->revents = 0;
 }
 
-/* Fills the list: the door, then peers and legs; when to look again at the latest. */
-static double ddp__poll_list(ddp__meeting *m, double now, double next)
+/* Fills the list: peers and legs, then the door; how many there are. *next: when to look again. */
+static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {
-    struct pollfd *peers = m->polls + m->door.room + 1, *legs = peers + m->r->world;
+    struct pollfd *peers = m->polls, *legs = peers + m->r->world;
     ddp__tls *tls = m->r->tls;
     int i;
 
-    (void)ddp__door_polls(&m->door, m->polls, &next);
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
-        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1,
-                      ddp__stream_events(tls, m->fd[i], POLLIN));
-        if (listen && ddp__stream_ready(tls, m->fd[i])) next = now;
-        ddp__poll_set(&legs[i], l->fd,
-                      l->state == DDP__LEG_CONNECT ? POLLOUT
-                                                   : ddp__stream_events(tls, l->fd, POLLIN));
-        if (l->state != DDP__LEG_NONE && l->until < next) next = l->until;
+        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
+        if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
+        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
+        if (l->state != DDP__LEG_NONE && l->until < *next) *next = l->until;
     }
-    return next;
+    return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
 }
 
 ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
 {
-    struct pollfd *peers = m->polls + m->door.room + 1, *legs = peers + m->r->world;
+    struct pollfd *peers = m->polls, *legs = peers + m->r->world;
     double now = ddp_now(), next = ddp__slice(m, until);
     int i, got;
 
     DDP__TRY(ddp__cancelled(m, err));
-    next = ddp__poll_list(m, now, next);
-    got = poll(m->polls, (nfds_t)(m->door.room + 1 + 2 * m->r->world),
-               next > now ? (int)((next - now) * 1000) + 1 : 0);
+    got = ddp__poll_list(m, now, &next);
+    got = poll(m->polls, (nfds_t)got, next > now ? (int)((next - now) * 1000) + 1 : 0);
     now = ddp_now();
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int revents = got > 0 ? legs[i].revents : 0;
-        if (l->state != DDP__LEG_NONE && (revents || now >= l->until))
-            DDP__TRY(ddp__leg_serve(m, i, revents, err));
+        if (l->state != DDP__LEG_NONE && (revents || now >= l->until)) DDP__TRY(ddp__leg_serve(m, i, revents, err));
     }
     for (i = 0; i < m->r->world; i++)
         if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
             ((got > 0 && peers[i].revents) || ddp__stream_ready(m->r->tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
-    if (m->door.broken)
-        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
+    if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
     if (m->failed.code && err) *err = m->failed;
     return m->failed.code;
 }
@@ -220,7 +208,6 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
 /* A connection becomes that of a peer. */
 static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const ddp__addr *from)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
     ddp__addr *where = &m->where[h->rank];
 
@@ -228,20 +215,17 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->sent[h->rank] = 0;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
-    if (ddp__frame_send(m, (int)h->rank, b, sizeof b) < 0) {
+    if (ddp__frame_say(m, (int)h->rank, DDP__HELLO) < 0) {
         ddp__stream_close(m->r->tls, fd);
         m->fd[h->rank] = -1;
     } else {
-        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank,
-                 ddp__addr_text(from, name));
+        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
     }
 }
 
 int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    unsigned char b[DDP__HELLO_BYTES];
     char who[DDP__STREAM_TEXT];
     int rank = m->r->rank;
     ddp__tls *tls = m->r->tls;
@@ -252,13 +236,16 @@ int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const dd
     why = ddp__hello_check(&m->self, &h);
     if (!why && !ddp__stream_may_be(tls, fd, (int)h.rank, who)) {
         ddp__door_note(&m->door, from, who);
-        ddp__hello_pack(&m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
-        (void)ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now());
+        (void)ddp__hello_send(tls, fd, &m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
         return 0;
     }
     if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
         h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
-        (void)ddp__wish_take(m, &h, fd, &m->failed);
+        int other;
+        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other) {
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h.rank); /* one that is gone never is ready */
+            m->sent[other] += DDP__HELLO_BYTES;
+        }
         return 1;
     }
     if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
@@ -283,18 +270,11 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     int missing;
 
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
-        double now = ddp_now();
-        if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s %s not connected to %s: start what is missing, or "
-                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
-                             m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
-                             m->door.refused[0] ? "; last refused: " : "", m->door.refused);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
-                     now - m->begin, text);
-            ddp__noted(m);
-        }
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
+                             "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
+                             : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+        ddp__wait_note(m, text, "");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);

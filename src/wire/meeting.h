@@ -11,7 +11,6 @@
 #define DDP_WIRE_MEETING_H
 
 #include "wire/door.h"
-#include "wire/meetfile.h"
 #include "wire/relay.h"
 #include "wire/rendezvous.h"
 
@@ -19,6 +18,7 @@
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
 #define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
 #define DDP__ADDRESSES    8
+#define DDP__MEETFILE_TEXT 128
 
 typedef enum ddp__leg_state {
     DDP__LEG_NONE,
@@ -41,12 +41,6 @@ typedef struct ddp__leg {
     char why[64];             /* why the direct attempt failed */
 } ddp__leg;
 
-/* Rank 0: two ranks that want to be joined. */
-typedef struct ddp__wish {
-    int low, high;
-    int fd[2];                /* of low, of high; -1: not here yet */
-} ddp__wish;
-
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
     int ids;                   /* of the wire: as many as meet, or more */
@@ -58,7 +52,7 @@ typedef struct ddp__meeting {
     char named[DDP__MEETFILE_TEXT]; /* there, of run self.run_id */
     ddp__hello self;           /* what this rank says of itself, its address included */
     ddp__door door;
-    struct pollfd *polls;      /* [door.room + 1 + 2 x world]: the door, peers, legs */
+    struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
     int *fd;                   /* [world] */
     size_t *sent;              /* [world] */
@@ -71,49 +65,57 @@ typedef struct ddp__meeting {
     unsigned char *ready;      /* rank 0: [world] */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
-    ddp__wish *wish;           /* rank 0: [wishes], relays not yet joined */
-    int wishes, wish_room;
-    ddp__relay *relay;         /* rank 0: NULL until one is needed */
+    ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
 /* meeting.c */
 /* Until when to wait at a time, so that a call to stop is heard and a line is written. */
 DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
-/* Lines about waiting come after 5, 10, 20, ... seconds. */
-DDP_LIB void ddp__noted(ddp__meeting *m);
+/* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
+DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
-/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first:
- * rank 0 has said nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
-DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name,
-                                  const char *more, ddp_error *err);
+/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first: rank 0 has said
+ * nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
+                                  ddp_error *err);
+/* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
+DDP_LIB int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
-/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
- * is an error. `name` says who it is. */
-DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
-                                   const char *name, ddp__hello *h, ddp_error *err);
-/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh
- * is made the legs and what rank 0 and workers say. */
+/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none) is an error. `name`
+ * says who it is. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name,
+                                   ddp__hello *h, ddp_error *err);
+/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
+ * and what rank 0 and workers say. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
 /* Accepts all ranks above this one. */
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
-DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes,
-                                const ddp__addr *from);
+DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
 /* mesh.c: pairs without rank 0 */
 /* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
 DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
+/* Rank 0: waits until all are ready and all relays are joined. */
+DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
 /* Something happened on a leg. */
 DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
 /* The leg to a peer goes by way of rank 0 from now on. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
-/* wishes.c: rank 0 joins those who cannot reach each other */
-/* Waits until all are ready and all wishes are fulfilled. */
-DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
-/* A worker asks on this connection, which is ours from now on, for a relay to another. */
-DDP_LIB ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err);
+/* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
+/* The path in "file://PATH", or NULL: the address is none of these. */
+DDP_LIB const char *ddp__meetfile_path(const char *addr);
+/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
+ * DDP_IO. */
+DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
+/* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
+DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
+/* Takes it away if it still says this. */
+DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
+/* A run id for a run that was given none, so that a left-over file is recognised; never 0. */
+DDP_LIB uint64_t ddp__meetfile_run(void);
 
 #endif /* DDP_WIRE_MEETING_H */

@@ -1,4 +1,5 @@
-#include "base/platform.h"
+/* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
+#include "base/core.h"
 #include "base/tools.h"
 #include "wire/meeting.h"
 
@@ -35,11 +36,8 @@ ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
     ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
     m->fd[peer] = -1;
     l->relay = 1;
-    memset(&l->to, 0, sizeof l->to);
-    l->to.size = sizeof l->to.sa;
-    if (getpeername(m->fd[0], (struct sockaddr *)&l->to.sa, &l->to.size) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
-                         strerror(errno));
+    if (ddp__addr_peer(m->fd[0], &l->to) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__leg_dial(m, peer, err);
 }
 
@@ -50,10 +48,8 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
     char text[DDP__ADDR_TEXT];
 
     snprintf(l->why, sizeof l->why, "%s", why);
-    ddp__log(&m->r->log, DDP_LOG_WARN,
-             "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is slower "
-             "than a direct connection",
-             m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
+             "slower than a direct connection", m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
 
@@ -65,6 +61,9 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     int again = why == ECONNRESET || why == EPIPE || why == ECONNABORTED;
 
     ddp__leg_drop(m, l);
+    if (why == EMFILE || why == ENFILE)
+        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->r->rank,
+                         peer, strerror(why));
     if (again && now + DDP__AGAIN < (l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT)) {
         l->state = DDP__LEG_PAUSE;
         l->until = now + DDP__AGAIN;
@@ -72,9 +71,8 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     }
     if (!l->relay) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
-                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s",
-                     m->r->rank, peer, l->why[0] ? l->why : "it did not try", m->root,
-                     strerror(why));
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->r->rank, peer,
+                     l->why[0] ? l->why : "it did not try", m->root, strerror(why));
 }
 
 static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
@@ -89,14 +87,13 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     return DDP_OK;
 }
 
-/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank
- * 0, with the other end of a relayed pair (after it the pair stands). */
+/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank 0, with the other
+ * end of a relayed pair (after it the pair stands). */
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
     int with = l->relay && l->state == DDP__LEG_GREET ? 0 : peer;
     int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
-    unsigned char b[DDP__HELLO_BYTES];
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 
@@ -108,9 +105,8 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
     if (l->state == DDP__LEG_PAIR) return ddp__leg_done(m, peer);
-    ddp__hello_pack(&m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME, l->relay ? peer : 0,
-                    b);
-    if (ddp__stream_send_all(m->r->tls, l->fd, b, sizeof b, ddp_now()) < 0) /* its buffer is empty */
+    if (ddp__hello_send(m->r->tls, l->fd, &m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+                        l->relay ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
     return DDP_OK;
@@ -126,16 +122,14 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
     if (ok && l->relay && m->r->tls) {
-        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0)
-            return ddp__leg_failed(m, peer, ENOMEM, err);
+        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_PAIR;
         return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
     }
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
     if (!l->relay) return ddp__leg_turn(m, peer, "somebody else answers there", err);
-    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root,
-                     m->r->rank, peer);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->r->rank, peer);
 }
 
 ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
@@ -147,8 +141,7 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
     if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
     if (l->state == DDP__LEG_CONNECT) {
         if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
-        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0)
-            return ddp__leg_failed(m, peer, ENOMEM, err);
+        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
     }
     if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
@@ -164,9 +157,7 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
     ddp__addr own;
     int p;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    getsockname(m->fd[0], (struct sockaddr *)&own.sa, &own.size);
+    (void)ddp__addr_own(m->fd[0], &own);
     for (p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__leg *l = &m->leg[p];
@@ -177,46 +168,55 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
         if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6) {
             struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
             if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) /* the interface has to be named */
-                six->sin6_scope_id =
-                    ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
+                six->sin6_scope_id = ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
         }
         l->begin = ddp_now();
         l->to = *a;
-        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err)
-                                 : ddp__leg_dial(m, p, err));
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
     }
     return DDP_OK;
 }
 
 ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[128];
     int missing, ready = 0;
 
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
-    for (;;) {
-        double now = ddp_now();
-        missing = ddp__missing(m, text, sizeof text);
-        if (!missing && !ready) {
-            ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
-            if (ddp__frame_send(m, 0, b, sizeof b) < 0)
-                return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s",
-                                 m->root, strerror(errno));
-            ready = 1;
-        }
-        if (!missing && m->go) break;
-        if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s",
-                             m->until - m->begin, m->r->rank,
+    while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
+        if (!missing && !ready && ddp__frame_say(m, 0, DDP__READY) < 0)
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+        ready |= !missing;
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->r->rank,
                              missing ? text : "rank 0, which waits for others to be ready");
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
-                     now - m->begin, missing ? text : m->root);
-            ddp__noted(m);
+        ddp__wait_note(m, missing ? text : m->root, "");
+        DDP__TRY(ddp__meeting_poll(m, m->until, err));
+    }
+    ddp__door_empty(&m->door);
+    return DDP_OK;
+}
+
+ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
+{
+    char name[32];
+    int p;
+
+    m->meshing = 1;
+    m->until = ddp_now() + DDP__MESH_LIMIT;
+    for (;;) {
+        for (p = 1; p < m->r->world && m->ready[p];) p++;
+        if (p == m->r->world && !m->pairs.count) break;
+        if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
+        else snprintf(name, sizeof name, "a relayed pair");
+        if (ddp_now() >= m->until) {
+            m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
+                             m->until - m->begin, name);
         }
+        ddp__wait_note(m, name, " to be connected with all others");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);

@@ -1,12 +1,10 @@
-/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one,
- * which MPI_Isend then has; receives are posted ahead of time, and MPI keeps their order. MPI tells
- * nobody that something has arrived, so wait() has to ask: for DDP__MPI_SPIN without a pause, then
- * with growing pauses. Where spinning was in vain the next waits do without: on slow links, or with
- * slow peers, it would take a core from the computation. */
+/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one, which MPI_Isend
+ * then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that something has arrived,
+ * so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses. Where spinning was in vain the
+ * next waits do without: on slow links, or with slow peers, it would take a core from the computation. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
-#include "wire/mpi.h"
+#include "wire/wire.h"
 
 #ifdef DDP_USE_MPI
 
@@ -24,33 +22,33 @@ enum {
     DDP__MPI_TAG = 0,
     DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun in vain */
 };
-#define DDP__MPI_SPIN  100e-6 /* seconds that wait() may ask without a pause */
-#define DDP__MPI_PAUSE 20e-6  /* its first pause */
+#define DDP__MPI_SPIN 100e-6 /* seconds that wait() may ask without a pause */
+#define DDP__MPI_PAUSE 20e-6 /* its first pause */
 #define DDP__MPI_LONGEST 1e-3
 
 typedef struct ddp__mpi_peer {
-    unsigned char *in, *out;      /* DDP__MPI_BUFFERS buffers each */
-    int    got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
-    int    next_in, next_out;     /* the buffers go in turn */
-    size_t read;                  /* of got[next_in] */
-    int    lost;                  /* MPI reported an error */
-    char   name[24];
+    unsigned char *in, *out;   /* DDP__MPI_BUFFERS buffers each */
+    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
+    int next_in, next_out;     /* the buffers go in turn */
+    size_t read;               /* of got[next_in] */
+    int lost;                  /* MPI reported an error */
+    char name[24];
 } ddp__mpi_peer;
 
 typedef struct ddp__mpi_wire {
     ddp__wire base;
-    MPI_Comm  comm;
-    int       joined;             /* comm is ours */
-    int       owner;              /* this wire has initialised MPI */
-    ddp__mpi_peer *peers;         /* [world] */
-    unsigned char *data;          /* all buffers */
-    MPI_Request *request;         /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
-    MPI_Status  *status;          /* as many, for MPI_Testsome */
-    int         *index;
+    MPI_Comm comm;
+    int joined;           /* comm is ours */
+    int owner;            /* this wire has initialised MPI */
+    ddp__mpi_peer *peers; /* [world] */
+    unsigned char *data;  /* all buffers */
+    MPI_Request *request; /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
+    MPI_Status *status;   /* as many, for MPI_Testsome */
+    int *index;
     pthread_mutex_t lock;
-    pthread_cond_t  bell;
-    int       called;             /* wake() came; written under lock */
-    int       patient;            /* waits that are still to do without spinning */
+    pthread_cond_t bell;
+    int called;  /* wake() came; written under lock */
+    int patient; /* waits that are still to do without spinning */
 } ddp__mpi_wire;
 
 static MPI_Request *ddp__mpi_request(ddp__mpi_wire *t, int peer, int sending, int buffer)
@@ -63,8 +61,8 @@ static void ddp__mpi_listen(ddp__mpi_wire *t, int peer, int buffer)
     ddp__mpi_peer *p = &t->peers[peer];
 
     p->got[buffer] = -1;
-    if (MPI_Irecv(p->in + buffer * DDP__MPI_BYTES, DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG,
-                  t->comm, ddp__mpi_request(t, peer, 0, buffer)) != MPI_SUCCESS)
+    if (MPI_Irecv(p->in + buffer * DDP__MPI_BYTES, DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
+                  ddp__mpi_request(t, peer, 0, buffer)) != MPI_SUCCESS)
         p->lost = 1;
 }
 
@@ -75,8 +73,7 @@ static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int 
     int buffer = i % (2 * DDP__MPI_BUFFERS), n = 0;
 
     if (failed) p->lost = 1;
-    else if (buffer < DDP__MPI_BUFFERS && MPI_Get_count(s, MPI_BYTE, &n) == MPI_SUCCESS)
-        p->got[buffer] = n;
+    else if (buffer < DDP__MPI_BUFFERS && MPI_Get_count(s, MPI_BYTE, &n) == MPI_SUCCESS) p->got[buffer] = n;
 }
 
 /* Whether request i is complete. */
@@ -95,13 +92,11 @@ static void ddp__mpi_progress(ddp__mpi_wire *t)
 {
     int done = 0, i, result;
 
-    result = MPI_Testsome(2 * DDP__MPI_BUFFERS * t->base.world, t->request, &done, t->index,
-                          t->status);
+    result = MPI_Testsome(2 * DDP__MPI_BUFFERS * t->base.world, t->request, &done, t->index, t->status);
     if (done == MPI_UNDEFINED) return;
     for (i = 0; i < done; i++)
-        ddp__mpi_complete(
-            t, t->index[i], &t->status[i],
-            result == MPI_ERR_IN_STATUS && t->status[i].MPI_ERROR != MPI_SUCCESS);
+        ddp__mpi_complete(t, t->index[i], &t->status[i],
+                          result == MPI_ERR_IN_STATUS && t->status[i].MPI_ERROR != MPI_SUCCESS);
 }
 
 static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
@@ -118,8 +113,8 @@ static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int c
         if (n) memcpy(buffer + used, iov[i].iov_base, n);
         used += n;
     }
-    if (p->lost || (used && MPI_Isend(buffer, (int)used, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
-                                      request) != MPI_SUCCESS)) {
+    if (p->lost ||
+        (used && MPI_Isend(buffer, (int)used, MPI_BYTE, peer, DDP__MPI_TAG, t->comm, request) != MPI_SUCCESS)) {
         p->lost = 1;
         errno = ECONNRESET;
         return -1;
@@ -153,22 +148,19 @@ static long ddp__mpi_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-static int ddp__mpi_ready(ddp__mpi_wire *t, const unsigned char *want_send,
-                          const unsigned char *want_recv)
+static int ddp__mpi_ready(ddp__mpi_wire *t, const unsigned char *want_send, const unsigned char *want_recv)
 {
     for (int i = 0; i < t->base.world; i++) {
         const ddp__mpi_peer *p = &t->peers[i];
         if (i == t->base.rank) continue;
         if ((!want_recv || want_recv[i]) && (p->got[p->next_in] >= 0 || p->lost)) return 1;
-        if (want_send && want_send[i] &&
-            (p->lost || *ddp__mpi_request(t, i, 1, p->next_out) == MPI_REQUEST_NULL))
+        if (want_send && want_send[i] && (p->lost || *ddp__mpi_request(t, i, 1, p->next_out) == MPI_REQUEST_NULL))
             return 1;
     }
     return 0;
 }
 
-static void ddp__mpi_wait(ddp__wire *w, const unsigned char *want_send,
-                          const unsigned char *want_recv, double until)
+static void ddp__mpi_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
     double pause = DDP__MPI_PAUSE, begin = ddp_now(), now = begin;
@@ -210,10 +202,7 @@ static void ddp__mpi_wake(ddp__wire *w)
     pthread_mutex_unlock(&t->lock);
 }
 
-static const char *ddp__mpi_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__mpi_wire *)(void *)w)->peers[peer].name;
-}
+static const char *ddp__mpi_peer_name(ddp__wire *w, int peer) { return ((ddp__mpi_wire *)(void *)w)->peers[peer].name; }
 
 static void ddp__mpi_close(ddp__wire *w)
 {
@@ -229,19 +218,17 @@ static void ddp__mpi_close(ddp__wire *w)
     DDP_FREE(t);
 }
 
-static const ddp__wire_table ddp__mpi_table = {
-    ddp__mpi_send, ddp__mpi_recv, ddp__mpi_wait, ddp__mpi_wake, ddp__mpi_peer_name, ddp__mpi_close,
-    NULL
-};
+static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,      ddp__mpi_recv,  ddp__mpi_wait, ddp__mpi_wake,
+                                               ddp__mpi_peer_name, ddp__mpi_close, NULL};
 
 /* ---- MPI's own beginning and end ---- */
 
 static const char *ddp__mpi_level(int level)
 {
-    return level == MPI_THREAD_SINGLE     ? "MPI_THREAD_SINGLE"
-         : level == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
-         : level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
-                                          : "MPI_THREAD_MULTIPLE";
+    return level == MPI_THREAD_SINGLE       ? "MPI_THREAD_SINGLE"
+           : level == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
+           : level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
+                                            : "MPI_THREAD_MULTIPLE";
 }
 
 static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
@@ -258,12 +245,10 @@ static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
 static ddp_status ddp__mpi_launched(ddp_error *err)
 {
 #ifdef OPEN_MPI
-    if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") &&
-        !getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK"))
-        return ddp__fail(err, DDP_USAGE,
-                         "srun started rank %s without PMIx, by which the ranks of Open MPI find "
-                         "each other: use srun --mpi=pmix, mpirun, or the tcp transport",
-                         getenv("SLURM_PROCID"));
+    if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
+        !getenv("OMPI_COMM_WORLD_RANK"))
+        return ddp__fail(err, DDP_USAGE, "srun started rank %s without PMIx, by which the ranks of Open MPI find each "
+                         "other: use srun --mpi=pmix, mpirun, or the tcp transport", getenv("SLURM_PROCID"));
 #endif
     (void)err;
     return DDP_OK;
@@ -275,9 +260,8 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
 
     (void)MPI_Finalized(&over);
     if (over)
-        return ddp__fail(err, DDP_USAGE,
-                         "MPI was finalised in this process and cannot begin again: use one "
-                         "context over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
+        return ddp__fail(err, DDP_USAGE, "MPI was finalised in this process and cannot begin again: use one context "
+                         "over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
     (void)MPI_Initialized(&was);
     if (was) {
         (void)MPI_Query_thread(&level);
@@ -289,14 +273,10 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     }
     if (level >= MPI_THREAD_SERIALIZED) return DDP_OK;
     if (t->owner)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
-                         "install one with thread support, or choose the tcp transport",
-                         ddp__mpi_level(level));
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program initialised MPI with %s, but another of its threads has to call "
-                     "MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling "
-                     "MPI_Init",
+        return ddp__fail(err, DDP_UNSUPPORTED, "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
+                         "install one with thread support, or choose the tcp transport", ddp__mpi_level(level));
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program initialised MPI with %s, but another of its threads has to "
+                     "call MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling MPI_Init",
                      ddp__mpi_level(level));
 }
 
@@ -312,10 +292,8 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
     if (rank != w->rank || world != w->world)
-        return ddp__fail(err, DDP_ARG,
-                         "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and "
-                         "world 0, so that the MPI launcher decides",
-                         w->rank, w->world, rank, world);
+        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
+                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
     result = MPI_Comm_dup(MPI_COMM_WORLD, &t->comm);
     if (result != MPI_SUCCESS) return ddp__mpi_says(err, "MPI_Comm_dup", result);
     (void)MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
@@ -371,8 +349,7 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
         t->request = (MPI_Request *)ddp__calloc(requests, sizeof *t->request);
         t->status = (MPI_Status *)ddp__calloc(requests, sizeof *t->status);
         t->index = (int *)ddp__calloc(requests, sizeof *t->index);
-        if (t->peers && t->data && t->request && t->status && t->index &&
-            pthread_mutex_init(&t->lock, NULL) == 0) {
+        if (t->peers && t->data && t->request && t->status && t->index && pthread_mutex_init(&t->lock, NULL) == 0) {
             ready = ddp__cond_init(&t->bell) == 0;
             if (!ready) pthread_mutex_destroy(&t->lock);
         }
@@ -427,9 +404,8 @@ int ddp__mpi_ranks(int *rank, int *world)
 
 ddp_status ddp__mpi_built(ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, or "
-                     "choose the tcp transport");
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, "
+                     "or choose the tcp transport");
 }
 
 ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)

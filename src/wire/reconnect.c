@@ -1,18 +1,54 @@
-/* Streams over connections that may be replaced: records out of the replay ring and into the
- * engine's memory. */
+/* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/text.h"
-#include "base/thread.h"
-#include "base/hash.h"
-#include "wire/reconnect_state.h"
-#include "wire/tcp.h"
+#include "wire/meeting.h"
+#include "wire/reconnect.h"
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
-#define DDP__REPLAY_ALL   ((size_t)32 << 20)
-#define DDP__RECORD_MOST  ((size_t)160 << 10) /* one frame of the engine in one record */
-#define DDP__ACK_LATER    0.05                /* seconds that a lone byte waits for its receipt */
+#define DDP__REPLAY_ALL ((size_t)32 << 20)
+#define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
+/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
+#define DDP__DRY 8
+#define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
+
+/* ---- what can be sent again ---- */
+
+size_t ddp__replay_free(const ddp__replay *r) { return r->room - (size_t)(r->end - r->first); }
+
+void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
+{
+    size_t to, run;
+
+    if (n == 0) return;                /* bytes may be NULL then */
+    if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
+    to = (r->at + (size_t)(r->end - r->first)) % r->room;
+    run = n < r->room - to ? n : r->room - to;
+    memcpy(r->data + to, bytes, run);
+    if (n > run) memcpy(r->data, (const unsigned char *)bytes + run, n - run);
+    r->end += n;
+}
+
+int ddp__replay_forget(ddp__replay *r, uint64_t upto)
+{
+    if (upto < r->first || upto > r->end) return 0;
+    r->at = (r->at + (size_t)(upto - r->first)) % r->room;
+    r->first = upto;
+    return 1;
+}
+
+int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
+{
+    size_t at = (r->at + (size_t)(from - r->first)) % r->room;
+    size_t run = n < r->room - at ? n : r->room - at;
+
+    iov[0].iov_base = r->data + at;
+    iov[0].iov_len = run;
+    if (run == n) return 1;
+    iov[1].iov_base = r->data;
+    iov[1].iov_len = n - run;
+    return 2;
+}
 
 /* ---- sending ---- */
 
@@ -138,8 +174,11 @@ static int ddp__way_record_read(ddp__way *p)
 /* recv of the socket: bytes, 0 = none now, -1 = the connection has broken (and was given up). */
 static long ddp__way_read(ddp__resume_wire *t, ddp__way *p, void *buf, size_t bytes)
 {
-    long n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+    long n;
 
+    if (p->dry > 0 && p->dry--) return 0;
+    n = ddp__stream_recv(t->cfg.tls, p->fd, buf, bytes);
+    if (n < (long)bytes && !t->cfg.tls) p->dry = DDP__DRY;
     if (n > 0) p->heard = ddp_now();
     if (n < 0) ddp__way_break(t, p, errno);
     return n;
@@ -214,36 +253,16 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 
 /* ---- sleeping ---- */
 
-static void ddp__resume_poll(struct pollfd *polls, int count, double until)
-{
-    double left = until - ddp_now();
-
-    if (left < 0) left = 0;
-    if (left > 3600) left = 3600;
-#ifdef __linux__
-    {
-        struct timespec ts;
-        ts.tv_sec = (time_t)left;
-        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
-        (void)ppoll(polls, (nfds_t)count, &ts, NULL);
-    }
-#else
-    (void)poll(polls, (nfds_t)count, (int)(left * 1000) + (left > 0));
-#endif
-}
-
 /* Whether the engine, which wants to receive or to send as told, has to look at a link. */
 static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
 {
     if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
     if (p->state != DDP__LINK_LIVE) return 0;
-    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST)
-        return 1;
+    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST) return 1;
     if (!want_recv) return 0;
     if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
     if (p->in_left && p->stage_to > p->stage_from) return 1;
-    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) &&
-           ddp__way_to_data(t, p);
+    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) && ddp__way_to_data(t, p);
 }
 
 /* What to sleep for on a link. */
@@ -252,7 +271,7 @@ static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, doub
     int events = 0;
 
     if (p->state == DDP__LINK_DIALLING) return POLLOUT;
-    if (p->state >= DDP__LINK_SHAKING && p->state <= DDP__LINK_MEETING) return POLLIN;
+    if (p->state == DDP__LINK_SHAKING || p->state == DDP__LINK_ASKING) return POLLIN;
     if (p->state != DDP__LINK_LIVE) return 0;
     if (want_recv) {
         events |= POLLIN;
@@ -265,17 +284,15 @@ static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, doub
 }
 
 /* Takes notice of what a link has; 1 if there is something for the engine. */
-static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv,
-                           int revents)
+static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
 {
+    if (revents) p->dry = 0;
     if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
-    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p))
-        return 1;
+    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
     return ddp__way_calls(t, p, want_send, want_recv);
 }
 
-static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
-                             const unsigned char *want_recv, double until)
+static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
     int i, called = 0, first = w->world + 1, count;
@@ -283,47 +300,33 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
     while (!called) {
         double next = ddp__resume_tick(t, ddp_now());
         for (i = 0; i < w->world; i++)
-            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i],
-                                     !want_recv || want_recv[i]);
+            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i]);
         if (called) return;
         if (until >= 0 && until < next) next = until;
         for (i = 0; i < w->world; i++) {
             ddp__way *p = &t->way[i];
-            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i],
-                                         &next);
-            if (events && p->state != DDP__LINK_DIALLING)
-                events = ddp__stream_events(t->cfg.tls, p->fd, events);
+            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
+            if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
             t->polls[i].events = (short)events;
             t->polls[i].fd = events ? p->fd : -1;
             t->polls[i].revents = 0;
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
-        ddp__resume_poll(t->polls, count, next);
+        (void)ddp__poll_until(t->polls, count, next);
         if (t->polls[w->world].revents) {
-            char sink[16];
-            while (read(t->bell[0], sink, sizeof sink) > 0) {}
-            /* after the drain: a wake() that finds the flag still set came before we return */
-            ddp__atomic_swap(&t->called, 0);
+            ddp__waker_drain(&t->bell);
             called = 1;
         }
         for (i = 0; i < w->world; i++)
-            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i],
-                                      !want_recv || want_recv[i], t->polls[i].revents);
+            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i],
+                                      t->polls[i].revents);
         for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
         if (until >= 0 && ddp_now() >= until) called = 1;
     }
 }
 
-static void ddp__resume_wake(ddp__wire *w)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ssize_t n;
-
-    if (ddp__atomic_swap(&t->called, 1)) return;
-    do n = write(t->bell[1], "", 1);
-    while (n < 0 && errno == EINTR);
-}
+static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire *)(void *)w)->bell); }
 
 static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
 {
@@ -334,10 +337,9 @@ static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
 
 static void ddp__resume_free(ddp__resume_wire *t)
 {
-    if (t->bell[0] >= 0) close(t->bell[0]);
-    if (t->bell[1] >= 0) close(t->bell[1]);
+    ddp__waker_close(&t->bell);
     ddp__door_close(&t->door);
-    ddp__rejoin_close(t);
+    ddp__pairs_close(&t->pairs);
     DDP_FREE(t->congestion);
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
@@ -361,8 +363,7 @@ static void ddp__resume_close(ddp__wire *w)
                 said = 1;
                 ddp__way_record(p, DDP__RECORD_BYE, 0);
             } else if (p->state == DDP__LINK_LIVE &&
-                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT),
-                                     until)) {
+                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT), until)) {
                 break;
             }
         }
@@ -388,15 +389,15 @@ static const ddp__wire_table ddp__resume_table = {
 
 ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err)
 {
+    char why[DDP__STREAM_TEXT];
     ddp__addr a;
+    int id;
 
-    memset(&a, 0, sizeof a);
-    a.size = sizeof a.sa;
-    if (getpeername(fd, (struct sockaddr *)&a.sa, &a.size) < 0)
-        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer,
-                         strerror(errno));
+    if (ddp__addr_peer(fd, &a) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     ddp__addr_text(&a, p->name);
+    (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     p->heard = p->unheard_since = ddp_now();
@@ -407,7 +408,7 @@ ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *er
 
 static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *err)
 {
-    const ddp__resume_config *c = &t->cfg;
+    const ddp__tcp_config *c = &t->cfg;
 
     if (c->where) p->where = c->where[p->peer];
     if (p->peer == c->rank) return DDP_OK;
@@ -425,7 +426,7 @@ static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *er
 }
 
 /* How much each ring may hold. */
-static size_t ddp__replay_room(const ddp__resume_config *c)
+static size_t ddp__replay_room(const ddp__tcp_config *c)
 {
     size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
 
@@ -436,11 +437,9 @@ static size_t ddp__replay_room(const ddp__resume_config *c)
 
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
-    const ddp__resume_config *c = &t->cfg;
+    const ddp__tcp_config *c = &t->cfg;
     size_t world = (size_t)c->world, room = ddp__replay_room(c);
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
-    double now = ddp_now();
-    uint64_t seed[3];
 
     t->base.table = &ddp__resume_table;
     t->base.rank = c->rank;
@@ -448,10 +447,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
-    memcpy(&seed[0], &now, sizeof now);
-    seed[1] = (uint64_t)getpid();
-    seed[2] = (uint64_t)(size_t)t + (uint64_t)c->rank;
-    t->number = (uint32_t)(ddp__hash(DDP__HASH_START, seed, sizeof seed) >> 16) | 1;
+    t->number = (uint32_t)(ddp__meetfile_run() >> 16 ^ (uint64_t)(size_t)t ^ (uint64_t)c->rank) | 1;
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
@@ -459,19 +455,18 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
     t->congestion = ddp__strdup(c->congestion ? c->congestion : "");
     if (!t->way || !t->polls || !t->rings || !t->congestion)
-        return ddp__fail(
-            err, DDP_MEMORY,
-            "out of memory for the wire of rank %d, which keeps %lu bytes to send again", c->rank,
-            (unsigned long)((world - 1) * room));
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
+                         c->rank, (unsigned long)((world - 1) * room));
     t->cfg.congestion = t->congestion;
+    t->pairs.relay = c->relay;
+    t->pairs.tls = c->tls;
+    t->pairs.self = &t->self;
+    t->pairs.peer_timeout_s = c->peer_timeout_s;
+    t->pairs.congestion = t->congestion;
+    t->pairs.log = &t->cfg.log;
     t->stats.replay_bytes = (world - 1) * room;
-    if (pipe(t->bell) < 0) {
-        t->bell[0] = t->bell[1] = -1;
-        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    }
-    if (ddp__fd_prepare(t->bell[0]) < 0 || ddp__fd_prepare(t->bell[1]) < 0)
-        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
-    t->polls[world].fd = t->bell[0];
+    DDP__TRY(ddp__waker_open(&t->bell, err));
+    t->polls[world].fd = t->bell.fd[0];
     t->polls[world].events = POLLIN;
     for (int i = 0; i < c->world; i++) {
         ddp__way *p = &t->way[i];
@@ -487,14 +482,13 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err)
+ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad;
 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
-    t->bell[0] = t->bell[1] = -1;
     bad = ddp__resume_fill(t, err);
     t->cfg.fds = NULL;
     t->cfg.where = NULL;
@@ -506,7 +500,4 @@ ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_
     return bad;
 }
 
-void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out)
-{
-    *out = ((ddp__resume_wire *)(void *)w)->stats;
-}
+void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out) { *out = ((ddp__resume_wire *)(void *)w)->stats; }

@@ -1,68 +1,125 @@
-/* The wire between processes whose links may break and come back: a stream goes on over a new
- * connection at the very byte where the old one left it. */
+/* What reconnect.c (streams) and reconnect_link.c (connections) share. One thread uses it.
+ *
+ * On a connection the stream travels in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after
+ * DATA, value bytes of the stream. What the engine hands over goes into the replay ring first and
+ * from there to the socket, so a record never promises a byte that could get lost. */
 #ifndef DDP_WIRE_RECONNECT_H
 #define DDP_WIRE_RECONNECT_H
 
-#include "base/status.h"
-#include "wire/hello.h"
-#include "wire/relay.h"
-#include "wire/socket.h"
-#include "wire/stream.h"
-#include "wire/wire.h"
+#include "wire/door.h"
+#include "wire/tcp.h"
 
-typedef struct ddp__resume_config {
-    int rank, world;
-    const int *fds; /* [world] one connection per peer, own entry -1, and of those who are
-                       not there */
-    const size_t *sent_before; /* [world] as in ddp__wire_tcp; may be NULL */
-    int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
-    const ddp__addr *where; /* [world] where a rank listens: lower ranks are dialled there, higher
-                               ones only asked whether they live; size 0 = unknown */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two
-                                     again when it breaks; may be NULL */
-    ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
-    ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
-    ddp__hello self;           /* version, run, rank and world */
-    double peer_timeout_s;     /* a link that stays broken for so long is given up; 0 = never */
-    size_t replay_bytes; /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where
-                            all peers together would take more than 32 MiB */
-    const char *congestion;    /* as in ddp__wire_tcp */
-    ddp_logger log;            /* warn: links that break and return */
-} ddp__resume_config;
+#define DDP__RECORD_BYTES 8
 
-/* What happened to the links of one rank so far. */
-typedef struct ddp__resume_stats {
-    long   breaks, returns;    /* connections that broke; links that came back */
-    int64_t bytes_again;       /* bytes of streams sent twice */
-    double longest_s;          /* longest time a link was away and came back */
-    size_t replay_bytes;       /* memory of all rings */
-} ddp__resume_stats;
+/* The bytes of a stream that the receiver has not yet acknowledged, kept to be sent again: [first, end) are here, byte
+ * `first` lies at data[at]. */
+typedef struct ddp__replay {
+    unsigned char *data; /* [room] borrowed */
+    size_t   room, at;
+    uint64_t first, end;
+} ddp__replay;
 
-/* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
- *
- * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are
- * unacknowledged, is replaced: the higher rank dials the lower one's listening address anew, both
- * say how many bytes of the stream they have, and the rest is sent again from memory. Meanwhile
- * send takes nothing and recv has nothing. recv and send return -1 when the peer said that it
- * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
- * the link stayed broken for peer_timeout_s.
- * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
-DDP_LIB ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err);
-/* Only from the thread that uses the wire, or while none does. */
-DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
+typedef enum ddp__record_kind {
+    DDP__RECORD_HI = 1, /* value: number of this wire, so that nobody else resumes its streams */
+    DDP__RECORD_DATA,   /* value: bytes of the stream that follow */
+    DDP__RECORD_ACK,    /* value: bytes received so far, modulo 2^32 */
+    DDP__RECORD_BYE     /* the peer closes: there is nothing to come back to */
+} ddp__record_kind;
 
-/* ---- newcomers (resume_join.c) ---- */
+typedef enum ddp__link_state {
+    DDP__LINK_NONE,     /* own rank */
+    DDP__LINK_LIVE,
+    DDP__LINK_DOWN,     /* broken, no attempt under way */
+    DDP__LINK_DIALLING, /* connect under way */
+    DDP__LINK_SHAKING,  /* connected, the handshake of TLS under way */
+    DDP__LINK_ASKING,   /* our hello is sent, the answer is not there */
+    DDP__LINK_ENDED     /* for good; why says why */
+} ddp__link_state;
 
-/* Somebody with a JOIN_ASK hello, behind which its wishes follow, and who may come: as any id, or as
- * that one only. tls: the wire's, from which the session is to be parted. 1: the socket is taken over. */
-typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
-/* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
-DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
-/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire,
- * or in a ddp__attach_fn. */
-DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins
- * anew. Without one the stream has ended already. */
-DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
+typedef struct ddp__way {
+    ddp__link_state state;
+    int       peer, fd;         /* the socket of all but NONE, DOWN, ENDED, else -1 */
+    int       why;              /* errno of what broke or ended it */
+    int       told;             /* recv has reported the end */
+    int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
+    size_t    sent_before;
+    ddp__addr where;
+    char      name[DDP__ADDR_TEXT + 24];
+    /* outgoing */
+    ddp__replay ring;
+    uint64_t  next;             /* first byte of the stream not yet given to this connection */
+    unsigned char pre[4 * DDP__RECORD_BYTES]; /* records without bytes, and the head of the next */
+    size_t    pre_len, pre_sent;
+    size_t    record_left;      /* bytes of the record under way that the socket has not taken */
+    double    unheard_since;    /* when the oldest unacknowledged byte was handed over */
+    /* incoming */
+    unsigned char stage[4096];  /* heads of records and of frames, and what came with them */
+    size_t    stage_from, stage_to;
+    int       dry;              /* so many more reads will be in vain */
+    size_t    in_left;          /* bytes of the record under way */
+    uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
+    double    ack_due;          /* < 0: nothing to acknowledge */
+    double    heard;
+    int       bye;              /* the peer has closed */
+    char      guest[DDP__STREAM_NAME]; /* join-NAME of the certificate with which it first came, or "" */
+    /* while broken */
+    double    down_at, dial_at, dial_until, pause, refused_since;
+    double    round_trip;       /* of the last connection, or 0 */
+    uint32_t  peer_number;      /* of the peer's wire; 0 = not yet known */
+    uint32_t  attempt;          /* dialler: last one made; other side: last one accepted */
+    unsigned char answer[DDP__HELLO_BYTES];
+    size_t    answer_got;
+    /* ended: who comes in its place */
+    int       newcomer_fd;      /* or -1 */
+    ddp__addr newcomer_where;
+} ddp__way;
+
+typedef struct ddp__resume_wire {
+    ddp__wire base;
+    ddp__tcp_config cfg;
+    ddp__hello self;
+    uint32_t number;            /* of this wire, never 0 */
+    char    *congestion;
+    double   quiet_s;           /* silence, with bytes unacknowledged, that breaks a connection */
+    size_t   ack_bytes;         /* received bytes that are acknowledged at once */
+    ddp__way *way;              /* [world] */
+    unsigned char *rings;
+    ddp__door door;
+    struct pollfd *polls;       /* [world], bell, door */
+    ddp__waker bell;            /* wake() rings, wait() hears */
+    int      away;              /* links that are neither live nor ended */
+    ddp__pairs pairs;           /* rank 0's, with the relay of the meeting */
+    ddp__visit_fn visit;        /* serves those who ask to join; NULL: nobody does */
+    void    *visit_user;
+    int      knocked;           /* somebody is at the door */
+    double   ticked, served;    /* when links, and when the door, were looked at last */
+    ddp__resume_stats stats;
+} ddp__resume_wire;
+
+/* reconnect.c */
+DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
+/* Appends n <= ddp__replay_free bytes. */
+DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n);
+/* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
+DDP_LIB int  ddp__replay_forget(ddp__replay *r, uint64_t upto);
+/* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
+DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
+/* Queues a record without bytes. Room is left for one of each kind. */
+DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
+/* Gives the socket what it takes. */
+DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);
+
+/* Makes a connected socket the stream to a peer, from its first byte on. */
+DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
+
+/* reconnect_link.c */
+/* The ddp__door_fn. */
+DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
+/* The connection is of no use any more: another one is needed. */
+DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
+/* The link is over for good. */
+DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why);
+/* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
+DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
 #endif /* DDP_WIRE_RECONNECT_H */

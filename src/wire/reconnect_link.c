@@ -7,17 +7,24 @@
  * The lower rank answers with its own. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "wire/reconnect_state.h"
-#include "wire/tcp.h"
+#include "wire/reconnect.h"
+#include "wire/wire.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
 static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
-static const double ddp__refused_limit = 0.3; /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;  /* from our hello to its answer */
+static const double ddp__refused_limit = 0.3;                     /* refused for so long: the process is gone */
+static const double ddp__answer_limit = 1.0;                      /* from our hello to its answer */
+static const double ddp__rejoin_limit = 3;                        /* that the other end of a relayed pair may take */
 
-void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
+/* What a RESUME hello says besides. */
+typedef struct ddp__resume_hello {
+    uint32_t number, yours, attempt;
+    uint64_t received;
+} ddp__resume_hello;
+
+static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
     ddp__hello_pack(&t->self, DDP__RESUME, DDP__WELCOME, 0, b);
     ddp__hello_put(b + 44, t->number, 4);
@@ -26,7 +33,7 @@ void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned cha
     ddp__hello_put(b + 60, p->attempt, 4);
 }
 
-void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
+static void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
 {
     h->number = (uint32_t)ddp__hello_get(b + 44, 4);
     h->received = ddp__hello_get(b + 48, 8);
@@ -34,11 +41,22 @@ void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
     h->attempt = (uint32_t)ddp__hello_get(b + 60, 4);
 }
 
-int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
+/* Whether both sides mean the same two wires, and what the other lacks is still here. */
+static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
 {
-    return h->number && (!p->peer_number || h->number == p->peer_number) &&
-           (!h->yours || h->yours == t->number) && h->received >= p->ring.first &&
-           h->received <= p->ring.end;
+    return h->number && (!p->peer_number || h->number == p->peer_number) && (!h->yours || h->yours == t->number) &&
+           h->received >= p->ring.first && h->received <= p->ring.end;
+}
+
+/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it came as a
+ * newcomer. 0 and why[DDP__STREAM_TEXT]. */
+static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
+{
+    char name[DDP__STREAM_NAME];
+    int id;
+
+    if (ddp__stream_may_be(t->cfg.tls, fd, p->peer, why)) return 1;
+    return p->guest[0] && ddp__stream_may_join(t->cfg.tls, fd, &id, name, why) && !strcmp(name, p->guest);
 }
 
 /* ---- breaking and ending ---- */
@@ -57,8 +75,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
 #if defined(__linux__) && defined(TCP_INFO)
     struct tcp_info info;
     socklen_t size = sizeof info;
-    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
-        p->round_trip = 1e-6 * (double)info.tcpi_rtt;
+    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
 #endif
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -71,8 +88,8 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought",
-             t->base.rank, p->peer, p->name, strerror(why));
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought", t->base.rank,
+             p->peer, p->name, strerror(why));
 }
 
 void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
@@ -83,7 +100,8 @@ void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
     p->why = why;
 }
 
-void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
+/* A connection on which both know what the other has. */
+static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
     ddp_error err;
@@ -99,14 +117,13 @@ void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume
     t->stats.returns++;
     t->stats.bytes_again += (int64_t)(p->next - h->received);
     if (away > t->stats.longest_s) t->stats.longest_s = away;
-    ddp__log(
-        &t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
-        "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again",
-        t->base.rank, p->peer, p->name, away, strerror(p->why),
-        (unsigned long)(p->next - h->received));
+    ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
+             "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
+             p->peer, p->name, away, strerror(p->why), (unsigned long)(p->next - h->received));
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
+    p->dry = 0;
     p->acked = p->received; /* our hello said so */
     p->ack_due = -1;
     p->heard = p->unheard_since = now;
@@ -114,7 +131,119 @@ void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume
     ddp__way_flush(t, p);
 }
 
+/* ---- newcomers ---- */
+
+/* Asks for something of the run: only who may be a rank of it, or is called a newcomer, hears anything. */
+static int ddp__knock_ask(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    char name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
+    ddp__hello claim = *h;
+    ddp__refusal why;
+    int only;
+
+    claim.world = t->self.world; /* knows neither world nor rank */
+    claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
+    why = ddp__hello_check(&t->self, &claim);
+    if (!why && !t->visit) why = DDP__REFUSE_RANK;
+    if (why) {
+        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
+        return 0;
+    }
+    if (ddp__stream_may_join(t->cfg.tls, fd, &only, name, text)) return t->visit(t->visit_user, t->cfg.tls, fd, only);
+    ddp__door_note(&t->door, from, text);
+    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
+    return 0;
+}
+
+static int ddp__knock_mesh(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
+    ddp__refusal why = ddp__hello_check(&t->self, h);
+    ddp__way *p;
+    int id;
+
+    if (!why && !t->visit) why = DDP__REFUSE_RANK;
+    if (!why && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
+    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
+        !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
+        why = DDP__REFUSE_NAME;
+    if (why) {
+        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
+        return 0;
+    }
+    p = &t->way[h->rank];
+    ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+    p->newcomer_fd = fd;
+    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = *from;
+    ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
+    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__JOIN_MESH, DDP__WELCOME, 0);
+    return 1;
+}
+
+void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    t->visit = visit;
+    t->visit_user = user;
+}
+
+int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    *out = t->way[rank].where;
+    if (rank != w->rank) return out->size != 0;
+    return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
+}
+
+void ddp__wire_resume_attach(ddp__wire *w, int id)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[id], fresh;
+    ddp_error err;
+    int fd = p->newcomer_fd;
+
+    ddp__way_end(t, p, ECONNRESET);
+    memset(&fresh, 0, sizeof fresh);
+    fresh.peer = id;
+    fresh.fd = fresh.newcomer_fd = -1;
+    fresh.ring.data = p->ring.data;
+    fresh.ring.room = p->ring.room;
+    fresh.state = DDP__LINK_ENDED;
+    fresh.why = ECONNRESET;
+    fresh.where = p->newcomer_where;
+    fresh.ack_due = -1;
+    memcpy(fresh.name, p->name, sizeof fresh.name);
+    *p = fresh;
+    if (fd < 0) return;
+    if (ddp__way_open(t, p, fd, &err)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
+        ddp__stream_close(t->cfg.tls, fd);
+        return;
+    }
+    ddp__way_flush(t, p);
+}
+
 /* ---- the lower rank: it is sought ---- */
+
+/* Rank 0: who asks to be joined to another rank waits for that one. */
+static int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    ddp__refusal why = ddp__hello_check(&t->self, h);
+    char who[DDP__STREAM_TEXT];
+    ddp_error err;
+    int other;
+
+    if (!why && (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
+                 h->detail == h->rank))
+        why = DDP__REFUSE_RANK;
+    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, who)) why = DDP__REFUSE_NAME;
+    if (why) ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
+    else if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
+    return !why;
+}
 
 int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
 {
@@ -128,11 +257,11 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
 
     if (!ddp__hello_parse(bytes, &h)) return 0;
     if (h.kind == DDP__RELAY) return ddp__knock_relay(t, fd, &h, from);
-    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH)
-        return ddp__knock_join(t, fd, &h, from);
+    if (h.kind == DDP__JOIN_ASK) return ddp__knock_ask(t, fd, &h, from);
+    if (h.kind == DDP__JOIN_MESH) return ddp__knock_mesh(t, fd, &h, from);
     why = ddp__hello_check(&t->self, &h);
     if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
-    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h.rank, who)) why = DDP__REFUSE_NAME;
+    if (!why && !ddp__way_is(t, &t->way[h.rank], fd, who)) why = DDP__REFUSE_NAME;
     if (why) {
         ddp__door_refuse(&t->door, fd, from, &t->self, why, &h);
         return 0;
@@ -146,7 +275,7 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
     if (r.attempt <= p->attempt) return 0; /* it has given that one up itself */
     p->attempt = r.attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
-    ddp__way_close(t, p); /* of asking whether it lives */
+    ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
     ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()) < 0) return 0;
@@ -156,7 +285,8 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
 
 /* ---- dialling ---- */
 
-void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
+/* An attempt is over; another one follows unless the process that was asked is gone. */
+static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
 {
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -168,8 +298,7 @@ void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
     }
     if (p->refused_since < 0) p->refused_since = now;
     if (now >= p->refused_since + ddp__refused_limit) ddp__way_end(t, p, ECONNRESET);
-    else if (p->dial_at > p->refused_since + ddp__refused_limit)
-        p->dial_at = p->refused_since + ddp__refused_limit;
+    else if (p->dial_at > p->refused_since + ddp__refused_limit) p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
 /* Where a peer is sought: a relayed one at rank 0. */
@@ -178,44 +307,44 @@ static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way
     return p->relayed ? &t->way[0].where : &p->where;
 }
 
+/* Far ranks get their time. */
+static double ddp__dial_limit(const ddp__way *p, double now, double round_trips, double least)
+{
+    return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);
+}
+
 static void ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
+    p->joined = !p->relayed;
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
     if (p->fd < 0) {
         ddp__dial_failed(t, p, errno, now);
         return;
     }
     p->state = DDP__LINK_DIALLING;
-    /* A lost first packet is repeated by us, not by TCP after 1, 3, 7 s; far ranks get their time.
-     */
-    p->dial_until = now + (2.5 * p->round_trip > ddp__dial_most ? 2.5 * p->round_trip
-                                                                : ddp__dial_most);
+    /* a lost first packet is repeated by us, not by TCP after 1, 3, 7 s */
+    p->dial_until = ddp__dial_limit(p, now, 2.5, ddp__dial_most);
 }
 
 static void ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    if (!ddp__fd_wait(p->fd, POLLOUT, now)) {
-        if (now >= p->dial_until) ddp__dial_failed(t, p, ETIMEDOUT, now);
-        return;
-    }
-    if (ddp__tcp_dial_end(p->fd) < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
-    if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
+    int ready = ddp__fd_wait(p->fd, POLLOUT, now);
+
+    if (!ready && now < p->dial_until) return;
+    if (!ready || ddp__tcp_dial_end(p->fd) < 0) {
+        ddp__dial_failed(t, p, ready ? errno : ETIMEDOUT, now);
+    } else if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
         p->pause = ddp__dial_most;
         ddp__dial_failed(t, p, 0, now);
-        return;
-    }
-    if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) {
+    } else if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) {
         ddp__dial_failed(t, p, ENOMEM, now);
-        return;
+    } else {
+        p->state = DDP__LINK_SHAKING;
+        p->dial_until = ddp__dial_limit(p, now, 4, ddp__answer_limit);
     }
-    p->state = DDP__LINK_SHAKING;
-    p->dial_until = now + (4 * p->round_trip > ddp__answer_limit ? 4 * p->round_trip
-                                                                 : ddp__answer_limit);
 }
 
+/* The handshake; after it the peer hears what this end has, or rank 0 whom to join it to. */
 static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -227,18 +356,18 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         ddp__dial_failed(t, p, done ? errno : ETIMEDOUT, now);
         return;
     }
-    if (!ddp__stream_may_be(t->cfg.tls, p->fd, p->relayed ? 0 : p->peer, who)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name,
-                 who);
+    if (!ddp__way_is(t, p->joined ? p : &t->way[0], p->fd, who)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name, who);
         ddp__dial_failed(t, p, EPROTO, now);
         return;
     }
-    if (p->relayed) {
-        ddp__relay_ask(t, p, now);
-        return;
+    if (p->joined) {
+        p->attempt += !p->relayed;
+        ddp__resume_pack(t, p, b);
+    } else {
+        ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, p->peer, b);
+        p->dial_until = ddp__dial_limit(p, now, 4, ddp__rejoin_limit);
     }
-    p->attempt++;
-    ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
         ddp__dial_failed(t, p, errno, now);
         return;
@@ -247,13 +376,33 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     p->answer_got = 0;
 }
 
-static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
+/* The answer is there: the link is back, or rank 0 has joined the two, who go on with each other. */
+static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got,
-                              sizeof p->answer - p->answer_got);
     ddp__resume_hello r;
     ddp__hello h;
     int fd = p->fd;
+
+    ddp__resume_parse(p->answer, &r);
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h) ||
+        h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
+        ddp__way_end(t, p, EPROTO);
+    } else if (!p->joined) {
+        p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
+        p->state = DDP__LINK_SHAKING;
+        if (!p->joined) ddp__way_end(t, p, EPROTO);
+        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) ddp__dial_failed(t, p, ENOMEM, now);
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
+        ddp__way_end(t, p, ECONNRESET);
+    } else {
+        p->fd = -1;
+        ddp__way_return(t, p, fd, &r);
+    }
+}
+
+static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
 
     if (n == 0 && now < p->dial_until) return;
     if (n <= 0) { /* also where another program has the port now, or nobody after a kill */
@@ -261,19 +410,20 @@ static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
         return;
     }
     p->answer_got += (size_t)n;
-    if (p->answer_got < sizeof p->answer) return;
-    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h) ||
-        h.rank != (uint32_t)p->peer) {
-        ddp__way_end(t, p, EPROTO);
-        return;
-    }
-    ddp__resume_parse(p->answer, &r);
-    if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
-        ddp__way_end(t, p, ECONNRESET);
-        return;
-    }
-    p->fd = -1;
-    ddp__way_return(t, p, fd, &r);
+    if (p->answer_got == sizeof p->answer) ddp__dial_answered(t, p, now);
+}
+
+/* As far as it goes: what came with the end of a handshake is not announced again. */
+static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    ddp__link_state was;
+
+    do {
+        was = p->state;
+        if (was == DDP__LINK_DIALLING) ddp__dial_look(t, p, now);
+        else if (was == DDP__LINK_SHAKING) ddp__dial_shake(t, p, now);
+        else if (was == DDP__LINK_ASKING) ddp__dial_hear(t, p, now);
+    } while (p->state != was && p->state >= DDP__LINK_DIALLING && p->state <= DDP__LINK_ASKING);
 }
 
 /* ---- what is due ---- */
@@ -307,10 +457,8 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
             p->ack_due = 0;
             ddp__way_flush(t, p);
         }
-        if (p->state == DDP__LINK_LIVE && ddp__way_silent(t, p, now, &due))
-            ddp__way_break(t, p, ETIMEDOUT);
-        if (p->state == DDP__LINK_LIVE)
-            return p->ack_due > 0 && p->ack_due < due ? p->ack_due : due;
+        if (p->state == DDP__LINK_LIVE && ddp__way_silent(t, p, now, &due)) ddp__way_break(t, p, ETIMEDOUT);
+        if (p->state == DDP__LINK_LIVE) return p->ack_due > 0 && p->ack_due < due ? p->ack_due : due;
     }
     if (limit > 0 && now >= p->down_at + limit) {
         ddp__way_end(t, p, p->why ? p->why : ETIMEDOUT);
@@ -318,12 +466,8 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
     }
     if (limit > 0) due = p->down_at + limit;
     where = ddp__way_where(t, p)->size;
-    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at)
-        ddp__dial_start(t, p, now);
-    if (p->state == DDP__LINK_DIALLING) ddp__dial_look(t, p, now);
-    if (p->state == DDP__LINK_SHAKING) ddp__dial_shake(t, p, now);
-    if (p->relayed) ddp__relay_look(t, p, now);
-    else if (p->state == DDP__LINK_ASKING) ddp__dial_hear(t, p, now);
+    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at) ddp__dial_start(t, p, now);
+    ddp__dial_go(t, p, now);
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_ENDED) return now;
     if (p->state == DDP__LINK_DOWN && !where) return due;
     if (p->state == DDP__LINK_DOWN) return p->dial_at < due ? p->dial_at : due;

@@ -1,12 +1,10 @@
 /* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
-#include "wire/iface.h"
+#include "wire/socket.h"
 #include "wire/meeting.h"
-#include "wire/meetfile.h"
-#include "wire/reconnect.h"
 #include "wire/tcp.h"
+#include "wire/wire.h"
 
 #include <netinet/in.h>
 
@@ -18,14 +16,10 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     if (m->r->tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
-        return ddp__fail(err, DDP_ARG,
-                         "%s lies beyond this machine, and the connections are neither encrypted "
-                         "nor authenticated: give every rank the same key with --tls-psk FILE or "
-                         "DREAMDDP_TLS_PSK, or --insecure (DREAMDDP_INSECURE=1) if the network can "
-                         "be trusted",
-                         text);
-    ddp__log(&m->r->log, DDP_LOG_WARN,
-             "insecure: connections to %s are neither encrypted nor authenticated", text);
+        return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted nor "
+                         "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
+                         "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
     return DDP_OK;
 }
 
@@ -34,8 +28,8 @@ static void ddp__say_where(const ddp__meeting *m, const ddp__addr *a, const char
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
 
     ddp__iface_name(a, name);
-    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank,
-             ddp__addr_text(a, text), name[0] ? " (" : "", name, name[0] ? ")" : "", why);
+    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank, ddp__addr_text(a, text),
+             name[0] ? " (" : "", name, name[0] ? ")" : "", why);
 }
 
 static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
@@ -44,16 +38,14 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface
- * that was asked for. */
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface that was asked
+ * for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    if (getsockname(fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+    if (ddp__addr_own(fd, &own) < 0)
         return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
@@ -82,9 +74,8 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
         return 0;
     }
     if (m->r->run_id && m->r->run_id != run) {
-        snprintf(why, room,
-                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
-                 m->path, run, m->r->rank, m->r->run_id);
+        snprintf(why, room, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
+                 m->r->rank, m->r->run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
@@ -109,8 +100,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
     while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
         if (ddp_now() >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s is connected but has not finished its TLS handshake",
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
         DDP__TRY(ddp__wait_word(m, 0, 1, m->root, "", err));
     }
@@ -118,17 +108,14 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         why = ddp__stream_why(tls, m->fd[0]);
         return why ? ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why) : DDP_PEER_LOST;
     }
-    if (!ddp__stream_may_be(tls, m->fd[0], 0, text))
-        return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
+    if (!ddp__stream_may_be(tls, m->fd[0], 0, text)) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
     return DDP_OK;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is
- * worth another one; else what cannot be helped. */
-static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room,
-                                 ddp_error *err)
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is worth another one;
+ * else what cannot be helped. */
+static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
     ddp_status bad;
@@ -146,14 +133,12 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     m->sent[0] = 0;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
     memset(&local, 0, sizeof local);
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad) {
         bad = DDP_PEER_LOST;
-        if (ddp__frame_send(m, 0, b, sizeof b) == 0)
-            bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
+        if (ddp__frame_say(m, 0, DDP__HELLO) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
     }
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -174,25 +159,18 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
 static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
     double pause = 0.02;
-    char why[420] = "";
+    char why[420] = "", note[424];
     int i = 0;
 
     for (;;) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             m->path ? "%s did not answer within %.3g s: %s; is it running, and "
-                                       "does it write the same file? "
-                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)"
-                                     : "%s did not answer within %.3g s: %s; is it running, and is "
-                                       "the address right? "
-                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
-                             m->root, m->until - m->begin, why);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank,
-                     now - m->begin, m->root, why);
-            ddp__noted(m);
-        }
+            return ddp__fail(err, DDP_TIMEOUT, m->path ? "%s did not answer within %.3g s: %s; is it running, and does "
+                             "it write the same file? (DREAMDDP_CONNECT_TIMEOUT waits longer)" : "%s did not answer "
+                             "within %.3g s: %s; is it running, and is the address right? (DREAMDDP_CONNECT_TIMEOUT "
+                             "waits longer)", m->root, m->until - m->begin, why);
+        snprintf(note, sizeof note, ": %s", why);
+        ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
         if (!m->path || i || ddp__look_up(m, list, &count, why, sizeof why)) {
             ddp_status bad;
@@ -229,28 +207,20 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, 0, m->root, &h, err));
-    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table,
-                             (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
-                         strerror(errno));
+    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__mesh_worker(m, err);
 }
 
 /* Tells those who came why there will be no run. */
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
-    unsigned char b[DDP__HELLO_BYTES];
-    int p;
-
-    ddp__hello_pack(&m->self, DDP__REFUSED, reason, detail, b);
-    for (p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0)
-            ddp__stream_send_all(m->r->tls, m->fd[p], b, sizeof b, ddp_now());
+    for (int p = 1; p < m->r->world; p++)
+        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[128];
     ddp_status bad = ddp__gather(m, err);
     int p, world = m->r->world;
@@ -267,16 +237,14 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
         return bad;
     }
-    ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
-        if (ddp__frame_send(m, p, b, sizeof b) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
-                             strerror(errno));
+        if (ddp__frame_say(m, p, DDP__GO) < 0)
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
 
-/* Rank 0 without an address of its own: a free port of the interface that others reach, or of
- * loopback where nobody else may come. */
+/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback where nobody
+ * else may come. */
 static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
@@ -290,15 +258,15 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     return DDP_OK;
 }
 
-/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address:
- * that of its network. */
+/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address: that of its
+ * network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET ||
-        ntohl(in->sin_addr.s_addr) != 0x7f000101 || strstr(m->r->addr, "127.0.1.1"))
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(in->sin_addr.s_addr) != 0x7f000101 ||
+        strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
     if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
     else ddp__iface_default(a);
@@ -313,31 +281,24 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     int i;
 
     if (m->door.listen_fd >= 0) {
-        memset(&list[0], 0, sizeof list[0]);
-        list[0].size = sizeof list[0].sa;
-        if (ddp__fd_prepare(m->door.listen_fd) < 0 ||
-            getsockname(m->door.listen_fd, (struct sockaddr *)&list[0].sa, &list[0].size) < 0)
+        if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
             return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->door.listen_fd,
                              strerror(errno));
         *count = 1;
     } else if (m->path) {
         if (!*m->path)
-            return ddp__fail(err, DDP_ARG,
-                             "address '%.100s' names no file: write file:///PATH, for example "
-                             "file:///tmp/run1",
-                             r->addr);
+            return ddp__fail(err, DDP_ARG, "address '%.100s' names no file: write file:///PATH, for example "
+                             "file:///tmp/run1", r->addr);
         snprintf(m->root, sizeof m->root, "rank 0");
         if (r->rank) return DDP_OK;
         DDP__TRY(ddp__choose_address(m, &list[0], err));
         *count = 1;
     } else {
-        DDP__TRY(
-            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
+        DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
         if (ddp__addr_port(&list[0]) == 0)
-            return ddp__fail(err, DDP_ARG,
-                             "address '%.100s': port 0 leaves the other ranks without an address: "
-                             "name a port, for example %d, or file:///PATH, where rank 0 writes it",
-                             r->addr, DDP__DEFAULT_PORT);
+            return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: name a "
+                             "port, for example %d, or file:///PATH, where rank 0 writes it", r->addr,
+                             DDP__DEFAULT_PORT);
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
     ddp__set_root(m, &list[0]);
@@ -391,8 +352,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->ready = (unsigned char *)ddp__calloc(world, 1);
     for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
     for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg &&
-           m->relayed && m->ready;
+    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg && m->relayed && m->ready;
 }
 
 /* All that does not belong to the wire. */
@@ -402,13 +362,8 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
 
     for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
     for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
-    for (i = 0; i < m->wishes; i++) {
-        ddp__stream_close(m->r->tls, m->wish[i].fd[0]);
-        ddp__stream_close(m->r->tls, m->wish[i].fd[1]);
-    }
-    if (failed) ddp__relay_close(m->relay);
-    if (m->r->listener) *m->r->listener = failed ? -1 : m->door.listen_fd;
-    if (m->r->listener && !failed) m->door.listen_fd = -1;
+    if (failed) ddp__relay_close(m->pairs.relay);
+    ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
@@ -418,25 +373,18 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->leg);
     DDP_FREE(m->relayed);
     DDP_FREE(m->ready);
-    if (m->wish) DDP_FREE(m->wish);
 }
 
-/* The wire whose links come back: it goes on listening, and knows where the others do. */
-static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_error *err)
+/* The wire; one whose links come back goes on listening, and knows where the others do. */
+static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    ddp__resume_config c;
+    ddp__tcp_config c;
     ddp_status bad;
 
     for (int p = 0; p < r->world; p++) {
-        ddp__addr *a = &m->where[p];
-        if (m->relayed[p] || p == r->rank) {
-            a->size = 0;
-            continue;
-        }
-        if (p > r->rank) continue; /* it has told where it listens */
-        a->size = sizeof a->sa; /* it was dialled */
-        if (getpeername(m->fd[p], (struct sockaddr *)&a->sa, &a->size) < 0) a->size = 0;
+        if (m->relayed[p] || p == r->rank) m->where[p].size = 0;
+        else if (p < r->rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
     memset(&c, 0, sizeof c);
     c.rank = r->rank;
@@ -446,7 +394,7 @@ static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_erro
     c.listen_fd = m->door.listen_fd;
     c.where = m->where;
     c.relayed = m->relayed;
-    c.relay = m->relay;
+    c.relay = m->pairs.relay;
     c.tls = r->tls;
     c.self = m->self;
     c.self.world = (uint32_t)m->ids;
@@ -454,6 +402,7 @@ static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_erro
     c.replay_bytes = r->replay_bytes;
     c.congestion = r->congestion;
     c.log = r->log;
+    if (!r->resume) return ddp__wire_tcp(&c, out, err);
     bad = ddp__wire_resume(&c, out, err);
     if (!bad) m->door.listen_fd = -1; /* it is the wire's */
     return bad;
@@ -463,16 +412,13 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 {
     ddp__meeting m;
     ddp_status bad;
-    int i;
 
     memset(&m, 0, sizeof m);
     m.r = r;
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
-    if (r->listener) *r->listener = -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.door.listen_fd >= 0) close(m.door.listen_fd);
-        return ddp__fail(err, DDP_ARG,
-                         "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+        return ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
                          r->rank, r->world);
     }
     m.path = m.door.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
@@ -482,27 +428,27 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.self.rank = (uint32_t)r->rank;
     m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
     m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
+    m.pairs.tls = r->tls;
+    m.pairs.self = &m.self;
+    m.pairs.peer_timeout_s = r->peer_timeout_s;
+    m.pairs.congestion = r->congestion;
+    m.pairs.log = &r->log;
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
     if (r->rank == 0) m.until = m.begin + m.join_s;
     m.next_note = m.begin + 5;
+    bad = m.ids > 1 ? ddp__fd_room(3 * m.ids + 80, m.ids + 16, err) : DDP_OK; /* with the door's callers */
+    if (bad) {
+        if (m.door.listen_fd >= 0) close(m.door.listen_fd);
+        return bad;
+    }
     if (!ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
-    else
-        bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
+    else bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank,
-                 ddp_now() - m.begin);
-    if (!bad && r->resume)
-        bad = ddp__meeting_resume(&m, out, err);
-    else if (!bad)
-        bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out,
-                            err);
-    for (i = 0; !bad && !r->resume && i < r->world; i++)
-        if (m.relayed[i]) ddp__wire_tcp_via(*out, i);
-    if (!bad && !r->resume) ddp__wire_tcp_keep(*out, m.relay);
-    if (!bad && !r->resume) ddp__wire_tcp_tls(*out, r->tls);
+        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank, ddp_now() - m.begin);
+    if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;
 }

@@ -1,12 +1,15 @@
+/* Addresses, descriptors, listening, dialling, waiting. */
 #include "base/platform.h"
 #include "base/tools.h"
-#include "base/text.h"
+#include "base/core.h"
 #include "wire/socket.h"
 
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
+#include <sys/resource.h>
+
+#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
@@ -25,19 +28,14 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     }
     n = (size_t)(end - s);
     if (n == 0 || n >= DDP__HOST_TEXT || strchr(s, '/'))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s' names no host: write HOST:PORT, for example "
-                         "127.0.0.1:29500",
+        return ddp__fail(err, DDP_ARG, "address '%.200s' names no host: write HOST:PORT, for example 127.0.0.1:29500",
                          spec);
     if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s' has several colons: write an IPv6 address in brackets, "
-                         "for example [::1]:29500",
-                         spec);
-    if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
-                  number < 0 || number > 65535))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
+        return ddp__fail(err, DDP_ARG, "address '%.200s' has several colons: write an IPv6 address in brackets, for "
+                         "example [::1]:29500", spec);
+    if (colon &&
+        (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) || number < 0 || number > 65535))
+        return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
                          colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
@@ -59,8 +57,8 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     hints.ai_flags = AI_NUMERICSERV;
     why = getaddrinfo(host, port, &hints, &found);
     if (why)
-        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host,
-                         spec, gai_strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
+                         gai_strerror(why));
     for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
         for (a = found; a && *count < room; a = a->ai_next) {
             if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
@@ -82,37 +80,31 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
     if (getnameinfo((const struct sockaddr *)&a->sa, a->size, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
         snprintf(out, DDP__ADDR_TEXT, "unknown address");
-    else
-        snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+    else snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
     return out;
 }
 
 int ddp__addr_port(const ddp__addr *a)
 {
-    if (a->sa.ss_family == AF_INET6)
-        return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
+    if (a->sa.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
     return ntohs(((const struct sockaddr_in *)(const void *)&a->sa)->sin_port);
 }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
-    if (a->sa.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
+    if (a->sa.ss_family == AF_INET6) ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
+    else ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
 }
 
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six =
-            &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
         if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
         return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
     }
     if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 ==
-               127;
+        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
     return 0;
 }
 
@@ -146,6 +138,27 @@ int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
     return 1;
 }
 
+ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
+{
+    struct rlimit l;
+    int next = open("/dev/null", O_RDONLY); /* descriptors are given from the lowest on */
+    rlim_t here, room;
+
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0) return DDP_OK;
+    if (next >= 0) close(next);
+    here = next < 0 ? l.rlim_cur : (rlim_t)next;
+    room = here + (rlim_t)wanted;
+    if (l.rlim_cur < room) {
+        l.rlim_cur = l.rlim_max < room ? l.rlim_max : room;
+        (void)setrlimit(RLIMIT_NOFILE, &l);
+        (void)getrlimit(RLIMIT_NOFILE, &l);
+    }
+    if (l.rlim_cur >= here + (rlim_t)least) return DDP_OK;
+    return ddp__fail(err, DDP_NET, "this process needs %lu open files, %d of them for its connections, but may have "
+                     "%lu: raise the limit with ulimit -n %lu", (unsigned long)here + (unsigned long)least, least,
+                     (unsigned long)l.rlim_cur, (unsigned long)room);
+}
+
 int ddp__fd_prepare(int fd)
 {
     int flags = fcntl(fd, F_GETFL);
@@ -161,6 +174,26 @@ int ddp__fd_prepare(int fd)
     return 0;
 }
 
+static int ddp__addr_named(int bad, ddp__addr *a)
+{
+    if (bad) a->size = 0;
+    return bad;
+}
+
+int ddp__addr_own(int fd, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    return ddp__addr_named(getsockname(fd, (struct sockaddr *)&out->sa, &out->size), out);
+}
+
+int ddp__addr_peer(int fd, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    return ddp__addr_named(getpeername(fd, (struct sockaddr *)&out->sa, &out->size), out);
+}
+
 ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -169,11 +202,7 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0 && ddp__fd_prepare(s) == 0) {
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, 128) == 0) {
-            if (bound) {
-                memset(bound, 0, sizeof *bound);
-                bound->size = sizeof bound->sa;
-                getsockname(s, (struct sockaddr *)&bound->sa, &bound->size);
-            }
+            if (bound) (void)ddp__addr_own(s, bound);
             *fd = s;
             return DDP_OK;
         }
@@ -182,18 +211,35 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
     if (why == EADDRINUSE)
-        return ddp__fail(
-            err, DDP_NET,
-            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or "
-            "DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with "
-            "--addr file://PATH",
-            text, strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; another run may hold it: choose another port with "
+                         "--addr or DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with --addr "
+                         "file://PATH", text, strerror(why));
     if (why == EADDRNOTAVAIL)
-        return ddp__fail(err, DDP_NET,
-                         "cannot listen on %s: %s; rank 0 must run on the machine that "
-                         "--addr or DREAMDDP_ADDR names",
-                         text, strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; rank 0 must run on the machine that --addr or "
+                         "DREAMDDP_ADDR names", text, strerror(why));
     return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
+}
+
+int ddp__poll_until(struct pollfd *polls, int count, double until)
+{
+    int got;
+
+    for (;;) {
+        double left = until < 0 ? -1 : until - ddp_now();
+        if (until >= 0 && left < 0) left = 0;
+        if (left > 3600) left = 3600;
+#ifdef __linux__
+        {
+            struct timespec ts;
+            ts.tv_sec = (time_t)(left < 0 ? 0 : left);
+            ts.tv_nsec = left < 0 ? 0 : (long)((left - (double)ts.tv_sec) * 1e9);
+            got = ppoll(polls, (nfds_t)count, left < 0 ? NULL : &ts, NULL);
+        }
+#else
+        got = poll(polls, (nfds_t)count, left < 0 ? -1 : (int)(left * 1000) + (left > 0));
+#endif
+        if (got > 0 || (got < 0 && errno != EINTR) || (until >= 0 && ddp_now() >= until)) return got;
+    }
 }
 
 int ddp__fd_wait(int fd, int events, double until)
@@ -201,17 +247,49 @@ int ddp__fd_wait(int fd, int events, double until)
     struct pollfd p;
     int got;
 
-    for (;;) {
-        double left = until - ddp_now();
-        if (left > 3600) left = 3600;
-        p.fd = fd;
-        p.events = (short)events;
-        p.revents = 0;
-        got = poll(&p, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
-        if (got > 0) return p.revents;
-        if (got < 0 && errno != EINTR) return POLLERR;
-        if (ddp_now() >= until) return 0;
+    p.fd = fd;
+    p.events = (short)events;
+    p.revents = 0;
+    got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
+    if (got > 0) return p.revents;
+    return got < 0 && errno != EINTR ? POLLERR : 0;
+}
+
+ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
+{
+    if (pipe(w->fd) < 0) return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+    w->open = 1;
+    w->called = 0;
+    if (ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    return DDP_OK;
+}
+
+void ddp__waker_close(ddp__waker *w)
+{
+    if (w->open) {
+        close(w->fd[0]);
+        close(w->fd[1]);
     }
+    w->open = 0;
+}
+
+void ddp__waker_wake(ddp__waker *w)
+{
+    ssize_t n;
+
+    if (ddp__atomic_swap(&w->called, 1)) return; /* a byte is there, or about to be */
+    do n = write(w->fd[1], "", 1);
+    while (n < 0 && errno == EINTR);
+}
+
+void ddp__waker_drain(ddp__waker *w)
+{
+    char sink[16];
+
+    while (read(w->fd[0], sink, sizeof sink) > 0) {}
+    /* after the drain: a call that finds the flag still set came before we return */
+    ddp__atomic_swap(&w->called, 0);
 }
 
 int ddp__tcp_dial_begin(const ddp__addr *to)
@@ -220,8 +298,8 @@ int ddp__tcp_dial_begin(const ddp__addr *to)
 
     if (s < 0) return -1;
     /* EINTR: the attempt goes on, as with EINPROGRESS */
-    if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
-                                    errno == EINPROGRESS || errno == EINTR))
+    if (ddp__fd_prepare(s) == 0 &&
+        (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 || errno == EINPROGRESS || errno == EINTR))
         return s;
     why = errno;
     close(s);
@@ -238,14 +316,8 @@ int ddp__tcp_dial_end(int s)
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
                  */
-        memset(&own, 0, sizeof own);
-        memset(&peer, 0, sizeof peer);
-        own.size = peer.size = sizeof own.sa;
-        if (getsockname(s, (struct sockaddr *)&own.sa, &own.size) < 0 ||
-            getpeername(s, (struct sockaddr *)&peer.sa, &peer.size) < 0)
-            why = errno;
-        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
-            why = ECONNREFUSED;
+        if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0) why = errno;
+        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
     errno = why;
     if (why) return -1;
@@ -287,47 +359,37 @@ int ddp__tcp_accept(int listen_fd, ddp__addr *from)
     return s;
 }
 
-int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until)
+/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
+ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
-    const char *at = (const char *)buf;
+    int on = 1;
 
-    while (bytes) {
-        ssize_t n = send(fd, at, bytes, DDP__NOSIGNAL);
-        if (n > 0) {
-            at += n;
-            bytes -= (size_t)n;
-        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            if (!ddp__fd_wait(fd, POLLOUT, until)) {
-                errno = ETIMEDOUT;
-                return -1;
-            }
-        } else if (n < 0 && errno != EINTR) {
-            return -1;
-        }
+    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
+        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+#ifdef TCP_NOTSENT_LOWAT
+    {
+        int low = DDP__UNSENT_BYTES;
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low);
     }
-    return 0;
-}
-
-int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until)
-{
-    char *at = (char *)buf;
-
-    while (bytes) {
-        ssize_t n = recv(fd, at, bytes, 0);
-        if (n > 0) {
-            at += n;
-            bytes -= (size_t)n;
-        } else if (n == 0) {
-            errno = ECONNRESET;
-            return -1;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!ddp__fd_wait(fd, POLLIN, until)) {
-                errno = ETIMEDOUT;
-                return -1;
-            }
-        } else if (errno != EINTR) {
-            return -1;
-        }
+#endif
+#ifdef TCP_USER_TIMEOUT
+    if (peer_timeout_s > 0) {
+        unsigned ms = peer_timeout_s < 1e6 ? (unsigned)(peer_timeout_s * 1000) + 1 : 1000000000u;
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     }
-    return 0;
+#else
+    (void)peer_timeout_s;
+#endif
+    if (congestion && *congestion) {
+#ifdef TCP_CONGESTION
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
+            return ddp__fail(err, DDP_NET, "cannot set the congestion control '%.32s': %s; allowed are those in "
+                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control", congestion, strerror(errno));
+#else
+        return ddp__fail(err, DDP_UNSUPPORTED, "this system cannot choose the congestion control '%.32s': unset "
+                         "DREAMDDP_TCP_CONGESTION", congestion);
+#endif
+    }
+    return DDP_OK;
 }

@@ -4,6 +4,7 @@
 
 #include "base/core.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #ifdef MSG_NOSIGNAL
@@ -21,13 +22,11 @@ typedef struct ddp__addr {
     socklen_t size;
 } ddp__addr;
 
-/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT].
- * Errors: DDP_ARG. */
+/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first.
- * Errors: DDP_ARG if the text is malformed, DDP_NET if the name cannot be resolved. */
-DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count,
-                                   ddp_error *err);
+/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first. Errors: DDP_ARG if the text is
+ * malformed, DDP_NET if the name cannot be resolved. */
+DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
 DDP_LIB int  ddp__addr_port(const ddp__addr *a);
@@ -37,24 +36,61 @@ DDP_LIB int  ddp__addr_is_loopback(const ddp__addr *a);
 DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
 DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
 
+/* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and possible.
+ * Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
+DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
+/* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
+DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
+DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
 /* Non-blocking and closed on exec; 0, or -1 and errno. */
 DDP_LIB int ddp__fd_prepare(int fd);
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
-/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1
- * and errno; once POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1 and errno; once
+ * POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1
- * and errno, EAGAIN when none waits. */
+/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1 and errno, EAGAIN
+ * when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the
- * end of the stream: ECONNRESET). */
-DDP_LIB int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until);
-DDP_LIB int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until);
+/* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
+DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
+/* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
+ * poll returns. */
+DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
+
+/* A pipe by which one thread brings another out of its poll. */
+typedef struct ddp__waker {
+    int fd[2];  /* the first is to be polled for POLLIN */
+    int open, called;
+} ddp__waker;
+
+DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
+DDP_LIB void ddp__waker_close(ddp__waker *w); /* fine for one that is all zero */
+DDP_LIB void ddp__waker_wake(ddp__waker *w);  /* any thread */
+DDP_LIB void ddp__waker_drain(ddp__waker *w);
+
+/* ---- iface.c: which of this machine's addresses the others shall use ---- */
+
+#define DDP__IFACE_TEXT 32
+
+/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas ("eth,ib"), "=eth0" for whole
+ * names, "^lo,docker" for all but those. */
+DDP_LIB int ddp__iface_matches(const char *list, const char *name);
+/* The first address of an interface that is up and that the list (NULL: every list) means, others before loopback; with
+ * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. name[DDP__IFACE_TEXT] (may be NULL) gets
+ * the interface's. Errors: DDP_ARG if nothing matches: names the interfaces that there are; DDP_NET. */
+DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name, ddp_error *err);
+/* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
+DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
+/* The same without a destination: the interface of the default route, else the first that is up and not loopback, else
+ * 127.0.0.1. */
+DDP_LIB void ddp__iface_default(ddp__addr *out);
+/* The name of the interface with that address, "" if there is none; returns name. */
+DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 
 #endif /* DDP_WIRE_SOCKET_H */

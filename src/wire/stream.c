@@ -5,15 +5,9 @@
 
 #include <poll.h>
 
-int ddp__stream_begin(ddp__tls *t, int fd, int server)
-{
-    return t ? t->table->begin(t, fd, server, 0) : 0;
-}
+int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 0) : 0; }
 
-int ddp__stream_turn(ddp__tls *t, int fd, int server)
-{
-    return t ? t->table->begin(t, fd, server, 1) : 0;
-}
+int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
 
 void ddp__stream_leave(ddp__tls *t, int fd)
 {
@@ -29,7 +23,7 @@ long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 
     if (t) return t->table->send(t, fd, iov, count);
     memset(&m, 0, sizeof m);
-    memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
+    memcpy(&m.msg_iov, &iov, sizeof iov);                 /* sendmsg does not write to it */
     m.msg_iovlen = count > 1024 ? 1024 : (unsigned)count; /* IOV_MAX of Linux and macOS */
     do n = sendmsg(fd, &m, DDP__NOSIGNAL);
     while (n < 0 && errno == EINTR);
@@ -51,10 +45,7 @@ long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     return -1;
 }
 
-int ddp__stream_events(ddp__tls *t, int fd, int want)
-{
-    return t ? t->table->events(t, fd, want) : want;
-}
+int ddp__stream_events(ddp__tls *t, int fd, int want) { return t ? t->table->events(t, fd, want) : want; }
 
 int ddp__stream_ready(ddp__tls *t, int fd) { return t ? t->table->ready(t, fd) : 0; }
 
@@ -124,10 +115,7 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
     return 0;
 }
 
-int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why)
-{
-    return t ? t->table->may_be(t, fd, rank, why) : 1;
-}
+int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why) { return t ? t->table->may_be(t, fd, rank, why) : 1; }
 
 int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why)
 {
@@ -165,5 +153,5 @@ void ddp__stream_no_tls(int fd)
 {
     static const unsigned char alert[7] = {21, 3, 3, 0, 2, 2, 70}; /* fatal: protocol_version */
 
-    ddp__tcp_send_all(fd, alert, sizeof alert, ddp_now());
+    ddp__stream_send_all(NULL, fd, alert, sizeof alert, ddp_now());
 }

@@ -1,42 +1,23 @@
+/* Streams over connections that end for good. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
-#include "wire/socket.h"
-#include "wire/stream.h"
 #include "wire/tcp.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-
-#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
-
-/* What follows the bytes asked for is read with them, at most so much: the next frame's header
- * comes with the payload before it, by one call instead of two. */
-#define DDP__AHEAD_BYTES 256
-/* So often recv() believes that a socket it has emptied is still empty; wait() knows it earlier. */
-#define DDP__DRY 8
-
 typedef struct ddp__tcp_peer {
-    int    fd;               /* -1: own rank */
-    int    told;             /* bit 0: recv has reported the end, bit 1: send has */
-    int    relayed;
+    int fd;   /* -1: own rank */
+    int told; /* bit 0: recv has reported the end, bit 1: send has */
+    int relayed;
     size_t sent_before;
-    int    dry;
-    int    ahead_from, ahead_to; /* of ahead, not yet asked for */
-    unsigned char ahead[DDP__AHEAD_BYTES];
-    char   name[DDP__ADDR_TEXT + 24];
+    char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
 typedef struct ddp__tcp_wire {
     ddp__wire base;
-    ddp__tcp_peer *peers;    /* [world] */
-    ddp__tls *tls;           /* NULL = plain */
-    struct pollfd *polls;    /* [world + 1], the last for the bell */
-    int bell[2];             /* a pipe: wake() writes, wait() drains */
-    int called;              /* a byte is in the pipe or about to be */
-    ddp__relay *relay;       /* of other ranks' connections, or NULL */
+    ddp__tcp_peer *peers; /* [world] */
+    ddp__tls *tls;        /* NULL = plain */
+    struct pollfd *polls; /* [world + 1], the last for the bell */
+    ddp__waker bell;      /* wake() rings, wait() hears */
+    ddp__relay *relay;    /* of other ranks' connections, or NULL */
 } ddp__tcp_wire;
 
 static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
@@ -49,65 +30,25 @@ static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int c
     return n;
 }
 
-static long ddp__tcp_read(ddp__tcp_peer *p, void *buf, size_t bytes)
-{
-    struct iovec iov[2];
-    struct msghdr m;
-    ssize_t n;
-
-    if (!bytes) return 0;
-    iov[0].iov_base = buf;
-    iov[0].iov_len = bytes;
-    iov[1].iov_base = p->ahead;
-    iov[1].iov_len = sizeof p->ahead;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = 2;
-    do n = recvmsg(p->fd, &m, 0);
-    while (n < 0 && errno == EINTR);
-    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return -1;
-    if (n < (ssize_t)(bytes + sizeof p->ahead)) p->dry = DDP__DRY;
-    if (n < 0) return 0;
-    if ((size_t)n <= bytes) return (long)n;
-    p->ahead_from = 0;
-    p->ahead_to = (int)((size_t)n - bytes);
-    return (long)bytes;
-}
-
 static long ddp__tcp_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    ddp__tcp_peer *p = &t->peers[peer];
-    long n;
+    long n = ddp__stream_recv(t->tls, t->peers[peer].fd, buf, bytes);
 
-    if (p->ahead_from < p->ahead_to) {
-        size_t have = (size_t)(p->ahead_to - p->ahead_from);
-        if (bytes > have) bytes = have;
-        memcpy(buf, p->ahead + p->ahead_from, bytes);
-        p->ahead_from += (int)bytes;
-        return (long)bytes;
-    }
-    if (p->dry > 0 && p->dry--) return 0;
-    n = t->tls ? ddp__stream_recv(t->tls, p->fd, buf, bytes) : ddp__tcp_read(p, buf, bytes);
-    if (n < 0) p->told |= 1;
+    if (n < 0) t->peers[peer].told |= 1;
     return n;
 }
 
-static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
-                          const unsigned char *want_recv, double until)
+static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i, got, ready = 0;
+    int i, ready = 0;
 
     for (i = 0; i < w->world; i++) {
         int events = 0, told = t->peers[i].told;
         if ((!want_recv || want_recv[i]) && !(told & 1)) events |= POLLIN;
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
-        if (events & POLLIN) {
-            ready |= t->peers[i].ahead_from < t->peers[i].ahead_to;
-            ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
-        }
+        if (events & POLLIN) ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
         if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
         t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
         t->polls[i].events = (short)events;
@@ -115,51 +56,17 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
     }
     t->polls[w->world].revents = 0;
     if (ready) until = 0;
-    for (;;) {
-        double left = until < 0 ? -1 : until - ddp_now();
-        if (until >= 0 && left < 0) left = 0;
-        if (left > 3600) left = 3600;
-#ifdef __linux__
-        {
-            struct timespec ts;
-            ts.tv_sec = (time_t)(left < 0 ? 0 : left);
-            ts.tv_nsec = left < 0 ? 0 : (long)((left - (double)ts.tv_sec) * 1e9);
-            got = ppoll(t->polls, (nfds_t)w->world + 1, left < 0 ? NULL : &ts, NULL);
-        }
-#else
-        got = poll(t->polls, (nfds_t)w->world + 1, left < 0 ? -1 : (int)(left * 1000) + (left > 0));
-#endif
-        if (got > 0 || (got < 0 && errno != EINTR) || (until >= 0 && ddp_now() >= until)) break;
-    }
-    for (i = 0; i < w->world; i++)
-        if (t->polls[i].revents) t->peers[i].dry = 0;
-    if (t->polls[w->world].revents) {
-        char sink[16];
-        while (read(t->bell[0], sink, sizeof sink) > 0) {}
-        /* after the drain: a wake() that finds the flag still set came before we return */
-        ddp__atomic_swap(&t->called, 0);
-    }
+    (void)ddp__poll_until(t->polls, w->world + 1, until);
+    if (t->polls[w->world].revents) ddp__waker_drain(&t->bell);
 }
 
-static void ddp__tcp_wake(ddp__wire *w)
-{
-    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    ssize_t n;
+static void ddp__tcp_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__tcp_wire *)(void *)w)->bell); }
 
-    if (ddp__atomic_swap(&t->called, 1)) return;
-    do n = write(t->bell[1], "", 1);
-    while (n < 0 && errno == EINTR);
-}
-
-static const char *ddp__tcp_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].name;
-}
+static const char *ddp__tcp_peer_name(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].name; }
 
 static void ddp__tcp_free(ddp__tcp_wire *t)
 {
-    if (t->bell[0] >= 0) close(t->bell[0]);
-    if (t->bell[1] >= 0) close(t->bell[1]);
+    ddp__waker_close(&t->bell);
     DDP_FREE(t->polls);
     DDP_FREE(t->peers);
     DDP_FREE(t);
@@ -175,132 +82,60 @@ static void ddp__tcp_close(ddp__wire *w)
     ddp__tcp_free(t);
 }
 
-static void ddp__tcp_cut(ddp__wire *w, int peer)
+static void ddp__tcp_cut(ddp__wire *w, int peer) { shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR); }
+
+static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send,      ddp__tcp_recv,  ddp__tcp_wait, ddp__tcp_wake,
+                                               ddp__tcp_peer_name, ddp__tcp_close, ddp__tcp_cut};
+
+static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tcp_peer *p, ddp_error *err)
 {
-    shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR);
+    char at[DDP__ADDR_TEXT];
+    ddp__addr a;
+
+    p->fd = peer == c->rank ? -1 : c->fds[peer];
+    if (peer == c->rank) return DDP_OK;
+    p->sent_before = c->sent_before ? c->sent_before[peer] : 0;
+    p->relayed = c->relayed && c->relayed[peer];
+    if (ddp__addr_peer(p->fd, &a) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
+    snprintf(p->name, sizeof p->name, "%s%.71s", p->relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
+    return ddp__tcp_tune(p->fd, c->peer_timeout_s, c->congestion, err);
 }
 
-static const ddp__wire_table ddp__tcp_table = {
-    ddp__tcp_send, ddp__tcp_recv, ddp__tcp_wait, ddp__tcp_wake, ddp__tcp_peer_name, ddp__tcp_close,
-    ddp__tcp_cut
-};
-
-/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
-ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
-{
-    int on = 1;
-
-    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
-        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-#ifdef TCP_NOTSENT_LOWAT
-    {
-        int low = DDP__UNSENT_BYTES;
-        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low);
-    }
-#endif
-#ifdef TCP_USER_TIMEOUT
-    if (peer_timeout_s > 0) {
-        unsigned ms = peer_timeout_s < 1e6 ? (unsigned)(peer_timeout_s * 1000) + 1 : 1000000000u;
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
-    }
-#else
-    (void)peer_timeout_s;
-#endif
-    if (congestion && *congestion) {
-#ifdef TCP_CONGESTION
-        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) <
-            0)
-            return ddp__fail(err, DDP_NET,
-                             "cannot set the congestion control '%.32s': %s; allowed are those "
-                             "in /proc/sys/net/ipv4/tcp_allowed_congestion_control",
-                             congestion, strerror(errno));
-#else
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this system cannot choose the congestion control '%.32s': "
-                         "unset DREAMDDP_TCP_CONGESTION",
-                         congestion);
-#endif
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent_before,
-                         double peer_timeout_s, const char *congestion,
-                         ddp__wire **out, ddp_error *err)
+ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad = DDP_OK;
     int i;
 
-    if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
-    t->base.table = &ddp__tcp_table;
-    t->base.rank = rank;
-    t->base.world = world;
-    t->bell[0] = t->bell[1] = -1;
-    t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)world, sizeof *t->peers);
-    t->polls = (struct pollfd *)ddp__calloc((size_t)world + 1, sizeof *t->polls);
-    if (!t->peers || !t->polls) {
-        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
-    } else if (pipe(t->bell) < 0) {
-        t->bell[0] = t->bell[1] = -1;
-        bad = ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    } else if (ddp__fd_prepare(t->bell[0]) < 0 || ddp__fd_prepare(t->bell[1]) < 0) {
-        bad = ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    if (t) {
+        t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
+        t->polls = (struct pollfd *)ddp__calloc((size_t)c->world + 1, sizeof *t->polls);
     }
-    for (i = 0; i < world && !bad; i++) {
-        ddp__tcp_peer *p = &t->peers[i];
-        ddp__addr a;
-        p->fd = i == rank ? -1 : fds[i];
-        if (i == rank) continue;
-        p->sent_before = sent_before ? sent_before[i] : 0;
-        memset(&a, 0, sizeof a);
-        a.size = sizeof a.sa;
-        if (getpeername(p->fd, (struct sockaddr *)&a.sa, &a.size) < 0)
-            bad =
-                ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", i, strerror(errno));
-        else
-            bad = ddp__tcp_tune(p->fd, peer_timeout_s, congestion, err);
-        ddp__addr_text(&a, p->name);
-    }
+    if (!t || !t->peers || !t->polls)
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    if (!bad) bad = ddp__waker_open(&t->bell, err);
+    for (i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
     if (bad) {
-        ddp__tcp_free(t);
+        if (t) ddp__tcp_free(t);
         return bad;
     }
-    t->polls[world].fd = t->bell[0];
-    t->polls[world].events = POLLIN;
+    t->base.table = &ddp__tcp_table;
+    t->base.rank = c->rank;
+    t->base.world = c->world;
+    t->tls = c->tls;
+    t->relay = c->relay;
+    t->polls[c->world].fd = t->bell.fd[0];
+    t->polls[c->world].events = POLLIN;
     *out = &t->base;
     return DDP_OK;
 }
 
-void ddp__wire_tcp_tls(ddp__wire *w, ddp__tls *tls) { ((ddp__tcp_wire *)(void *)w)->tls = tls; }
-
-int ddp__wire_tcp_fd(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd;
-}
+int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
 
 size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
 {
     return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
 }
 
-void ddp__wire_tcp_via(ddp__wire *w, int peer)
-{
-    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
-    char at[DDP__ADDR_TEXT];
-
-    snprintf(at, sizeof at, "%.71s", p->name);
-    snprintf(p->name, sizeof p->name, "via rank 0 at %s", at);
-    p->relayed = 1;
-}
-
-int ddp__wire_tcp_relayed(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed;
-}
-
-void ddp__wire_tcp_keep(ddp__wire *w, ddp__relay *relay)
-{
-    ((ddp__tcp_wire *)(void *)w)->relay = relay;
-}
+int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }

@@ -6,47 +6,45 @@
  * no ring is lost, and nobody spins or takes a lock while bytes flow. */
 #include "base/core.h"
 #include "base/tools.h"
-#include "base/thread.h"
-#include "wire/offer.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
-#define DDP__LINE 64                        /* bytes of a cache line */
+#define DDP__LINE 64                       /* bytes of a cache line */
 
 typedef struct ddp__ring {
-    size_t head;         /* bytes ever written; the sender's */
-    char   gap0[DDP__LINE - sizeof(size_t)];
-    size_t tail;         /* bytes ever read; the receiver's */
-    char   gap1[DDP__LINE - sizeof(size_t)];
-    int    ended;        /* the sender has closed */
-    int    deaf;         /* the receiver has closed */
+    size_t head; /* bytes ever written; the sender's */
+    char gap0[DDP__LINE - sizeof(size_t)];
+    size_t tail; /* bytes ever read; the receiver's */
+    char gap1[DDP__LINE - sizeof(size_t)];
+    int ended; /* the sender has closed */
+    int deaf;  /* the receiver has closed */
     unsigned char *data;
 } ddp__ring;
 
 typedef struct ddp__bell {
-    int armed;           /* its rank is about to sleep, or asleep */
-    int called;          /* wake() came since the last wait */
-    int taken;           /* a wire was made for this rank */
-    int rung;            /* under lock */
+    int armed;  /* its rank is about to sleep, or asleep */
+    int called; /* wake() came since the last wait */
+    int taken;  /* a wire was made for this rank */
+    int rung;   /* under lock */
     pthread_mutex_t lock;
-    pthread_cond_t  cond;
+    pthread_cond_t cond;
 } ddp__bell;
 
 struct ddp__hub {
     int refs, world;
-    int bells_ready;     /* how many have their lock and condition */
-    ddp__bell *bells;    /* [world] */
-    ddp__ring *rings;    /* [world][world - 1], sender major; nobody sends to himself */
-    unsigned char *data; /* all rings */
-    ddp__offer *offers;  /* [world][DDP__OFFERS] */
+    int bells_ready;         /* how many have their lock and condition */
+    ddp__bell *bells;        /* [world] */
+    ddp__ring *rings;        /* [world][world - 1], sender major; nobody sends to himself */
+    unsigned char *data;     /* all rings */
+    ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
 };
 
 typedef struct ddp__thread_wire {
     ddp__wire base;
     ddp__hub *hub;
-    char    (*names)[24];   /* [world] */
-    unsigned char *told;    /* [world] bit 0: recv has reported the end, bit 1: send has */
+    char (*names)[24];   /* [world] */
+    unsigned char *told; /* [world] bit 0: recv has reported the end, bit 1: send has */
 } ddp__thread_wire;
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
@@ -83,10 +81,8 @@ ddp__hub *ddp__hub_new(int world)
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
-    hub->offers =
-        (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
-    hub->data =
-        (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
+    hub->offers = (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
+    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
     if (!hub->bells || !hub->rings || !hub->offers || !hub->data) {
         ddp__hub_free(hub);
         return NULL;
@@ -177,10 +173,9 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* 1 if wait() has something to return for. A sender waits for a quarter of the ring, so that
- * it is not woken for every few bytes; an end is no news once it has been reported. */
-static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send,
-                              const unsigned char *want_recv)
+/* 1 if wait() has something to return for. A sender waits for a quarter of the ring, so that it is not woken for every
+ * few bytes; an end is no news once it has been reported. */
+static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
     ddp__hub *hub = t->hub;
@@ -202,8 +197,8 @@ static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send,
     return 0;
 }
 
-static void ddp__threads_wait(ddp__wire *w, const unsigned char *want_send,
-                              const unsigned char *want_recv, double until)
+static void ddp__threads_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
+                              double until)
 {
     ddp__bell *b = &((ddp__thread_wire *)(void *)w)->hub->bells[w->rank];
     int late = 0;
@@ -212,8 +207,7 @@ static void ddp__threads_wait(ddp__wire *w, const unsigned char *want_send,
         ddp__atomic_swap(&b->armed, 1);
         if (ddp__threads_ready(w, want_send, want_recv)) break;
         pthread_mutex_lock(&b->lock);
-        while (!b->rung && !late)
-            late = ddp__cond_wait_until(&b->cond, &b->lock, until) == ETIMEDOUT;
+        while (!b->rung && !late) late = ddp__cond_wait_until(&b->cond, &b->lock, until) == ETIMEDOUT;
         b->rung = 0;
         pthread_mutex_unlock(&b->lock);
     }
@@ -269,10 +263,9 @@ static void ddp__threads_close(ddp__wire *w)
     DDP_FREE(t);
 }
 
-static const ddp__wire_table ddp__threads_table = {
-    ddp__threads_send, ddp__threads_recv, ddp__threads_wait,
-    ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close, ddp__threads_cut
-};
+static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,      ddp__threads_wait,
+                                                   ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close,
+                                                   ddp__threads_cut};
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
 {
@@ -284,19 +277,16 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
     t = (ddp__thread_wire *)ddp__calloc(1, sizeof *t);
     if (t) {
-        t->names = (char (*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
+        t->names = (char(*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
         t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
     }
-    if (!t || !t->names || !t->told ||
-        (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
+    if (!t || !t->names || !t->told || (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
         if (t) {
             DDP_FREE(t->told);
             DDP_FREE(t->names);
         }
         DDP_FREE(t);
-        if (taken)
-            return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own",
-                             rank);
+        if (taken) return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
     for (p = 0; p < hub->world; p++) snprintf(t->names[p], sizeof t->names[p], "thread %d", p);

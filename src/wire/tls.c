@@ -1,10 +1,9 @@
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away
- * raises no SIGPIPE, and never blocks: what it could not send stays here and is sent by the next
- * call. */
+/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
+ * never blocks: what it could not send stays here and is sent by the next call. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "wire/socket.h"
-#include "wire/tls_session.h"
+#include "wire/tls.h"
 
 #include <poll.h>
 
@@ -79,8 +78,8 @@ static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
     } else if (s->by_key && (alert == SSL_AD_DECRYPT_ERROR || alert == SSL_AD_ILLEGAL_PARAMETER)) {
         ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
     } else if (s->by_key && alert == SSL_AD_HANDSHAKE_FAILURE) {
-        ddp__tls_say(s, "belongs to another run or uses certificates: give every rank the same "
-                        "DREAMDDP_RUN_ID and --tls-psk");
+        ddp__tls_say(
+            s, "belongs to another run or uses certificates: give every rank the same DREAMDDP_RUN_ID and --tls-psk");
     } else {
         ddp__tls_say(s, "refused our TLS handshake (%s)", SSL_alert_desc_string_long(alert));
     }
@@ -95,8 +94,7 @@ static void ddp__tls_explain(ddp__tls_session *s)
     if (verdict != X509_V_OK && s->by_key) {
         ddp__tls_say(s, "shows a certificate that proves nothing here: give every rank --tls-psk");
     } else if (verdict != X509_V_OK) {
-        ddp__tls_say(s, "has a certificate that is refused: %s",
-                     X509_verify_cert_error_string(verdict));
+        ddp__tls_say(s, "has a certificate that is refused: %s", X509_verify_cert_error_string(verdict));
     } else if (ERR_GET_LIB(code) != ERR_LIB_SSL) {
         ddp__tls_say(s, "broke the TLS handshake");
     } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
@@ -106,9 +104,8 @@ static void ddp__tls_explain(ddp__tls_session *s)
     } else if (reason >= SSL_AD_REASON_OFFSET) {
         ddp__tls_say_alert(s, reason - SSL_AD_REASON_OFFSET);
     } else if (!s->settled && s->seen && s->first[0] != 21 && s->first[0] != 22) {
-        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen)
-                            ? "does not speak TLS"
-                            : "is a rank without TLS: give it --tls-psk or certificates too");
+        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen) ? "does not speak TLS" : "is a rank without TLS: give it "
+                     "--tls-psk or certificates too");
     } else {
         const char *text = ERR_reason_error_string(code);
         ddp__tls_say(s, "broke the TLS handshake (%s)", text ? text : "unknown reason");
@@ -119,10 +116,18 @@ static void ddp__tls_explain(ddp__tls_session *s)
 static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
 {
     switch (SSL_get_error(s->ssl, n)) {
-    case SSL_ERROR_WANT_READ: *wait_for = POLLIN; return 0;
-    case SSL_ERROR_WANT_WRITE: *wait_for = POLLOUT; return 0;
-    case SSL_ERROR_ZERO_RETURN: s->broken = ECONNRESET; break;
-    case SSL_ERROR_SYSCALL: s->broken = s->cause ? s->cause : ECONNRESET; break;
+    case SSL_ERROR_WANT_READ:
+        *wait_for = POLLIN;
+        return 0;
+    case SSL_ERROR_WANT_WRITE:
+        *wait_for = POLLOUT;
+        return 0;
+    case SSL_ERROR_ZERO_RETURN:
+        s->broken = ECONNRESET;
+        break;
+    case SSL_ERROR_SYSCALL:
+        s->broken = s->cause ? s->cause : ECONNRESET;
+        break;
     default:
         s->broken = EPROTO;
         ddp__tls_explain(s);
@@ -213,8 +218,8 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
     return 0;
 }
 
-/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's
- * side neither has nor trusts; this makes sure of it. */
+/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's side neither has nor
+ * trusts; this makes sure of it. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
@@ -276,9 +281,9 @@ static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
     return 1;
 }
 
-/* A record is sealed once and must leave as it is, but the caller may change its mind about what it
- * has not been told to be taken. So of a record that has to wait all bytes but the last count as
- * taken: the caller comes back for that one, and is told when the record has left. */
+/* A record is sealed once and must leave as it is, but the caller may change its mind about what it has not been told
+ * to be taken. So of a record that has to wait all bytes but the last count as taken: the caller comes back for that
+ * one, and is told when the record has left. */
 static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 {
     ddp__tls_session *s = ddp__tls_usable(t, fd);
@@ -356,14 +361,13 @@ static void ddp__tls_subject(X509 *cert, char *out, size_t room)
     size_t i;
 
     out[0] = 0;
-    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0)
-        out[0] = 0;
+    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0) out[0] = 0;
     for (i = 0; out[i]; i++)
         if (!isprint((unsigned char)out[i])) out[i] = '?';
 }
 
-/* The certificate of a peer that is past its handshake, to be freed; NULL where it has none: with a
- * key, which is as good as any name (*good = 1), or not. */
+/* The certificate of a peer that is past its handshake, to be freed; NULL where it has none: with a key, which is as
+ * good as any name (*good = 1), or not. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -386,8 +390,7 @@ static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
     char subject[64];
 
     ddp__tls_subject(cert, subject, sizeof subject);
-    snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject,
-             name);
+    snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 
 static int ddp__tls_may_be(ddp__tls *t, int fd, int rank, char *why)
@@ -418,8 +421,7 @@ static void ddp__tls_join_name(const char *text, size_t n, int *id, char *name)
         name[n] = 0;
     }
     if (n < 6 || n > 9 || memcmp(text, "rank-", 5)) return;
-    for (i = 5; i < n && isdigit((unsigned char)text[i]); i++, digits++)
-        rank = 10 * rank + (text[i] - '0');
+    for (i = 5; i < n && isdigit((unsigned char)text[i]); i++, digits++) rank = 10 * rank + (text[i] - '0');
     if (i == n && (digits == 1 || text[5] != '0') && (*id < 0 || rank < *id)) *id = (int)rank;
 }
 
@@ -436,12 +438,11 @@ static int ddp__tls_may_join(ddp__tls *t, int fd, int *id, char *name, char *why
         const GENERAL_NAME *g = sk_GENERAL_NAME_value(names, i);
         if (g->type != GEN_DNS) continue;
         good = 1; /* then the common name does not count */
-        ddp__tls_join_name((const char *)ASN1_STRING_get0_data(g->d.dNSName),
-                           (size_t)ASN1_STRING_length(g->d.dNSName), id, name);
+        ddp__tls_join_name((const char *)ASN1_STRING_get0_data(g->d.dNSName), (size_t)ASN1_STRING_length(g->d.dNSName),
+                           id, name);
     }
     GENERAL_NAMES_free(names);
-    i = X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, common,
-                                  (int)sizeof common);
+    i = X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, common, (int)sizeof common);
     if (!good && i > 0) ddp__tls_join_name(common, (size_t)i, id, name);
     good = *id >= 0 || name[0];
     if (!good) ddp__tls_unnamed(cert, "a rank-R or join-NAME", why);
@@ -505,18 +506,16 @@ static void ddp__tls_destroy(ddp__tls *t)
     DDP_FREE(k);
 }
 
-static const ddp__tls_table ddp__tls_functions = {
-    ddp__tls_begin, ddp__tls_shake, ddp__tls_send,   ddp__tls_recv, ddp__tls_events, ddp__tls_ready,
-    ddp__tls_gone,  ddp__tls_may_be, ddp__tls_may_join, ddp__tls_part, ddp__tls_why, ddp__tls_end,
-    ddp__tls_leave, ddp__tls_destroy
-};
+static const ddp__tls_table ddp__tls_functions = {ddp__tls_begin,    ddp__tls_shake,  ddp__tls_send, ddp__tls_recv,
+                                                  ddp__tls_events,   ddp__tls_ready,  ddp__tls_gone, ddp__tls_may_be,
+                                                  ddp__tls_may_join, ddp__tls_part,   ddp__tls_why,  ddp__tls_end,
+                                                  ddp__tls_leave,    ddp__tls_destroy};
 
 int ddp__tls_plug(ddp__tls_keys *k)
 {
     k->base.table = &ddp__tls_functions;
     k->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "dreamddp");
     return k->method && BIO_meth_set_write(k->method, ddp__tls_bio_write) &&
-           BIO_meth_set_read(k->method, ddp__tls_bio_read) &&
-           BIO_meth_set_ctrl(k->method, ddp__tls_bio_ctrl);
+           BIO_meth_set_read(k->method, ddp__tls_bio_read) && BIO_meth_set_ctrl(k->method, ddp__tls_bio_ctrl);
 }
 #endif /* DDP_USE_OPENSSL */

@@ -1,29 +1,59 @@
-/* TLS 1.3 between ranks, by OpenSSL: a pre-shared key, or certificates on both sides. */
+/* What the two files of TLS share: OpenSSL, the keys of a rank, the session of a socket. */
 #ifndef DDP_WIRE_TLS_H
 #define DDP_WIRE_TLS_H
 
+#include "base/platform.h"
 #include "wire/stream.h"
 
-#define DDP__TLS_LEAST_KEY 32 /* bytes of a pre-shared key */
+#ifdef DDP_USE_OPENSSL
+#if !__has_include(<openssl/ssl.h>)
+#error                                                                                             \
+    "dreamddp: DDP_USE_OPENSSL needs the headers of OpenSSL 3; install libssl-dev (Debian, Ubuntu) or openssl-devel (Fedora), or compile without the macro"
+#endif
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#if OPENSSL_VERSION_NUMBER < 0x30000000L
+#error "dreamddp: DDP_USE_OPENSSL needs OpenSSL 3.0 or later; this one is older"
+#endif
 
-/* Either psk, or ca, cert and key; paths of files. */
-typedef struct ddp__tls_files {
-    const char *psk;  /* 32 bytes or more, the same on every rank; blanks at the end do not count */
-    const char *ca;   /* PEM: who signed the ranks' certificates */
-    const char *cert; /* PEM: this rank's, followed by those between it and ca, if any */
-    const char *key;  /* PEM, without a passphrase */
-} ddp__tls_files;
+enum {
+    DDP__TLS_RECORD = 16384,    /* most plain bytes of a record */
+    DDP__TLS_INBOX = 32768      /* bytes read ahead, for two system calls less per record */
+};
 
-/* Reads the files and makes ready for sessions; *out is NULL if no file is named. run_id is the
- * identity that goes with a pre-shared key, in the clear: ranks of unlike runs refuse each other. A
- * certificate must carry the name rank-R (subject alternative name of kind DNS, else common name)
- * for each rank R whose holder uses it.
- * Errors: DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together,
- * keys that are too short or that other users can read; DDP_IO; DDP_FORMAT for what OpenSSL cannot
- * read; DDP_MEMORY. */
-DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
-                                 ddp_error *err);
-/* Forgets all sessions and overwrites the keys; sockets stay open. NULL is fine. */
-DDP_LIB void ddp__tls_free(ddp__tls *t);
+/* The session of one socket. */
+typedef struct ddp__tls_session {
+    SSL   *ssl;
+    int    fd, server, by_key;
+    int    settled;                /* the handshake is over and the peer is one of us */
+    int    broken;                 /* errno of the first failure */
+    int    cause;                  /* errno of the socket; 0 = it ended */
+    int    read_for, write_for;    /* what reading and writing have to poll for */
+    size_t held;                   /* bytes of out that are a record still to be sent */
+    size_t seen, from, to;         /* first: bytes of it; in: the unread part */
+    unsigned char first[8];        /* what the peer sent first */
+    char   why[DDP__STREAM_TEXT];
+    unsigned char in[DDP__TLS_INBOX], out[DDP__TLS_RECORD];
+} ddp__tls_session;
+
+typedef struct ddp__tls_keys {
+    ddp__tls base;
+    SSL_CTX *ctx;
+    BIO_METHOD *method;
+    ddp__tls_session **session;    /* [sessions], by descriptor */
+    int    sessions;
+    int    by_key;                 /* pre-shared key, not certificates */
+    char   identity[32];
+    unsigned char psk[32];
+} ddp__tls_keys;
+
+/* Fills table and method of k; 0 when memory is short. */
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k);
+/* The peer of s is to blame for what follows; the first sentence stays. */
+DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
+
+#endif /* DDP_USE_OPENSSL */
 
 #endif /* DDP_WIRE_TLS_H */

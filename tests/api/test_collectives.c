@@ -85,9 +85,11 @@ static int over_all_ranks(ddp_ctx *d, void *user)
 static int exchange(ddp_ctx *d, ddp_verb verb, int group, int link, ddp_coding coding, float *x,
                     size_t n, int root)
 {
-    ddp_message m = {0};
-    ddp_piece p = {0};
+    ddp_message m;
+    ddp_piece p;
 
+    memset(&m, 0, sizeof m);
+    memset(&p, 0, sizeof p);
     p.data = x;
     p.count = n;
     m.verb = verb;
@@ -124,6 +126,57 @@ static int in_groups(ddp_ctx *d, void *user)
     CHECK(sites.leader == (rank < 2 ? 0 : 2) && sites.place == rank % 2);
     fill(x, 300, rank);
     CHECK(ddp_sites_all_reduce(d, &sites, x, 300, 1) == 0 && is_sum(x, 300, 15, 1));
+    return 0;
+}
+
+/* One list of arrays into another, replacing or adding; bytes; from whichever rank comes first. */
+static int by_message(ddp_ctx *d, void *user)
+{
+    const int rank = ddp_rank(d);
+    float x[300], y[300], is[300];
+    unsigned char text[WORLD * 7];
+    ddp_piece from[2], to[2], one;
+    ddp_message m;
+    ddp_received got;
+    unsigned seen = 1;
+    size_t i;
+    int k;
+
+    (void)user;
+    memset(&m, 0, sizeof m);
+    fill(x, 300, rank);
+    from[0].data = x, from[0].count = 299, from[1].data = x + 299, from[1].count = 1;
+    to[0].data = y + 100, to[0].count = 200, to[1].data = y, to[1].count = 100;
+    m.verb = DDP_ALL_REDUCE, m.from = from, m.from_count = 2, m.to = to, m.to_count = 2, m.layer = DDP_NO_LAYER;
+    CHECK(ddp_exchange(d, &m) == 0 && is_sum(x, 300, 1u << rank, 1)); /* what is sent stays */
+    for (i = 0; i < 300; i++) is[i] = number(0, i) + number(1, i) + number(2, i) + number(3, i);
+    for (i = 0; i < 300; i++) CHECK(y[(i + 100) % 300] == is[i]);
+    for (i = 0; i < 300; i++) y[i] = 1;
+    m.add = 1;
+    CHECK(ddp_exchange(d, &m) == 0);
+    for (i = 0; i < 300; i++) CHECK(y[(i + 100) % 300] - 1 == is[i]);
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_GATHER, m.from = &one, m.from_count = 1, m.bytes = 1, m.layer = DDP_NO_LAYER;
+    one.bytes = text, one.count = sizeof text;
+    memset(text, 0, sizeof text);
+    memset(text + 7 * rank, 'a' + rank, 7);
+    CHECK(ddp_exchange(d, &m) == 0);
+    for (i = 0; i < sizeof text; i++) CHECK(text[i] == 'a' + (int)i / 7);
+    m.verb = DDP_BROADCAST, m.peer = 2, one.count = 3;
+    text[0] = (unsigned char)rank;
+    CHECK(ddp_exchange(d, &m) == 0 && text[0] == 2);
+    fill(x, 300, rank);
+    m.verb = rank ? DDP_SEND : DDP_RECEIVE, m.peer = rank ? 0 : DDP_ANY, m.bytes = 0, m.received = rank ? NULL : &got;
+    one.data = rank ? x : y, one.count = 40;
+    for (k = 1; k < (rank ? 2 : WORLD); k++) {
+        CHECK(ddp_exchange(d, &m) == 0);
+        if (rank) continue;
+        CHECK(got.verb == DDP_SEND && got.count == 40 && !(seen >> got.peer & 1) && is_sum(y, 40, 1u << got.peer, 1));
+        seen |= 1u << got.peer;
+    }
+    m.priority = -1, m.verb = rank == 1 ? DDP_SEND : DDP_RECEIVE, m.peer = rank == 1 ? 0 : 1; /* urgent */
+    one.data = rank ? x : y;
+    if (rank < 2) CHECK(ddp_exchange(d, &m) == 0 && is_sum(one.data, 40, 2, 1));
     return 0;
 }
 
@@ -223,6 +276,17 @@ static void they_sum_in_groups_and_between_sites(void **state)
     launch(cfg, in_groups, NULL);
 }
 
+static void any_message_can_be_exchanged(void **state)
+{
+    ddp_config cfg;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    launch(cfg, by_message, NULL);
+    cfg.transport = DDP_THREADS;
+    launch(cfg, by_message, NULL);
+}
+
 static void a_second_link_has_its_own(void **state)
 {
     ddp_config cfg;
@@ -270,8 +334,10 @@ static int wrong(ddp_ctx *d, void *user)
     const int which = *(const int *)user, twice[] = {1, 1}, beyond[] = {0, 9};
     float x[8] = {0};
     int group, code;
+    ddp_message m;
     ddp_sites sites;
 
+    memset(&m, 0, sizeof m);
     switch (which) {
     case 0: code = ddp_all_reduce(d, NULL, 8, 1); break;
     case 1: code = ddp_broadcast(d, x, 8, WORLD); break;
@@ -284,6 +350,11 @@ static int wrong(ddp_ctx *d, void *user)
     case 8: code = exchange(d, DDP_ALL_REDUCE, 0, 0, DDP_AS_BFLOAT, x, 8, 0); break;
     case 9: code = ddp_probe(d, NULL); break;
     case 10: code = ddp_sites_open(d, NULL, &sites); break;
+    case 11: code = ddp_exchange(d, NULL); break;
+    case 12: code = exchange(d, (ddp_verb)77, 0, 0, DDP_AS_FLOAT, x, 8, 0); break;
+    case 13: code = exchange(d, DDP_SERVE, 0, 0, DDP_AS_FLOAT, x, 8, DDP_ANY); break;
+    case 14: m.from_count = 1, code = ddp_exchange(d, &m); break;
+    case 15: m.from_count = -1, code = ddp_exchange(d, &m); break;
     default: code = ddp_all_gather(d, NULL, 8);
     }
     if (!code || code != (int)ddp_last_error(d)->code || strlen(ddp_last_error(d)->msg) < 10) {
@@ -298,7 +369,7 @@ static void wrong_use_is_told_on_every_rank(void **state)
     int which;
 
     (void)state;
-    for (which = 0; which <= 11; which++) {
+    for (which = 0; which <= 16; which++) {
         ddp_config cfg;
         ddp_error err;
 
@@ -338,6 +409,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(they_sum_over_all_ranks),
         cmocka_unit_test(they_sum_in_groups_and_between_sites),
+        cmocka_unit_test(any_message_can_be_exchanged),
         cmocka_unit_test(a_second_link_has_its_own),
         cmocka_unit_test(links_can_be_measured),
         cmocka_unit_test(sums_can_travel_in_fewer_bytes),

@@ -78,7 +78,7 @@ static void halve_backward(const ddp_op_call *c)
         to[i] = (c->add_in[0] ? to[i] : 0) + ((const float *)c->grad_out)[i] / 2;
 }
 
-static const ddp_op halve = {"halve", halve_shape, halve_forward, halve_backward, NULL, NULL};
+static const ddp_op halve = {"halve", halve_shape, halve_forward, halve_backward};
 
 /* Told whether the sum of four numbers is above 0. */
 static int train_graph(ddp_ctx *d, void *user)

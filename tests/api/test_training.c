@@ -43,7 +43,7 @@ typedef struct job {
     } while (0)
 
 /* Rank r pulls parameter i of layer l there with unit strength, so that the mean over the ranks moves
- * alike under every strategy: mean target + (start - mean target) (1 - lr)^steps. */
+ * the same under every strategy: mean target + (start - mean target) (1 - lr)^steps. */
 static float target(int rank, int l, size_t i) { return (float)(rank + 1) + (float)l + (float)(i % 7) / 8; }
 
 static void pull(const ddp_optimizer *self, const ddp_update *u)

@@ -57,6 +57,8 @@ static void a_failure_carries_its_sentence_and_never_overruns(void **state)
     assert_int_equal(strlen(box.err.msg), DDP_ERROR_TEXT - 1);
     assert_int_equal(box.after, 'x');
     assert_int_equal(ddp__fail(NULL, DDP_ARG, "nobody listens"), DDP_ARG);
+    ddp__fail(&box.err, DDP_NET, "rank 1: %s", "\x1b[2Jgone\r\n\x7f \xc3\xa9"); /* what a peer may say */
+    assert_string_equal(box.err.msg, "rank 1: ?[2Jgone??? \xc3\xa9");
 }
 
 /* ---- random numbers ---- */

@@ -48,7 +48,7 @@ def check_header(root):
     return 0, ""
 
 
-STATUS_H, TOOLS_C = "src/base/status.h", "src/base/tools.c"
+STATUS_H, CORE_C, TEXT_C = "src/base/status.h", "src/base/core.c", "src/base/text.c"
 PUBLIC = "#define DDP_ERROR_TEXT 400\n"
 
 
@@ -57,7 +57,7 @@ def public(text):
 
 
 def private(text):
-    return lambda root: write(root, TOOLS_C, text, "a")
+    return lambda root: write(root, TEXT_C, text, "a")
 
 
 def bad_bytes(text):
@@ -70,18 +70,18 @@ def orphan(root):
 
 def later_folder(root):
     write(root, "src/wire/later.h", "/* empty */\n")
-    replace(root, TOOLS_C, '#include "base/tools.h"\n', '#include "base/tools.h"\n#include "wire/later.h"\n')
+    replace(root, TEXT_C, '#include "base/core.h"\n', '#include "base/core.h"\n#include "wire/later.h"\n')
 
 
 def include(line):
-    return lambda root: replace(root, TOOLS_C, '#include "base/tools.h"\n', '#include "base/tools.h"\n' + line)
+    return lambda root: replace(root, TEXT_C, '#include "base/core.h"\n', '#include "base/core.h"\n' + line)
 
 
 def left_out(root):
-    """An option leaves thread.c and what it includes first out; tools.c, behind it, includes that too."""
+    """An option leaves thread.c and what it includes first out; text.c, behind it, includes that too."""
     write(root, "src/base/extra.h", "#ifndef DDP_BASE_EXTRA_H\n#define DDP_BASE_EXTRA_H\n#define DDP__EXTRA 1\n#endif\n")
-    for name in ("thread", "tools"):
-        replace(root, "src/base/%s.c" % name, '#include "base/%s.h"\n' % name, '#include "base/%s.h"\n#include "base/extra.h"\n' % name)
+    for name in ("thread", "text"):
+        replace(root, "src/base/%s.c" % name, '#include "base/core.h"\n', '#include "base/core.h"\n#include "base/extra.h"\n')
     replace(root, "src/dreamddp.h", '#include "base/thread.c"\n', '#ifndef DDP_NO_CLOCK\n#include "base/thread.c"\n#endif\n')
 
 
@@ -94,10 +94,10 @@ FAULTS = (
     ("a stale header", private("\n/* one more line */\n"), False, "dreamddp.h is stale: run `make header`"),
     ("an edited header", lambda r: write(r, "dreamddp.h", "/* by hand */\n", "a"), False, "is stale"),
     ("a missing header", lambda r: os.remove(os.path.join(r, "dreamddp.h")), False, "is stale"),
-    ("a missing file", include('#include "base/gone.h"\n'), False, 'tools.c:5: #include "base/gone.h" names no file'),
-    ("an include under #if", include('#ifdef DDP_X\n#include "base/text.h"\n#endif\n'), False, "stands inside #if"),
+    ("a missing file", include('#include "base/gone.h"\n'), False, 'text.c:3: #include "base/gone.h" names no file'),
+    ("an include under #if", include('#ifdef DDP_X\n#include "base/tools.h"\n#endif\n'), False, "stands inside #if"),
     ("an include that an option leaves out", left_out, False,
-     'tools.c:5: #include "base/extra.h", which #ifndef DDP_NO_CLOCK of src/dreamddp.h leaves out'),
+     'text.c:3: #include "base/extra.h", which #ifndef DDP_NO_CLOCK of src/dreamddp.h leaves out'),
     ("an orphan", orphan, True, "src/wire/forgotten.c is an orphan"),
     ("a later folder", later_folder, True, "src/base may not use src/wire, a later folder"),
     ("a byte that is not ASCII", bad_bytes("na\u00efve"), False, "not printable ASCII"),
@@ -172,12 +172,12 @@ def main():
 
         with open(os.path.join(clean, "dreamddp.h"), encoding="ascii") as f:
             header = f.read().split("\n")
-        with open(os.path.join(clean, TOOLS_C), encoding="ascii") as f:
+        with open(os.path.join(clean, CORE_C), encoding="ascii") as f:
             source = f.read().split("\n")
         line = next(i for i, s in enumerate(header, 1) if s.startswith("double ddp_now(void)"))
         true = next(i for i, s in enumerate(source, 1) if s.startswith("double ddp_now(void)"))
         code, out = run(clean, "tools/where.py", "dreamddp.h:%d" % line)
-        expect("where.py", (code, out) == (0, "src/base/tools.c:%d\n" % true), out)
+        expect("where.py", (code, out) == (0, "src/base/core.c:%d\n" % true), out)
         code, out = run(clean, "tools/where.py", "dreamddp.h:999999")
         expect("where.py past the end", code == 1, out)
 

@@ -2,6 +2,10 @@
 #ifndef NET_WORLD_H
 #define NET_WORLD_H
 
+#include "wire/rendezvous.h"
+#include "wire/tcp.h"
+#include "wire/meet.h"
+
 #include "member/elastic.h"
 
 #define NET_TCP 1 /* highest value of net_setup.tcp */
@@ -138,7 +142,7 @@ static DDP__UNUSED void net_tcp_wires(net_rank *ranks, int world)
     for (int r = 0; r < world; r++) {
         ddp_error err;
         memset(&err, 0, sizeof err);
-        if (ddp__wire_tcp(r, world, fds[r], NULL, 0, NULL, &ranks[r].wire, &err) != DDP_OK)
+        if (net_wire(r, world, fds[r], NULL, &ranks[r].wire, &err) != DDP_OK)
             fail_msg("%s", err.msg);
     }
 }

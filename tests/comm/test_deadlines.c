@@ -5,11 +5,10 @@
 #include <sys/mman.h>
 
 #include "base/tools.h"
-#include "base/thread.h"
+#include "base/core.h"
 #include "wire/socket.h"
 #include "comm/state.h"
-#include "wire/tcp.h"
-#include "wire/threads.h"
+#include "wire/wire.h"
 #include <setjmp.h>
 #include <cmocka.h>
 #include "comm/net_world.h"

@@ -292,7 +292,7 @@ static void stay_away(net_rank *me, void *user)
     } else {
         s = net_do(me, &m);
     }
-    /* Whoever notices first: only the rank behind knows the name. */
+    /* It does not matter who notices first: only the rank behind knows the name. */
     if (s != DDP_TIMEOUT || !strstr(me->err.msg, "submit") || !strstr(me->err.msg, "h.0.mlp"))
         net_fail(me, "status %d \"%.200s\"", (int)s, me->err.msg);
 }

@@ -1,5 +1,5 @@
 /* [patient] Ranks that are threads of one process sum in each other's memory: the bits and the divergence of
- * the way by bytes, beside operations of every kind; and whoever fails lets nobody touch memory
+ * the way by bytes, beside operations of every kind; and a rank that fails lets nobody touch memory
  * that was given back. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -219,7 +219,7 @@ static void give_up(net_rank *me, void *user)
     free(data);
 }
 
-static void whoever_gives_up_has_its_memory_for_itself(void **state)
+static void a_rank_that_gives_up_has_its_memory_for_itself(void **state)
 {
     (void)state;
     for (int round = 0; round < 16; round++) {
@@ -316,7 +316,7 @@ static void write_in_flight(net_rank *me, void *user)
     free(data);
 }
 
-static void a_write_in_flight_is_found_by_whoever_sums(void **state)
+static void a_write_in_flight_is_found_by_the_rank_that_sums(void **state)
 {
     (void)state;
     for (int at = 5; at < 4096; at += 4000) { /* in the own segment; in the peer's */
@@ -335,10 +335,10 @@ int main(void)
         cmocka_unit_test(bits_divergence_and_bytes_are_those_of_the_way_by_bytes),
         cmocka_unit_test(links_that_are_emulated_and_elastic_worlds_send_bytes),
         cmocka_unit_test(messages_of_every_kind_keep_their_bits),
-        cmocka_unit_test(whoever_gives_up_has_its_memory_for_itself),
+        cmocka_unit_test(a_rank_that_gives_up_has_its_memory_for_itself),
         cmocka_unit_test(a_mismatch_names_both_sides),
         cmocka_unit_test(a_rank_that_closes_early_has_left),
-        cmocka_unit_test(a_write_in_flight_is_found_by_whoever_sums),
+        cmocka_unit_test(a_write_in_flight_is_found_by_the_rank_that_sums),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

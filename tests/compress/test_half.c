@@ -55,16 +55,16 @@ static float rounded(float x)
 static void rounding_is_to_nearest_even_and_nan_stays_nan(void **state)
 {
     static const uint32_t lows[] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff};
-    ddp__memory_ops ops = ddp__host_memory();
     (void)state;
     for (uint32_t high = 0; high < 0x10000u; high++)
         for (size_t i = 0; i < sizeof lows / sizeof lows[0]; i++) {
             float x = from_bits(high << 16 | lows[i]), y, wide[2];
             uint16_t half;
-            ops.round(&y, &x, 1);
-            ops.halve(&half, &x, 1);
+            y = x;
+            ddp__bfloat_round(&y, 1);
+            ddp__bfloat_halve(&half, &x, 1);
             memcpy((char *)wide + 2, &half, 2); /* the second half of the first value */
-            ops.widen(wide, (const uint16_t *)(const void *)wide + 1, 1);
+            ddp__bfloat_widen(wide, (const uint16_t *)(const void *)wide + 1, 1);
             if (isnan(x)) {
                 assert_true(isnan(y) && isnan(wide[0]));
                 continue;
@@ -77,16 +77,15 @@ static void rounding_is_to_nearest_even_and_nan_stays_nan(void **state)
 
 static void a_block_is_widened_in_place(void **state)
 {
-    ddp__memory_ops ops = ddp__host_memory();
     float x[1001];
     uint16_t half[1001];
     (void)state;
     for (size_t n = 1; n <= 1001; n += 100) {
         float block[1001];
         for (size_t i = 0; i < n; i++) x[i] = net_value(1, i, 5);
-        ops.halve(half, x, n);
+        ddp__bfloat_halve(half, x, n);
         memcpy((char *)block + 2 * n, half, 2 * n);
-        ops.widen(block, (const uint16_t *)(const void *)block + n, n);
+        ddp__bfloat_widen(block, (const uint16_t *)(const void *)block + n, n);
         for (size_t i = 0; i < n; i++) assert_true(to_bits(block[i]) == to_bits(rounded(x[i])));
     }
 }

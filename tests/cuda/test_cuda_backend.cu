@@ -410,7 +410,7 @@ static int reads_behind_an_average(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* The copy to memory that is not pinned would wait for the average, whoever is lost. */
+/* The copy to memory that is not pinned would wait for the average, even if a rank is lost. */
 static void a_lost_rank_ends_the_wait_for_parameters(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
@@ -646,7 +646,7 @@ static void the_device_times_its_layers(void **state)
     nothing_left();
 }
 
-/* The loss is read while the device stands still behind it. */
+/* The loss is read while the device is held behind it. */
 static void a_loss_waits_for_no_later_work(void **state)
 {
     const ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);

@@ -1,7 +1,7 @@
 /* [pure] Token files, windows, dealing to ranks, and the fingerprint of parameters. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "data/deal.h"
+#include "base/core.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -283,7 +283,7 @@ static void one_epoch_uses_each_window_once_over_all_ranks(void **unused)
             }
         for (b = 0; b < WINDOWS; b++) assert_int_equal(used[b], 1);
     }
-    assert_true(same_order < WINDOWS / 4); /* shuffled anew */
+    assert_true(same_order < WINDOWS / 4); /* shuffled again */
     assert_true(ddp_tokens_epoch(&r, 12, WORLD, BATCH) == 1.5);
     ddp_tokens_close(t);
 }

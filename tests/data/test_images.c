@@ -93,7 +93,7 @@ static void cifar_records_are_read(void **unused)
 
     assert_null(ddp_images_cifar_bytes("c", r, 2 * 3073 - 1, 10, &err));
     assert_non_null(strstr(err.msg,
-                           "c: 6145 bytes are no whole number of CIFAR-10 records of 3073: "
+                           "c: 6145 bytes are not a whole number of CIFAR-10 records of 3073: "
                            "record 1 has only 3072"));
     assert_null(ddp_images_cifar_bytes("c", r, 0, 10, &err));
     assert_int_equal(err.code, DDP_FORMAT);

@@ -110,6 +110,8 @@ static void a_wrong_line_is_named_with_its_wrong_part(void **state)
         {"t=1 stall 2 for", "'' is not a number of seconds"},
         {"t=1 stall 2 for 0", "'0' is not a number of seconds"},
         {"t=1 stall 2 for 1s", "'1s' is not a number of seconds"},
+        {"t=1 stall 2 for 9999999999999999999999", "'9999999999999999999999' is not a number of seconds"},
+        {"t=1 slow 2 to 999999999999999999999gbit", "'999999999999999999999gbit' is not a rate"},
         {"t=1 stall 2 for 1 2", "'2' is not expected here"},
         {"t=1 drop 1", "'1' is not a pair"},
         {"t=1 drop 1-", "'1-' is not a worker"},
@@ -241,7 +243,18 @@ static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
          "\"events\" must be a list of texts"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"events\": [3]}",
          "\"events\" must hold texts"},
-        {"[1, 2]", "is no JSON object"},
+        {"{\"delay_ms\": [[0, 1e300], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]]}",
+         "from worker 0 to worker 1 1 gbit/s, 1e+297 s and 0 s of jitter"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1e-300], [1, 0]]}",
+         "from worker 0 to worker 1 1e-300 gbit/s"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1e290, 0]]}",
+         "from worker 1 to worker 0 1e+290 gbit/s"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], "
+         "\"jitter_ms\": [[0, 1e300], [1, 0]]}",
+         "1e+297 s of jitter"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], \"host_gbps\": [1, 1e280]}",
+         "worker 1's host_gbps is 1e+280"},
+        {"[1, 2]", "is not a JSON object"},
     };
     char net[160];
     ddp__links l;

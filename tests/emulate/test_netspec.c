@@ -62,6 +62,10 @@ static void nonsense_names_the_part_and_an_example(void **state)
         {"1mbit,2h", "the delay '2h'"},
         {"1mbit,9999s", "the delay '9999s'"},
         {"99999999999999999999999999999999999999999999mbit", "the rate"},
+        {"9999999999999999999999999999gbit", "the rate '9999999999999999999999999999gbit'"},
+        {"1000001gbit", "the rate '1000001gbit'"},
+        {"0.000001bit", "the rate '0.000001bit'"},
+        {"1mbit,1ms,9999999999999999999999999999s", "the jitter '9999999999999999999999999999s'"},
         {"nets/wan.json", "looks like a file"},
         {"wan.json", "RATE,DELAY"},
     };

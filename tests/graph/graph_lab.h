@@ -298,15 +298,15 @@ static void square_backward(const ddp_op_call *c)
 }
 
 static const ddp_op user_ops[] = {
-    {"my_linear", linear_shape, linear_forward, linear_backward, NULL, NULL},
-    {"my_tied", tied_shape, linear_forward, linear_backward, NULL, NULL},
-    {"my_lookup", lookup_shape, lookup_forward, lookup_backward, NULL, NULL},
-    {"custom_relu", same_shape, relu_forward, relu_backward, NULL, NULL},
-    {"my_add", in_place_shape, add_forward, add_backward, NULL, NULL},
-    {"my_tanh", tanh_shape, tanh_forward, tanh_backward, NULL, NULL},
-    {"my_drop", in_place_shape, drop_forward, drop_backward, NULL, NULL},
-    {"my_drift", drift_shape, drift_forward, drift_backward, NULL, NULL},
-    {"my_square", square_shape, square_forward, square_backward, NULL, NULL}};
+    {"my_linear", linear_shape, linear_forward, linear_backward},
+    {"my_tied", tied_shape, linear_forward, linear_backward},
+    {"my_lookup", lookup_shape, lookup_forward, lookup_backward},
+    {"custom_relu", same_shape, relu_forward, relu_backward},
+    {"my_add", in_place_shape, add_forward, add_backward},
+    {"my_tanh", tanh_shape, tanh_forward, tanh_backward},
+    {"my_drop", in_place_shape, drop_forward, drop_backward},
+    {"my_drift", drift_shape, drift_forward, drift_backward},
+    {"my_square", square_shape, square_forward, square_backward}};
 
 static inline ddp_graph *graph_with_ops(ddp_ctx *d)
 {

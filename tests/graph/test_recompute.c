@@ -175,7 +175,7 @@ static void sim_outputs(void)
 /* Follows one pass through the arena of a built graph. Returns how often operators ran again. */
 static int simulate(ddp_graph *g, ddp_node *loss)
 {
-    static const ddp_op follow = {"follow", NULL, sim_forward, sim_backward, NULL, NULL};
+    static const ddp_op follow = {"follow", NULL, sim_forward, sim_backward};
     const ddp_op **real = (const ddp_op **)calloc((size_t)g->nodes, sizeof *real);
     int i, again = 0;
 
@@ -366,7 +366,7 @@ static int order_forward(ddp_ctx *d, int layer) { return order_hook(d, "F", laye
 static int order_begin(ddp_ctx *d, int layer) { return order_hook(d, "B", layer); }
 static int order_end(ddp_ctx *d, int layer) { return order_hook(d, "E", layer); }
 
-static const ddp_op note_op = {"note", note_shape, note_forward, note_backward, NULL, NULL};
+static const ddp_op note_op = {"note", note_shape, note_forward, note_backward};
 
 /* 0 before a segment, 1 2 | 3 inside it over two layers, 4 behind it and beside the loss, a
  * segment of its own; the loss reads 3. */

@@ -117,8 +117,8 @@ static void other_float_types_become_float(void **unused)
 static void headers_that_lie_are_refused(void **unused)
 {
     (void)unused;
-    refused("", 0, "no JSON object");
-    refused(" {}", 0, "no JSON object");
+    refused("", 0, "not a JSON object");
+    refused(" {}", 0, "not a JSON object");
     refused("{\"a\":", 0, "line 1, column 6");
     refused("{} x", 0, "something follows");
     refused("{\"a\":3}", 0, "\"a\" must be an object");
@@ -134,9 +134,9 @@ static void headers_that_lie_are_refused(void **unused)
     refused("{" TENSOR("a", "F32", "[4294967296,4294967296,4]", 0, 0) "}", 0, "2^53 bytes");
     refused("{" TENSOR("a", "F32", "[0,4294967296,4294967296]", 0, 0) "}", 0, "2^53 bytes");
     refused("{" TENSOR("a", "F32", "[2]", 0, 4) "}", 4, "takes 8 bytes by its shape");
-    refused("{" TENSOR("a", "F32", "[1]", 4, 0) "}", 4, "no pair");
-    refused("{" TENSOR("a", "F32", "[1]", 0, 4.5) "}", 5, "no pair");
-    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "no pair");
+    refused("{" TENSOR("a", "F32", "[1]", 4, 0) "}", 4, "not a pair");
+    refused("{" TENSOR("a", "F32", "[1]", 0, 4.5) "}", 5, "not a pair");
+    refused("{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0]}}", 4, "not a pair");
     refused("{" TENSOR("a", "F32", "[2]", 0, 8) "}", 7, "ends at byte 8, but the file holds 7");
     refused("{" TENSOR("a", "F32", "[2]", 0, 8) "," TENSOR("b", "F32", "[2]", 4, 12) "}", 12,
             "\"b\" begins at byte 4, inside tensor \"a\"");
@@ -158,7 +158,7 @@ static void lengths_that_lie_are_refused(void **unused)
     (void)unused;
     memset(bytes, 0xff, sizeof bytes);
     assert_null(ddp_safetensors_from_bytes("m", bytes, 7, &err));
-    assert_non_null(strstr(err.msg, "7 bytes are no safetensors file"));
+    assert_non_null(strstr(err.msg, "7 bytes are not a safetensors file"));
     assert_null(ddp_safetensors_from_bytes("m", bytes, 16, &err));
     assert_non_null(strstr(err.msg, "18446744073709551615 bytes, but only 8 follow"));
     memset(bytes, 0, sizeof bytes);

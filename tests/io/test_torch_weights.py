@@ -244,7 +244,7 @@ def vision_refusals(program, folder):
     short = {n: x for n, x in state.items() if n != "layer2.0.downsample.1.running_var"}
     whole = dict(state, **{"bn1.running_mean": torch.ones(64, dtype=torch.int64)})
     for name, held, words in (
-            ("a statistic of no layer", stray, '"layer9.0.bn1.num_batches_tracked" is none of the'),
+            ("a statistic of no layer", stray, '"layer9.0.bn1.num_batches_tracked" is not one of the'),
             ("a statistic is missing", short, '"layer2.0.downsample.1.running_var" of the model is missing'),
             ("a statistic of integers", whole, '"bn1.running_mean" has dtype I64')):
         write(file, held)

@@ -169,7 +169,7 @@ static void lies_change_nothing(void **unused)
 
     f = truth(g);
     find(f, "h.1.mlp.c_fc.bias")->name = "h.1.mlp.c_fc.bais";
-    loads(g, f, "tensor \"h.1.mlp.c_fc.bais\" is none of the 28 of this model");
+    loads(g, f, "tensor \"h.1.mlp.c_fc.bais\" is not one of the 28 of this model");
 
     f = truth(g);
     t = find(f, "h.0.ln_2.weight");

@@ -474,7 +474,7 @@ static void process_main(kill_plan *k, const net_setup *set, int rank, int fds[8
         for (int b = 0; b < k->world; b++)
             if (a != rank && fds[a][b] >= 0) close(fds[a][b]); /* or the dead would not be seen */
     cfg.rank = rank;
-    s = ddp__wire_tcp(rank, k->world, fds[rank], NULL, 0, NULL, &cfg.wire, &k->err[rank]);
+    s = net_wire(rank, k->world, fds[rank], NULL, &cfg.wire, &k->err[rank]);
     if (cfg.min_world > 0) cfg.membership = ddp__elastic_membership();
     if (s == DDP_OK) s = ddp__engine_open(&cfg, &e, &k->err[rank]);
     if (s == DDP_OK) s = plan_run(k, e, rank, &k->err[rank]);

@@ -37,6 +37,14 @@ class Run:
                         "--strategy", strategy, "--steps", str(steps)]
         self.worker = [self.start("--rank", str(r), "--addr", self.addr) for r in range(workers)]
 
+    def join(self, addr):
+        """A newcomer by the line of docs/elastic-join.md: the run tells it how many workers there are."""
+        at = self.options.index("--workers")
+        whole, self.options = self.options, self.options[:at] + self.options[at + 2:]
+        p = self.start("--join", "--addr", addr)
+        self.options = whole
+        return p
+
     def start(self, *how):
         name = os.path.join(self.folder, "%s-%f" % ("".join(how).replace("/", ""), time.time()))
         clean = {k: v for k, v in os.environ.items() if not OWN.search(k)}
@@ -128,7 +136,7 @@ def leaves(folder):
     expect(run.says(run.worker[1], r"interrupted: this worker has left the run"), "it does not say that it left", run)
     run.worker.pop(1)
     expect(run.says(run.worker[0], r"epoch \d+ with 2 workers[^\n]*worker 1 was lost: it closed"), "it is not let go", run)
-    run.worker.append(run.start("--join", "--addr", run.addr))
+    run.worker.append(run.join(run.addr))
     expect(run.says(run.worker[0], r"worker 1 came"), "the newcomer did not come in", run)
     codes, results = run.end()
     expect(codes == [0, 0, 0] and len(results) == 1, "exit codes %s, %d results" % (codes, len(results)), run)

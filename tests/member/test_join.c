@@ -382,26 +382,57 @@ static void newcomers_that_die_are_forgotten(void **state)
     munmap(p.b, sizeof *p.b);
 }
 
+/* Callers that say nothing, at the doors of two workers: one who speaks comes in. */
+static void silent_callers_keep_nobody_out(void **state)
+{
+    enum { SILENT = 40 };
+    plan_of_run p;
+    pid_t pid[4];
+    int all[3] = {0, 1, 3}, fd[SILENT], k, count;
+    ddp__addr at[2];
+    double begin;
+    (void)state;
+
+    run_begin(&p, DDP_LOCALSGD, 3, 3000);
+    for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
+    until_step(&p, 0, 10);
+    kill(pid[2], SIGKILL);
+    wait_for(pid[2]);
+    assert_int_equal(ddp__addr_parse(p.addr, &at[0], 1, &count, NULL), DDP_OK);
+    assert_int_equal(ddp__addr_parse(p.b->door[1], &at[1], 1, &count, NULL), DDP_OK);
+    for (k = 0; k < SILENT; k++) fd[k] = ddp__tcp_dial(&at[k % 2], ddp_now() + 5);
+    begin = ddp_now();
+    pid[3] = start(&p, 3, 1);
+    until_step(&p, 3, 1);
+    begin = ddp_now() - begin;
+    for (k = 0; k < SILENT; k++) close(fd[k]);
+    for (k = 0; k < 4; k++)
+        if (k != 2) wait_for(pid[k]);
+    all_well(&p, all, 3);
+    print_message("came in after %.2f s\n", begin);
+    assert_true(begin < 8);
+    munmap(p.b, sizeof *p.b);
+}
+
 /* Takes the place of a lost worker, and says nothing more. */
 static int sit_down(const plan_of_run *p)
 {
-    unsigned char b[DDP__JOIN_PLACE], hello[DDP__HELLO_BYTES], request[DDP__JOIN_REQUEST];
+    unsigned char b[DDP__JOIN_PLACE], ask[DDP__HELLO_BYTES + DDP__JOIN_REQUEST];
     ddp__hello self;
     ddp__addr at;
     int count, fd;
 
     memset(&self, 0, sizeof self);
-    memset(request, 0, sizeof request);
+    memset(ask, 0, sizeof ask);
     self.version = DDP__PROTOCOL;
     self.run_id = ddp__run_id(p->run);
-    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, hello);
-    ddp__hello_put(request, DDP__JOIN_ENTER, 4);
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, ask);
+    ddp__hello_put(ask + DDP__HELLO_BYTES, DDP__JOIN_ENTER, 4);
     assert_int_equal(ddp__addr_parse(p->addr, &at, 1, &count, NULL), DDP_OK);
     fd = ddp__tcp_dial(&at, ddp_now() + 5);
     assert_true(fd >= 0);
-    assert_int_equal(ddp__tcp_send_all(fd, hello, sizeof hello, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_send_all(fd, request, sizeof request, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, ask, sizeof ask, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 5), 0);
     assert_int_equal(ddp__hello_get(b, 4), DDP__JOIN_OK);
     return fd;
 }
@@ -524,7 +555,7 @@ static void room_has_to_make_sense(void **state)
     c.min_world = 1;
     c.transport = DDP_THREADS;
     assert_null(ddp_open(&c, &err));
-    assert_non_null(strstr(err.msg, "comes over tcp"));
+    assert_non_null(strstr(err.msg, "come over tcp"));
     memset(&a, 0, sizeof a);
     memset(&b, 0, sizeof b);
     a.world = ddp__hello_world(4, 8);
@@ -617,14 +648,15 @@ static void a_certificate_says_which_worker_may_come(void **state)
 {
     static const int dies[2] = {1, 3};
     plan_of_run p;
-    pid_t pid[5];
-    int all[3] = {0, 2, 4}, k;
+    pid_t pid[6];
+    int all[4] = {0, 2, 4, 5}, k;
 
     assert_int_equal(lab_begin(state), 0);
     lab_certificate("rank-3", "rank-3", NULL, "ca", 24);
     lab_certificate("rank-9", "rank-9", NULL, "ca", 24);
     run_begin(&p, DDP_LOCALSGD, 4, 3000);
     p.folder = lab_folder;
+    p.last_comer = 5;
     for (k = 0; k < 4; k++) pid[k] = start(&p, k, 0);
     for (k = 0; k < 2; k++) {
         until_step(&p, 0, ddp__atomic_load(&p.b->step[0]) + 30);
@@ -637,10 +669,14 @@ static void a_certificate_says_which_worker_may_come(void **state)
     comes_in_vain(&p, "rank-9", "certificate names rank 9 alone");
     p.cert = "rank-3";
     pid[4] = start(&p, 4, 1);
-    for (k = 0; k < 5; k++)
-        if (k % 2 == 0) wait_for(pid[k]);
-    all_well(&p, all, 3);
+    until_step(&p, 4, 1);
+    p.cert = "join-5";
+    pid[5] = start(&p, 5, 1);
+    for (k = 0; k < 6; k++)
+        if (k != 1 && k != 3) wait_for(pid[k]);
+    all_well(&p, all, 4);
     assert_int_equal(p.b->rank[4], 3); /* though 1 is free */
+    assert_int_equal(p.b->rank[5], 1);
     munmap(p.b, sizeof *p.b);
     lab_end(state);
 }
@@ -655,6 +691,7 @@ int main(void)
         cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
         cmocka_unit_test(the_coordinator_comes_back_by_another_door),
         cmocka_unit_test(newcomers_that_die_are_forgotten),
+        cmocka_unit_test(silent_callers_keep_nobody_out),
         cmocka_unit_test(a_newcomer_that_stands_still_is_forgotten),
         cmocka_unit_test(a_newcomer_survives_its_donor),
         cmocka_unit_test(new_workers_come),

@@ -1,7 +1,9 @@
-/* Checks any operator of the table against its own reference kernels. Include after dreamddp.h
- * and cmocka.h. A case is a spec with inputs and args filled; everything else is drawn here. */
+/* Checks any operator of the table against the reference kernels of tests/ops/reference.h. Include
+ * after dreamddp.h and cmocka.h. A case is a spec with inputs and args filled; everything else is drawn here. */
 #ifndef OP_CHECK_H
 #define OP_CHECK_H
+
+#include "ops/reference.h"
 
 typedef struct op_case {
     const char *op;
@@ -24,6 +26,7 @@ typedef struct op_side {
 
 typedef struct op_check {
     const ddp_op *op;
+    const ref_op *ref;
     ddp_op_spec   spec;
     op_side       side[2];
     int           training;
@@ -66,7 +69,9 @@ static void op_open(op_check *c, const op_case *k)
     memset(&err, 0, sizeof err);
     c->rng = ddp_rng_seed(7, 1);
     c->op = ddp__builtin_op(k->op);
+    c->ref = ref_find(k->op);
     assert_non_null(c->op);
+    assert_non_null(c->ref);
     c->training = k->training;
     c->spec.inputs = k->inputs;
     for (i = 0; i < k->inputs; i++) {
@@ -176,7 +181,7 @@ static void op_forward(op_check *c, int real, void *pool)
     ddp_op_call call;
 
     op_call_of(c, real, 0, pool, &call);
-    (real ? c->op->ref_forward : c->op->forward)(&call);
+    (real ? c->ref->forward : c->op->forward)(&call);
 }
 
 static void op_backward(op_check *c, int real, int add, void *pool)
@@ -184,7 +189,7 @@ static void op_backward(op_check *c, int real, int add, void *pool)
     ddp_op_call call;
 
     op_call_of(c, real, add, pool, &call);
-    (real ? c->op->ref_backward : c->op->backward)(&call);
+    (real ? c->ref->backward : c->op->backward)(&call);
 }
 
 /* Sets all gradients of both sides to the same number: what is overwritten must not show. */

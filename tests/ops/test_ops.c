@@ -239,7 +239,7 @@ static void unwanted_gradients_are_left_out(void **state)
             op_call_of(&c, real, 0, NULL, &call);
             for (j = 0; j < DDP_OP_INPUTS; j++) call.grad_in[j] = NULL;
             for (j = 0; j < DDP_OP_PARAMS; j++) call.grad_param[j] = NULL;
-            (real ? c.op->ref_backward : c.op->backward)(&call); /* would crash */
+            (real ? c.ref->backward : c.op->backward)(&call); /* would crash */
             op_close(&c);
         }
 }
@@ -270,7 +270,7 @@ static void dropout_keeps_its_share_and_repeats_its_mask(void **state)
     }
     /* deviation sqrt(n p q) = 109: five of them */
     assert_true(labs(kept - 47475) < 545);
-    /* neighbours are independent: alike with p^2 + q^2 = 0.625 */
+    /* neighbours are independent: the same with p^2 + q^2 = 0.625 */
     for (i = 0; i < n; i += 2) pairs += (y[i] != 0) == (y[i + 1] != 0);
     assert_true(labs(pairs - 19781) < 430);
     /* another seed gives another mask, independent of this one */
@@ -428,6 +428,15 @@ static void shapes_that_do_not_fit_are_refused_in_a_sentence(void **state)
 
 /* ---- the matrix product ---- */
 
+/* On the calling thread alone, with the given kernels. */
+static void matmul_serial(const ddp__kernels *kernels, const ddp__matmul *g)
+{
+    ddp__matmul_job job;
+    const long blocks = ddp__matmul_split(&job, g, kernels, 1);
+
+    ddp__matmul_blocks(&job, 0, blocks);
+}
+
 static void product_case(const ddp__kernels *kn, long m, long n, long k, int mode, int add,
                          int bias)
 {
@@ -461,7 +470,7 @@ static void product_case(const ddp__kernels *kn, long m, long n, long k, int mod
     g.c_row = lc;
     g.add = add;
     g.bias = bias ? shift : NULL;
-    ddp__matmul_serial(kn, &g);
+    matmul_serial(kn, &g);
     for (i = 0; i < m; i++)
         for (j = 0; j < lc; j++) {
             double want = j < n && !add ? (bias ? (double)shift[j] : 0) : (double)old[i * lc + j];

@@ -34,7 +34,7 @@ static void op(ddp_oplist *list, int i, const char *name, int a, int b, double f
     must(ddp_oplist_set(list, i, name, args, n, flops, output, params, &err), &err);
 }
 
-/* Every link alike: delay_s and bytes per second; every device 10 FLOP/s. */
+/* Every link the same: delay_s and bytes per second; every device 10 FLOP/s. */
 static ddp_network net_of(int devices, double delay_s, double rate)
 {
     ddp_network net;

@@ -47,7 +47,7 @@ static void vgg19(instance *x, double comm_scale, double bucket4_us)
 
 static const double printed = 178643, guessed = 188643, partition = 11.3e-3;
 
-/* kind 0: alike, with zeros; 1: communication much longer; 2: much shorter; 3: one huge bucket. */
+/* kind 0: equal, with zeros; 1: communication much longer; 2: much shorter; 3: one huge bucket. */
 static void instance_random(instance *x, ddp_rng *r, int most, int kind)
 {
     int i;

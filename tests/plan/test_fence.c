@@ -78,7 +78,7 @@ static void a_cut_along_an_order_equals_the_best_of_all_cuts(void **state)
         } else {
             assert_true(!(found.pipeline_s < INFINITY));
         }
-        ddp__fence_tape_close(&tape);
+        ddp__scratch_free(&tape.graph.room);
         instance_free(&x);
     }
     assert_true(fits > 2500 && idle > 1000 && skips > 1500);
@@ -117,7 +117,7 @@ static void a_slower_beginning_that_receives_less_may_win(void **state)
     close_to(found.pipeline_s, 277 + 99 * 101);
     close_to(best_cut(&x, order, cut, 0), found.pipeline_s);
     assert_int_equal(first[1], 2);
-    ddp__fence_tape_close(&tape);
+    ddp__scratch_free(&tape.graph.room);
     instance_free(&x);
 }
 
@@ -460,7 +460,7 @@ static void labels_lie_with_the_loss(void **state)
 
 /* GPT2-XL in the paper's setting: micro-batches of 3 x 1024 tokens, 48 blocks of width 1600, as
  * per block: two norms, qkv, attention, projection, sum, two matrices of the MLP, gelu, sum. */
-/* The operator after *i, which takes its result and, if it is none, that of `skip`. */
+/* The operator after *i, which takes its result and, if that is not one, that of `skip`. */
 static void then(ddp_oplist *list, int *i, const char *name, int skip, double flops, double output,
                  double params)
 {

@@ -1,6 +1,7 @@
 /* [pure] The placement solvers against exhaustive search, hand-worked costs and the published networks. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "plan/place_genetic.c"
 #include "plan/place_anneal.c"
 #include "plan/place_exact.c"
 #include "plan/place.c"
@@ -270,9 +271,6 @@ static void tree_only(ddp__place *p)
 
     assert_true(ddp__place_tree_open(&t, p));
     p->proven = ddp__place_tree_node(&t, 0, 0, 0);
-    DDP_FREE(t.member);
-    DDP_FREE(t.mix);
-    DDP_FREE(t.dp);
 }
 
 static void the_tree_alone_is_optimal_and_annealing_alone_nearly_always(void **state)
@@ -428,7 +426,7 @@ static void annealing_keeps_its_books(void **state)
         open_search(&p, &o, &n);
         p.rng = ddp_rng_seed(1, (uint64_t)round);
         assert_true(ddp__anneal_open(&s, &p));
-        ddp__place_shuffle(&p, s.at);
+        ddp__shuffle(s.at, p.N, &p.rng);
         ddp__anneal_rebuild(&s);
         s.lam = 0x1p-4;
         s.mu = 0x1p-3;
@@ -452,7 +450,6 @@ static void annealing_keeps_its_books(void **state)
         close_to(top, s.top);
         close_to(hops, s.hops);
         close_to(all, s.all);
-        ddp__anneal_close(&s);
         ddp__place_close(&p);
         ddp_network_free(&n);
     }

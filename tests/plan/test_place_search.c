@@ -49,7 +49,7 @@ static void random_labels(ddp__place *p, int *label)
 {
     int at[N], v;
 
-    ddp__place_shuffle(p, at);
+    ddp__shuffle(at, p->N, &p->rng);
     for (v = 0; v < N; v++) label[at[v]] = v / D;
 }
 
@@ -295,7 +295,8 @@ static void five_devices_cross(void **state)
 
     (void)state;
     open_search(&p, &o, &n);
-    assert_true(ddp__place_pool_open(&p, &pool));
+    ddp__place_pool_open(&p, &pool);
+    assert_false(p.room.failed);
     assert_int_equal(pool.size, 100);
     for (round = 0; round < 500; round++) {
         int count[S] = {0};
@@ -309,7 +310,6 @@ static void five_devices_cross(void **state)
         if (unlike > most) most = unlike;
     }
     assert_true(most >= 6);
-    ddp__place_pool_close(&pool);
     ddp__place_close(&p);
     ddp_network_free(&n);
 }
@@ -326,7 +326,8 @@ static double search_by_steps(const ddp_network *n, int genetic)
 
     open_chain(&chain);
     open_search(&p, &o, n);
-    assert_true(ddp__place_pool_open(&p, &pool));
+    ddp__place_pool_open(&p, &pool);
+    assert_false(p.room.failed);
     while (ddp__place_next(&p)) {
         ddp__place_cross(&p, &pool, &one, &two);
         if (genetic)
@@ -348,7 +349,6 @@ static double search_by_steps(const ddp_network *n, int genetic)
     cost = 0; /* of the last generation, not only the best */
     for (k = 0; k < p.N; k++) cost += (k + 1) * p.best[k];
     cost += p.cost;
-    ddp__place_pool_close(&pool);
     ddp__place_close(&p);
     close_chain(&chain);
     return cost;
@@ -366,10 +366,8 @@ static void offspring_replace_whom_they_should(void **state)
         ddp__place p;
         double sum = 0;
         open_search(&p, &o, &n);
-        if (round % 2)
-            ddp__place_genetic(&p);
-        else
-            ddp__place_cyclic(&p, 0);
+        o.solver = round % 2 ? DDP_PLACE_GENETIC : DDP_PLACE_GENETIC_CODE;
+        ddp__place_genetic(&p);
         assert_int_equal(p.candidates, 2000);
         for (k = 0; k < N; k++) sum += (k + 1) * p.best[k];
         assert_true(sum + p.cost == search_by_steps(&n, round % 2));
@@ -424,7 +422,7 @@ static void annealing_smooths_the_maxima(void **state)
     (void)state;
     open_search(&p, &o, &n);
     assert_true(ddp__anneal_open(&s, &p));
-    ddp__place_shuffle(&p, s.at);
+    ddp__shuffle(s.at, p.N, &p.rng);
     ddp__place_offer(&p, s.at, ddp__place_flat(&p, s.at, NULL, NULL));
     ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, 0.1);
     assert_true(s.mu == 0x1p-3 && s.lam == 0x1p-4);
@@ -432,7 +430,7 @@ static void annealing_smooths_the_maxima(void **state)
     for (k = 0; k < 10000; k++) {
         double flat = s.top + s.hops;
         if (k % 500 == 0) {
-            ddp__place_shuffle(&p, s.at);
+            ddp__shuffle(s.at, p.N, &p.rng);
             ddp__anneal_rebuild(&s);
             flat = s.top + s.hops;
         }
@@ -443,7 +441,6 @@ static void annealing_smooths_the_maxima(void **state)
         level += s.top + s.hops == flat && now < before * (1 - 1e-9);
     }
     assert_true(level > 10); /* moves that only the smoothing tells from none */
-    ddp__anneal_close(&s);
     ddp__place_close(&p);
     ddp_network_free(&n);
 }

@@ -28,7 +28,7 @@ static void instance_init(instance *x, int layers)
     x->p.comm_s = x->c;
 }
 
-/* kind 0: alike, with zeros; 1: comm much longer; 2: comm much shorter; 3: heavy tails, one huge
+/* kind 0: equal, with zeros; 1: comm much longer; 2: comm much shorter; 3: heavy tails, one huge
  * layer; all times are multiples of 1/64 in every other instance, so that ties are exact. */
 static void instance_random(instance *x, ddp_rng *r, int most_layers, int kind, int round)
 {
@@ -239,7 +239,7 @@ static void search_and_programme_agree_on_large_instances(void **state)
         assert_int_equal(ddp__contiguous(&costs, H, 1, NULL, fast, NULL), DDP_OK);
         assert_int_equal(ddp__contiguous(&costs, H, 0, NULL, slow, NULL), DDP_OK);
         for (h = 0; h < H; h++) close_to(fast[h], slow[h]);
-        ddp__costs_close(&costs);
+        ddp__scratch_free(&costs.room);
     }
 }
 

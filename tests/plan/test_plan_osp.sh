@@ -22,7 +22,7 @@ base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
     has '"budget_bytes": 37.5' $base --share 0.5
     has '"u_max_bytes": 50,' $base --loss-rate 0.5
     has '"u_max_bytes": 80,' $base --loss-rate 0.5 --literal
-    # without a file parameters count alike
+    # without a file parameters count the same
     has '"deferred_importance": 0.6' --profile p.csv --net 200bit --workers 1
     "$plan" osp $base --rule all --svg p.svg --json p.json >out 2>err || bad "--rule all: $(cat err)"
     [ "$(grep -c '"event": "plan"' p.json)" -eq 4 ] && ok || bad "--json: not four events"

@@ -410,7 +410,7 @@ static void lists_are_in_order_and_add_up(void **unused)
         assert_true(bytes == 4 * params[m]);
         assert_int_equal(leaves, 1); /* one operator reads the input, the loss reads its labels */
         assert_int_equal(list.op[0].arg_count, 0);
-        for (i = 0; i + 1 < list.count; i++) { /* nothing is computed in vain */
+        for (i = 0; i + 1 < list.count; i++) { /* nothing is computed and not used */
             for (k = i + 1, used = 0; k < list.count && !used; k++)
                 used = list.op[k].arg_count > 0 && (list.op[k].args[0] == i ||
                        (list.op[k].arg_count > 1 && list.op[k].args[1] == i));

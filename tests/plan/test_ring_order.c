@@ -1,7 +1,7 @@
 /* [pure] Ring orders against every order, and the search for many workers against the exact one. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
-#include "plan/ring_order.c"
+#include "plan/tour.c"
 
 #include <setjmp.h>
 #ifdef __cplusplus
@@ -110,8 +110,7 @@ static void test_every_order(void **state)
 static void test_search(void **state)
 {
     double rate[144], delay[144], cost[144], least;
-    int order[12], lists[48], found = 0, rounds = 100;
-    ddp__hops g;
+    int order[12], room[24], found = 0, rounds = 100;
     ddp_rng r;
 
     (void)state;
@@ -121,14 +120,10 @@ static void test_search(void **state)
         double got;
         random_ring(&r, n, 2 * round, rate, delay);
         assert_int_equal(ddp_plan_ring(n, rate, delay, order, &least, NULL), DDP_OK);
-        g.n = n;
-        g.rate = rate;
-        g.delay_s = delay;
-        g.cost = cost;
-        ddp__ring_costs(&g);
-        ddp__ring_search(&g, order, lists, lists + n, (char *)(lists + 2 * n));
+        ddp__ring_costs(n, rate, delay, cost);
+        ddp__ring_search(n, cost, order, room);
         valid(n, order);
-        got = ddp__ring_least(&g, order);
+        got = measure(n, rate, delay, order).least;
         assert_true(got <= least && got >= least / 2);
         found += got == least;
     }

@@ -37,7 +37,7 @@ static void world_profile(world *w)
     }
 }
 
-/* kind 0: alike, with zeros; 1: comm much longer; 2: much shorter; 3: startups dominate; 4: many
+/* kind 0: equal, with zeros; 1: comm much longer; 2: much shorter; 3: startups dominate; 4: many
  * small parts. A row of k parts of d ticks is cut like that by a partition of s:
  * k - 1 < k d / s <= k. */
 static void world_random(world *w, ddp_rng *r, int kind)
@@ -210,7 +210,7 @@ static long recurrence(const world *w, const long *c)
     return forward_total(w) + (e > readies(w, 0) ? e : readies(w, 0));
 }
 
-/* MG-WFBP's loop as printed, all starts anew after each merge. Rows that send nothing are left
+/* MG-WFBP's loop as printed, all starts again after each merge. Rows that send nothing are left
  * out: j-1 below is the next row that sends. */
 static long merged(const world *w)
 {

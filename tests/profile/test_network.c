@@ -144,7 +144,7 @@ static void groups_may_name_full_matrices(void **state)
 static void faults_are_named(void **state)
 {
     (void)state;
-    refused("[1]", NULL, DDP_FORMAT, "is no JSON object");
+    refused("[1]", NULL, DDP_FORMAT, "is not a JSON object");
     refused("{", NULL, DDP_FORMAT, "net.json, line 1");
     refused(groups, "fast", DDP_ARG, "has no variant 'fast'; it has: slow");
     refused(groups, "N", DDP_ARG, "has no variant 'N'");

@@ -3,8 +3,8 @@
 
     tests/programs/test_programs.py [WORD...]     only the cases whose names contain one of the words
 
-Needs build/train_gpt, build/train_image, build/own_loop, build/quickstart and build/plan (`make all`). Every case
-runs in its own folder; beyond what it checks itself, no program may leave a process of its
+Needs build/train_gpt, build/train_image, build/own_loop, build/own_strategy, build/quickstart and build/plan
+(`make all`). Every case runs in its own folder; beyond what it checks itself, no program may leave a process of its
 group, a temporary file, or more than one line of complaint behind.
 """
 import concurrent.futures
@@ -650,9 +650,30 @@ def check(folder):
     expect("usage" in sentence_of[0], "no usage: %s" % (sentence_of,))
 
 
+@case("own_strategy: those who met are equal, all are at the end, the same over TCP and threads")
+def check(folder):
+    program, seen = os.path.join(BUILD, "own_strategy"), set()
+    for args in ([], ["threads"]):
+        out, err = run(folder, *args, program=program)
+        ranks = dict(re.findall(r"rank (\d)  parameters ([0-9a-f]{16}  synced [0-9a-f]{16})", out))
+        expect(sorted(ranks) == list("01234"), "ranks: " + out)
+        expect(len({h.split()[2] for h in ranks.values()}) == 1, "parameters differ: " + out)
+        expect(len({h.split()[0] for h in ranks.values()}) == 3, "two pairs, one alone: " + out)
+        loss = [float(x) for x in re.findall(r"loss ([0-9.]+)", out)]
+        expect(loss[-1] < loss[0] / 2, "the loss does not fall: %s" % loss)
+        expect(not err, "stderr: " + err)
+        seen.add(tuple(sorted(ranks.items())))
+    expect(len(seen) == 1, "TCP and threads differ: %s" % seen)
+    expect("usage" in run(folder, "nonsense", program=program, code=2)[0], "no usage")
+    with open(os.path.join(ROOT, "examples", "own_strategy.c")) as f:
+        lines = f.read().splitlines()
+    expect(len(lines) < 120 and max(map(len, lines)) <= 120, "%d lines" % len(lines))
+    expect([s for s in lines if s.startswith("#include")] == ['#include "dreamddp.h"'], "includes")
+
+
 @case("--help names every option")
 def check(folder):
-    for command in ["train_gpt", "quickstart", "plan", "plan partial", "own_loop"]:
+    for command in ["train_gpt", "quickstart", "plan", "plan partial", "own_loop", "own_strategy"]:
         name, *words = command.split()
         out, err = run(folder, *words, "--help", program=os.path.join(BUILD, name))
         expect("usage: " + command in out and not err, "%s --help: %s%s" % (name, out[:100], err))
@@ -684,7 +705,7 @@ def attempt(which):
 
 def main(words):
     chosen = [c for c in CASES if not words or any(w in c[0] for w in words)]
-    programs = ("train_gpt", "own_loop", "quickstart", "plan")
+    programs = ("train_gpt", "own_loop", "own_strategy", "quickstart", "plan")
     missing = [n for n in programs if not os.path.exists(os.path.join(BUILD, n))]
     if missing:
         print("not built: %s; run make all first" % " ".join(missing))

@@ -43,7 +43,8 @@ static void json_lines_are_whole_and_numbers_round_trip(void **state)
     s->run[4].slow_ratio = 1.5, s->run[4].slowest_rank = 3, s->run[4].replans = 2;
     ddp_jsonl_result(j, &s->data, &s->run[4]);
     memset(&err, 0, sizeof err);
-    ddp__fail(&err, DDP_PEER_LOST, "rank 3 \"went\" away\n");
+    err.code = DDP_PEER_LOST;
+    snprintf(err.msg, sizeof err.msg, "rank 3 \"went\" away\n"); /* the escapes of JSON */
     ddp_jsonl_error(j, &err);
     ddp_jsonl_event(j, "odd");
     ddp_jsonl_numbers(j, "values", odd, 4);

@@ -1,5 +1,5 @@
 /* A device made of this machine's memory: every address of it is moved to where nothing is mapped, so
- * that whoever touches it other than through the backend table dies at once. Operators are the CPU's.
+ * that code that touches it other than through the backend table dies at once. Operators are the CPU's.
  * Work is done when it is queued; hold waits at once. */
 #ifndef TESTS_FAKE_DEVICE_H
 #define TESTS_FAKE_DEVICE_H
@@ -351,7 +351,7 @@ FAKE_OPS(FAKE_OP)
 
 static const ddp_op *fake_op(void *self, const char *name)
 {
-#define FAKE_ENTRY(name) {#name, NULL, fake_##name##_forward, fake_##name##_backward, NULL, NULL},
+#define FAKE_ENTRY(name) {#name, NULL, fake_##name##_forward, fake_##name##_backward},
     static const ddp_op ops[] = {FAKE_OPS(FAKE_ENTRY)};
     size_t i;
 

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-#include "base/text.h"
+#include "base/core.h"
 #include "io/json.h"
 
 static char folder[64], many_path[100], stuck_path[100];

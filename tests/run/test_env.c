@@ -54,8 +54,8 @@ static int forget(void **state)
     size_t i;
     (void)state;
     for (i = 0; i < sizeof own / sizeof own[0]; i++) unsetenv(own[i]);
-    for (i = 0; ddp__env_known[i]; i++) {
-        snprintf(name, sizeof name, "DREAMDDP_%s", ddp__env_known[i]);
+    for (i = 0; ddp__env_known[i].name; i++) {
+        snprintf(name, sizeof name, "DREAMDDP_%s", ddp__env_known[i].name);
         unsetenv(name);
     }
     return 0;
@@ -239,23 +239,30 @@ static void run_ids_and_settings_are_handed_on(void **state)
 {
     static const char *const a[] = {"DREAMDDP_RUN_ID=42", "DREAMDDP_NET=1gbit", "DREAMDDP_LOG=",
                                     "DREAMDDP_SOCKET_IFNAME=^lo", "DREAMDDP_JOIN=1",
-                                    "DREAMDDP_RESUME=1", NULL};
+                                    "DREAMDDP_RESUME=1", "DREAMDDP_NO_CHECKSUM=1", NULL};
     static const char *const b[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue", NULL};
     static const char *const c[] = {"SLURM_PROCID=0", "SLURM_NTASKS=1", "SLURM_JOB_ID=7",
                                     "SLURM_STEP_ID=3", NULL};
     static const char *const d[] = {"RANK=0", "WORLD_SIZE=1", "TORCHELASTIC_RUN_ID=blue",
                                     "DREAMDDP_RUN_ID=red", "SLURM_JOB_ID=7", NULL};
     static const char *const e[] = {"SLURM_JOB_ID=7", NULL};
+    static const char *const f[] = {"OMPI_COMM_WORLD_RANK=0", "OMPI_COMM_WORLD_SIZE=1",
+                                    "PMIX_NAMESPACE=758185985", NULL};
+    ddp_config cfg;
     ddp__env env;
     ddp_error err;
     (void)state;
     assert_int_equal(read_with(a, &env, &err), DDP_OK);
     assert_string_equal(env.run_id, "42");
-    assert_string_equal(env.net, "1gbit");
-    assert_string_equal(env.socket_ifname, "^lo");
-    assert_string_equal(env.join, "1");
-    assert_null(env.log);
-    assert_null(env.strategy);
+    memset(&cfg, 0, sizeof cfg);
+    assert_int_equal(ddp__env_settings(&cfg, &err), DDP_OK);
+    assert_string_equal(cfg.net, "1gbit");
+    assert_string_equal(cfg.socket_ifname, "^lo");
+    assert_int_equal(cfg.join, 1);
+    assert_int_equal(cfg.no_checksum, 1);
+    assert_null(cfg.net2);
+    assert_null(ddp__env_get("DREAMDDP_LOG"));
+    assert_null(ddp__env_get("DREAMDDP_STRATEGY"));
     assert_int_equal(read_with(b, &env, &err), DDP_OK);
     assert_string_equal(env.run_id, "blue");
     assert_int_equal(read_with(c, &env, &err), DDP_OK);
@@ -264,6 +271,8 @@ static void run_ids_and_settings_are_handed_on(void **state)
     assert_string_equal(env.run_id, "red");
     assert_int_equal(read_with(e, &env, &err), DDP_OK);
     assert_string_equal(env.run_id, "");
+    assert_int_equal(read_with(f, &env, &err), DDP_OK);
+    assert_string_equal(env.run_id, "758185985");
 }
 
 static void a_run_is_called_by_number_or_name(void **state)

@@ -172,6 +172,51 @@ def runs_do_not_mix():
     expect(trained(done, 2) == right and "('new')" in done[0][2], done[0][2])
 
 
+def a_broken_link_comes_back():
+    """Without any setting; DREAMDDP_RESUME=0 makes it a lost peer."""
+    with open("drops", "w") as f:
+        f.write("".join("t=%g drop 0-1\n" % (0.1 * i) for i in range(1, 5)))
+    args = ["--workers", 2, "--steps", 3000, "--net-script", "drops"]
+    right = trained(finish([start(["--workers", 2, "--steps", 3000])]), 2)
+    for attempt in range(3): # on a busy machine again
+        done = finish([start(args)])
+        expect(trained(done, 2) == right, "other parameters than over a link that holds")
+        back = [float(t) for t in re.findall(r"link to rank \d .* is back after ([\d.]+) s", done[0][2])]
+        expect(back, "no link broke: " + done[0][2][-600:])
+        if max(back) < 0.5:
+            break
+    expect(max(back) < 0.5, "links were away for %s s" % back)
+    code, _, err = finish([start(args, {"DREAMDDP_RESUME": 0})])[0]
+    expect(code == 3 and "was lost" in err, "exit %d: %s" % (code, err[-300:]))
+
+
+def two_mpiruns_do_not_mix():
+    """Two runs of three on one port, all at the same time: one trains, whole, the other says why not."""
+    right = alone(3)
+    for attempt in range(4):
+        port = free_port()
+        runs = [[{"OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_SIZE": 3, "OMPI_COMM_WORLD_LOCAL_SIZE": 3,
+                  "OMPI_COMM_WORLD_LOCAL_RANK": r, "PMIX_NAMESPACE": name,
+                  "DREAMDDP_ADDR": "127.0.0.1:%d" % port, "DREAMDDP_CONNECT_TIMEOUT": 5}
+                 for r in range(3)] for name in (758185985, 758185986)]
+        # rank 0 of the one, then workers of the other, which find it
+        order = [runs[0][0], runs[1][1], runs[1][2], runs[1][0], runs[0][1], runs[0][2]]
+        if attempt % 2:
+            order = [runs[0][0], runs[0][1], runs[1][2], runs[1][0], runs[1][1], runs[0][2]]
+        procs = []
+        for env in order:
+            procs.append(start(env=env))
+            time.sleep(0.02 * attempt)
+        done = dict(zip(("%s %s" % (e["PMIX_NAMESPACE"], e["OMPI_COMM_WORLD_RANK"]) for e in order), finish(procs)))
+        sides = [[done["%d %d" % (name, r)] for r in range(3)] for name in (758185985, 758185986)]
+        whole = [s for s in sides if all(d[0] == 0 for d in s)]
+        other = [s for s in sides if s not in whole]
+        expect(len(whole) == 1, "exit codes %s" % [[d[0] for d in s] for s in sides])
+        expect(trained(whole[0], 3) == right, "other parameters than alone")
+        expect(all(d[0] for d in other[0]), "one of the other run trained: %s" % [d[0] for d in other[0]])
+        expect(all("another run" in d[2] for d in other[0]), [d[2][-300:] for d in other[0]])
+
+
 def main():
     passed, failed = 0, 0
     with tempfile.TemporaryDirectory() as folder:
@@ -179,7 +224,7 @@ def main():
         with open("text", "w") as f:
             f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(4000)))
         for test in (two_terminals, a_file_instead_of_an_address, every_launcher_is_recognised,
-                     mistakes_are_named, runs_do_not_mix):
+                     mistakes_are_named, runs_do_not_mix, a_broken_link_comes_back, two_mpiruns_do_not_mix):
             try:
                 test()
                 passed += 1

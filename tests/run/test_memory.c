@@ -328,6 +328,8 @@ static void a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone(voi
             for (world = strategies[s] == DDP_DREAMDDP ? 2 : 4;
                  world <= (strategies[s] == DDP_DREAMDDP ? MOST_WORKERS : 4); world += world == 4 ? 4 : 1) {
                 size_t allowed = ((size_t)1 << 20) + (size_t)(world - 1) * 4 * chunk;
+                if (tcp) allowed += (size_t)(world - 1) << 22; /* what can be sent again: 4 MiB per peer, of which
+                                                                  only what is used is touched */
                 size_t more =
                     peak_of(strategies[s], world, tcp ? DDP_TCP : DDP_THREADS, &staging, &params) -
                     alone;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """[timed] The mpi transport under mpirun: the same bits as tcp and threads, overlap, thread levels, ranks
-that die or stand still, and what a user can do wrong.
+that die or stop, and what a user can do wrong.
 
 Needs mpicc, mpirun, build/train_gpt and build/bench_allreduce (`make all`); skipped without MPI."""
 import json

@@ -78,7 +78,7 @@ def check_figures(figures, workers, mbit, ms):
         expect(got >= figures["latency_ms"][i][k], "a median below the smallest")
     for i, k, got in pairs(figures["clock_offset_ms"]):
         expect(abs(got) <= ms, "one clock, but %g ms between %d and %d" % (got, i, k))
-        expect(got == -figures["clock_offset_ms"][k][i], "clocks differ alike both ways")
+        expect(got == -figures["clock_offset_ms"][k][i], "clocks differ by the same both ways")
     for host in figures["hosts"]:
         expect(abs(8e3 / host["beta_ns_per_byte"] - mbit) <= 0.1 * mbit, "host: %s" % host)
 

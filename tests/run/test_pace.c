@@ -46,7 +46,7 @@ static void note(void *user, ddp_log_level level, const char *line)
 }
 
 /* Sleeps, and makes up for having been woken too late before: on a busy machine that is milliseconds,
- * and would make all ranks alike. */
+ * and would make all ranks look the same. */
 static void compute(double seconds, double *late)
 {
     double begin = ddp_now(), rest = seconds - *late;
@@ -246,7 +246,7 @@ static void the_plan_follows_a_link_that_becomes_slower(void **state)
     follow(&p, WORLD, "40mbit,1ms", "t=1.5 slow 0 to 10mbit\n");
 }
 
-/* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, whoever it sends to. */
+/* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, to any rank. */
 static void the_plan_follows_the_link_between_sites(void **state)
 {
     static const char *const network[] = {

@@ -762,7 +762,7 @@ static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
         }
         if (!bad) bad = ddp_step_end(d);
     }
-    /* planned anew with the slower link: the plan's own figures, not only the estimate, moved */
+    /* planned again with the slower link: the plan's own figures, not only the estimate, moved */
     if (ddp_rank(d) == 0)
         t->flag =
             before > 0 && d->link.beta_s > 2 * before && d->profile.comm_s[0] > 2 * before * 120000;

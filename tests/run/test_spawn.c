@@ -202,13 +202,12 @@ static void a_request_to_stop_ends_all_ranks(void **state)
     munmap(b, sizeof *b);
 }
 
-static void no_rank_outlives_a_killed_supervisor(void **state)
+static void outlived(int stopped)
 {
     board *b = new_board();
     double end = ddp_now() + 10;
     pid_t supervisor;
-    int code;
-    (void)state;
+    int code, r;
 #ifndef __linux__
     skip();
 #endif
@@ -219,10 +218,24 @@ static void no_rank_outlives_a_killed_supervisor(void **state)
     }
     while (ddp__atomic_load(&b->go) < 2 && ddp_now() < end) sit(0.01);
     assert_int_equal(ddp__atomic_load(&b->go), 2);
+    for (r = 0; stopped && r < 2; r++) kill((pid_t)b->pid[r], SIGSTOP);
     kill(supervisor, SIGKILL);
     waitpid(supervisor, &code, 0);
     assert_true(gone(b->pid[0]) && gone(b->pid[1]));
     munmap(b, sizeof *b);
+}
+
+static void no_rank_outlives_a_killed_supervisor(void **state)
+{
+    (void)state;
+    outlived(0);
+}
+
+/* A stopped process hears no other signal. */
+static void no_stopped_rank_outlives_a_killed_supervisor(void **state)
+{
+    (void)state;
+    outlived(1);
 }
 
 static ddp_status leave_by_exit(int rank, int fd, const char *addr, void *user, ddp_error *err)
@@ -288,6 +301,7 @@ int main(void)
         cmocka_unit_test(a_killed_rank_is_named_and_the_others_are_ended),
         cmocka_unit_test(a_request_to_stop_ends_all_ranks),
         cmocka_unit_test(no_rank_outlives_a_killed_supervisor),
+        cmocka_unit_test(no_stopped_rank_outlives_a_killed_supervisor),
         cmocka_unit_test(a_rank_that_calls_exit_is_named),
         cmocka_unit_test(buffered_text_is_written_once),
         cmocka_unit_test(impossible_counts_are_refused),

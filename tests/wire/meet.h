@@ -13,6 +13,20 @@ typedef struct meet_rank {
     pthread_t thread;
 } meet_rank;
 
+/* A plain wire of connected sockets. */
+static DDP__UNUSED ddp_status net_wire(int rank, int world, const int *fds, const char *congestion, ddp__wire **out,
+                                       ddp_error *err)
+{
+    ddp__tcp_config c;
+
+    memset(&c, 0, sizeof c);
+    c.rank = rank;
+    c.world = world;
+    c.fds = fds;
+    c.congestion = congestion;
+    return ddp__wire_tcp(&c, out, err);
+}
+
 static void *meet_run(void *arg)
 {
     meet_rank *m = (meet_rank *)arg;

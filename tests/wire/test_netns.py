@@ -175,6 +175,21 @@ def interfaces_are_chosen():
         expect(all(d[0] == 2 and "lies beyond this machine" in d[2] for d in done), str(done))
 
 
+def workers_of_one_command_need_no_ipv4():
+    name = "rvns%dv6" % (os.getpid() % 1000)
+    ip("netns", "add", name)
+    try:
+        ip("-n", name, "link", "set", "lo", "up")
+        ip("-n", name, "addr", "del", "127.0.0.1/8", "dev", "lo")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
+        for more in ([], ["--min-world", "2"]):
+            done = subprocess.run(["ip", "netns", "exec", name, *GPT, "--workers", "2", *more], env=clean,
+                                  capture_output=True, text=True, timeout=60)
+            expect(done.returncode == 0, "exit %d: %s" % (done.returncode, done.stderr[-600:]))
+    finally:
+        ip("netns", "del", name)
+
+
 def main():
     why = Net.possible()
     if why:
@@ -186,7 +201,7 @@ def main():
         with open("text", "w") as f:
             f.write("".join(chr(97 + (i * i + i // 7) % 26) for i in range(6000)))
         for test in (blocked_pairs_are_relayed_bit_for_bit, a_relayed_rank_that_dies_is_noticed,
-                     names_and_links, interfaces_are_chosen):
+                     names_and_links, interfaces_are_chosen, workers_of_one_command_need_no_ipv4):
             try:
                 test()
                 passed += 1

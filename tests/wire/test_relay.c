@@ -42,7 +42,7 @@ static void join_two(ddp__relay *relay, int *a, int *b)
 
     connect_two(a, &inner[0]);
     connect_two(b, &inner[1]);
-    assert_int_equal(ddp__relay_add(relay, inner[0], inner[1], NULL), DDP_OK);
+    assert_int_equal(ddp__relay_add(relay, inner[0], inner[1], 0, NULL), DDP_OK);
 }
 
 typedef struct talker {
@@ -67,7 +67,7 @@ static void *talk(void *arg)
     while (at < t->bytes) {
         n = t->bytes - at < sizeof b ? t->bytes - at : sizeof b;
         for (i = 0; i < n; i++) b[i] = byte_of(t->seed, at + i);
-        if (ddp__tcp_send_all(t->fd, b, n, ddp_now() + 20) < 0) break;
+        if (ddp__stream_send_all(NULL, t->fd, b, n, ddp_now() + 20) < 0) break;
         at += n;
     }
     shutdown(t->fd, SHUT_WR);
@@ -141,14 +141,14 @@ static void one_end_may_close_and_still_listen(void **state)
 
     assert_int_equal(ddp__relay_open(&relay, NULL), DDP_OK);
     join_two(relay, &a, &b);
-    assert_int_equal(ddp__tcp_send_all(a, "last", 4, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, a, "last", 4, ddp_now() + 5), 0);
     shutdown(a, SHUT_WR);
-    assert_int_equal(ddp__tcp_recv_all(b, c, 4, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, b, c, 4, NULL, ddp_now() + 5), 0);
     assert_memory_equal(c, "last", 4);
-    assert_int_equal(ddp__tcp_recv_all(b, c, 1, ddp_now() + 5), -1);
+    assert_int_equal(ddp__stream_recv_all(NULL, b, c, 1, NULL, ddp_now() + 5), -1);
     assert_int_equal(errno, ECONNRESET); /* the end */
-    assert_int_equal(ddp__tcp_send_all(b, "back", 4, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(a, c, 4, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, b, "back", 4, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, a, c, 4, NULL, ddp_now() + 5), 0);
     assert_memory_equal(c, "back", 4);
     close(a);
     close(b);
@@ -171,9 +171,9 @@ static void an_end_that_breaks_ends_the_other(void **state)
     now.l_linger = 0;
     setsockopt(a, SOL_SOCKET, SO_LINGER, &now, sizeof now);
     close(a); /* a reset */
-    assert_int_equal(ddp__tcp_recv_all(b, &c, 1, ddp_now() + 5), -1);
+    assert_int_equal(ddp__stream_recv_all(NULL, b, &c, 1, NULL, ddp_now() + 5), -1);
     assert_int_not_equal(errno, ETIMEDOUT);
-    ddp__tcp_send_all(b, much, sizeof much, ddp_now() + 5); /* nobody holds this one back */
+    ddp__stream_send_all(NULL, b, much, sizeof much, ddp_now() + 5); /* nobody holds this one back */
     close(b);
     begin = ddp_now();
     ddp__sleep_until(begin + 0.2);
@@ -327,7 +327,7 @@ static ddp__hello puppet_hears(int fd)
     unsigned char b[DDP__HELLO_BYTES];
     ddp__hello h;
 
-    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 10), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 10), 0);
     assert_true(ddp__hello_parse(b, &h));
     return h;
 }
@@ -337,7 +337,7 @@ static void puppet_says(const puppet *p, int fd, ddp__hello_kind kind, int detai
     unsigned char b[DDP__HELLO_BYTES];
 
     ddp__hello_pack(&p->self, kind, DDP__WELCOME, detail, b);
-    assert_int_equal(ddp__tcp_send_all(fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, b, sizeof b, ddp_now() + 5), 0);
 }
 
 static void puppet_plays(puppet *p, const char *addr, const char *listens)
@@ -362,7 +362,7 @@ static void puppet_plays(puppet *p, const char *addr, const char *listens)
     puppet_says(p, p->control, DDP__HELLO, 0);
     assert_int_equal(puppet_hears(p->control).kind, DDP__HELLO);
     assert_int_equal(puppet_hears(p->control).kind, DDP__TABLE);
-    assert_int_equal(ddp__tcp_recv_all(p->control, table, sizeof table, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, p->control, table, sizeof table, NULL, ddp_now() + 5), 0);
     begin = ddp_now();
     h = puppet_hears(p->control);
     p->took = ddp_now() - begin;
@@ -405,7 +405,7 @@ static void a_failed_direct_attempt_becomes_a_relay(void **state)
         iov.iov_base = (void *)(uintptr_t)"y";
         iov.iov_len = 1;
         assert_int_equal(m[2].wire->table->send(m[2].wire, 1, &iov, 1), 1);
-        assert_int_equal(ddp__tcp_recv_all(p.relayed, &c, 1, ddp_now() + 5), 0);
+        assert_int_equal(ddp__stream_recv_all(NULL, p.relayed, &c, 1, NULL, ddp_now() + 5), 0);
         assert_int_equal(c, 'y');
         close(p.control);
         close(p.relayed);
@@ -441,7 +441,7 @@ static void a_pair_of_which_one_dies_calls_the_meeting_off(void **state)
     puppet_says(&p, p.control, DDP__HELLO, 0);
     assert_int_equal(puppet_hears(p.control).kind, DDP__HELLO);
     assert_int_equal(puppet_hears(p.control).kind, DDP__TABLE);
-    assert_int_equal(ddp__tcp_recv_all(p.control, table, sizeof table, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, p.control, table, sizeof table, NULL, ddp_now() + 5), 0);
     h = puppet_hears(p.control);
     assert_int_equal(h.kind, DDP__RELAY);
     close(p.control);

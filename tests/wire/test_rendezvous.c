@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -66,12 +68,12 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
         assert_true(fd[i] >= 0);
         if (i == 0)
             assert_int_equal(
-                ddp__tcp_send_all(fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1),
+                ddp__stream_send_all(NULL, fd[i], "GET / HTTP/1.1\r\nHost: x\r\n\r\n", 27, ddp_now() + 1),
                 0);
         if (i == 1)
-            assert_int_equal(ddp__tcp_send_all(fd[i], "dream", 5, ddp_now() + 1),
+            assert_int_equal(ddp__stream_send_all(NULL, fd[i], "dream", 5, ddp_now() + 1),
                              0); /* and no more */
-        if (i == 2) assert_int_equal(ddp__tcp_send_all(fd[i], "x", 1, ddp_now() + 1), 0);
+        if (i == 2) assert_int_equal(ddp__stream_send_all(NULL, fd[i], "x", 1, ddp_now() + 1), 0);
         if (i >= 8) { /* gone at once */
             close(fd[i]);
             fd[i] = -1;
@@ -80,9 +82,9 @@ static void strangers_are_turned_away_and_the_run_goes_on(void **state)
     meet_start(m, 3);
     /* garbage is dropped well before the silent are */
     end = ddp_now() + 3;
-    assert_int_equal(ddp__tcp_recv_all(fd[0], sink, sizeof sink, end), -1);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd[0], sink, sizeof sink, NULL, end), -1);
     assert_int_not_equal(errno, ETIMEDOUT);
-    assert_int_equal(ddp__tcp_recv_all(fd[2], sink, sizeof sink, end), -1);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd[2], sink, sizeof sink, NULL, end), -1);
     assert_int_not_equal(errno, ETIMEDOUT);
     meet_join(m, 3);
     for (i = 0; i < 20; i++)
@@ -137,8 +139,8 @@ static ddp__hello knock(const char *addr, uint32_t version, uint64_t run, uint32
     fd = ddp__tcp_dial(&at, ddp_now() + 5);
     assert_true(fd >= 0);
     ddp__hello_pack(&self, DDP__HELLO, DDP__WELCOME, 0, b);
-    assert_int_equal(ddp__tcp_send_all(fd, b, sizeof b, ddp_now() + 5), 0);
-    assert_int_equal(ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 8), 0);
+    assert_int_equal(ddp__stream_send_all(NULL, fd, b, sizeof b, ddp_now() + 5), 0);
+    assert_int_equal(ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 8), 0);
     assert_true(ddp__hello_parse(b, &reply));
     close(fd);
     return reply;
@@ -190,8 +192,8 @@ static void both_sides_name_both_values(void **state)
     cases[2].run = 7;
     cases[2].world = 2;
     cases[2].resume = 1;
-    cases[2].worker = "DREAMDDP_RESUME is set for rank 1, not for rank 0 at ";
-    cases[2].root = ", not for rank 0: start all ranks with the same --min-world";
+    cases[2].worker = "links come back for rank 1, not for rank 0 at ";
+    cases[2].root = ", not for rank 0: give all ranks the same DREAMDDP_RESUME and --min-world";
     for (i = 0; i < 3; i++) {
         meet_prepare(m, 2, meet_listen(addr), addr);
         m[0].how.timeout_s = 1;
@@ -309,7 +311,7 @@ static void a_worker_tells_another_program_from_rank_0(void **state)
     meet_start(m + 1, 1);
     while ((fd = ddp__tcp_accept(listener, NULL)) < 0) ddp__sleep_until(ddp_now() + 0.01);
     assert_int_equal(
-        ddp__tcp_send_all(fd,
+        ddp__stream_send_all(NULL, fd,
                           "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nServer: nobody\r\n\r\n",
                           64, ddp_now() + 1),
         0);
@@ -433,6 +435,54 @@ static void long_waits_are_logged_with_the_missing_ranks(void **state)
     assert_string_equal(line, "rank 0 has waited 5 s for rank 2 of 3");
 }
 
+/* In a process of its own: a soft limit of `soft` descriptors, a hard one of `hard`. */
+static int meets_with(rlim_t soft, rlim_t hard, int world, const char *words)
+{
+    meet_rank m[MEET_MAX];
+    char addr[DDP__ADDR_TEXT];
+    struct rlimit l;
+    double begin = ddp_now();
+    int listener, code = 0, r;
+    pid_t pid = fork();
+
+    if (pid) {
+        waitpid(pid, &code, 0);
+        return WIFEXITED(code) ? WEXITSTATUS(code) : 99;
+    }
+    l.rlim_cur = soft;
+    l.rlim_max = hard;
+    setrlimit(RLIMIT_NOFILE, &l);
+    listener = meet_listen(addr);
+    if (words) {
+        meet_prepare(m, 1, listener, addr);
+        m[0].how.world = world;
+        meet_start(m, 1);
+        meet_join(m, 1);
+        if (m[0].status != DDP_NET || !strstr(m[0].err.msg, words) || ddp_now() - begin > 3) {
+            fprintf(stderr, "after %g s: %s\n", ddp_now() - begin, m[0].err.msg);
+            _exit(1);
+        }
+        _exit(0);
+    }
+    meet_prepare(m, world, listener, addr);
+    meet_start(m, world);
+    meet_join(m, world);
+    for (r = 0; r < world; r++) {
+        if (m[r].status) fprintf(stderr, "%s\n", m[r].err.msg);
+        if (m[r].status) _exit(2);
+        m[r].wire->table->close(m[r].wire);
+    }
+    _exit(0);
+}
+
+/* The soft limit is raised; where that is not enough a sentence says at once what is needed. */
+static void more_sockets_than_the_limit_are_allowed_or_named(void **state)
+{
+    (void)state;
+    assert_int_equal(meets_with(24, 400, 5, NULL), 0);
+    assert_int_equal(meets_with(24, 24, 40, "raise the limit with ulimit -n"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -440,6 +490,7 @@ int main(void)
         cmocka_unit_test(ranks_may_come_late_and_before_rank_0),
         cmocka_unit_test(strangers_are_turned_away_and_the_run_goes_on),
         cmocka_unit_test(silent_callers_do_not_hold_up_a_meeting),
+        cmocka_unit_test(more_sockets_than_the_limit_are_allowed_or_named),
         cmocka_unit_test(wrong_hellos_are_refused_with_the_reason),
         cmocka_unit_test(both_sides_name_both_values),
         cmocka_unit_test(a_worker_of_an_older_run_is_refused_at_once),

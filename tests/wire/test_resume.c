@@ -19,6 +19,9 @@ extern "C" {
 #include "comm/net_world.h"
 #include "wire/relay_lab.h"
 #include "wire/talk.h"
+#ifdef DDP_USE_OPENSSL
+#include "wire/tls_lab.h"
+#endif
 
 /* ---- the ring ---- */
 
@@ -100,7 +103,7 @@ static void relayed_world(relay *r, ddp__wire **w, int world, double peer_timeou
             if (tls) greet_both(tls[a], fds[a][b], tls[b], fds[b][a]);
         }
     for (a = 0; a < world; a++) {
-        ddp__resume_config c;
+        ddp__tcp_config c;
         memset(&c, 0, sizeof c);
         c.rank = a;
         c.world = world;
@@ -361,7 +364,7 @@ static int knock(const ddp__addr *at, const unsigned char *bytes, size_t n)
 {
     int fd = ddp__tcp_dial(at, ddp_now() + 5);
     assert_true(fd >= 0);
-    if (n) assert_int_equal(ddp__tcp_send_all(fd, bytes, n, ddp_now() + 5), 0);
+    if (n) assert_int_equal(ddp__stream_send_all(NULL, fd, bytes, n, ddp_now() + 5), 0);
     return fd;
 }
 
@@ -375,7 +378,7 @@ static int answer(ddp__wire *w, int fd, uint32_t *reason)
 
     while (!ddp__fd_wait(fd, POLLIN, ddp_now()) && ddp_now() < end)
         w->table->wait(w, NULL, all, ddp_now() + 0.01);
-    if (!ddp__tcp_recv_all(fd, b, sizeof b, ddp_now() + 0.1) && ddp__hello_parse(b, &h)) {
+    if (!ddp__stream_recv_all(NULL, fd, b, sizeof b, NULL, ddp_now() + 0.1) && ddp__hello_parse(b, &h)) {
         kind = (int)h.kind;
         *reason = h.reason;
     }
@@ -492,6 +495,40 @@ static void idle_callers_do_not_keep_a_link_away(void **state)
     assert_true(took < 1);
 }
 
+#ifdef DDP_USE_OPENSSL
+/* A newcomer whose certificate names no rank: its link comes back by the name with which it came. */
+static void a_newcomer_comes_back_by_its_name(void **state)
+{
+    static relay r;
+    ddp__tls *tls[2];
+    ddp__wire *w[2];
+    unsigned char all[2] = {1, 1}, c = 0;
+    ddp__resume_stats s;
+    double end;
+    int k;
+
+    assert_int_equal(lab_begin(state), 0);
+    tls[0] = lab_open(NULL, "ca", "rank-0", 7);
+    tls[1] = lab_open(NULL, "ca", "join-5", 7);
+    relay_begin(&r, 19);
+    relayed_world(&r, w, 2, 4, 0, tls);
+    w[1]->table->cut(w[1], 0);
+    end = ddp_now() + 10;
+    do {
+        for (k = 0; k < 2; k++) {
+            w[k]->table->wait(w[k], NULL, all, ddp_now() + 0.01);
+            if (w[k]->table->recv(w[k], !k, &c, 1) < 0) fail_msg("rank %d lost its peer", k);
+        }
+        ddp__wire_resume_stats(w[0], &s);
+    } while (!s.returns && ddp_now() < end);
+    assert_int_equal(s.returns, 1);
+    for (k = 0; k < 2; k++) w[k]->table->close(w[k]);
+    relay_end(&r);
+    for (k = 0; k < 2; k++) ddp__tls_free(tls[k]);
+    lab_end(state);
+}
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -503,6 +540,9 @@ int main(void)
         cmocka_unit_test(a_link_that_stays_away_is_lost_in_time),
         cmocka_unit_test(strangers_are_turned_away),
         cmocka_unit_test(idle_callers_do_not_keep_a_link_away),
+#ifdef DDP_USE_OPENSSL
+        cmocka_unit_test(a_newcomer_comes_back_by_its_name),
+#endif
     };
     cmocka_set_test_filter(getenv("ONLY"));
     return cmocka_run_group_tests(tests, NULL, NULL);

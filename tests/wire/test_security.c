@@ -83,13 +83,13 @@ static void every_stranger_has_its_line_in_the_log(void **state)
     for (i = 0; i < 4; i++) {
         fd[i] = ddp__tcp_dial(&at, ddp_now() + 5);
         assert_true(fd[i] >= 0);
-        assert_int_equal(ddp__tcp_send_all(fd[i], first[i], strlen(first[i]), ddp_now() + 1), 0);
+        assert_int_equal(ddp__stream_send_all(NULL, fd[i], first[i], strlen(first[i]), ddp_now() + 1), 0);
     }
     close(fd[2]);
     meet_join(m, 2);
     for (i = 0; i < 4; i++) {
         if (i == 2) continue;
-        assert_int_equal(ddp__tcp_recv_all(fd[i], sink, sizeof sink, ddp_now()), -1);
+        assert_int_equal(ddp__stream_recv_all(NULL, fd[i], sink, sizeof sink, NULL, ddp_now()), -1);
         assert_int_not_equal(errno, ETIMEDOUT);
         close(fd[i]);
     }
@@ -496,7 +496,7 @@ static void *stranger_run(void *arg)
     if (s->tls && ddp__stream_begin(s->tls, fd, 0) < 0) return NULL;
     if (s->tls) bad = ddp__stream_greet(s->tls, fd, begin + 9);
     for (i = 0; !bad && i < s->bytes && ddp_now() < begin + 9; i++) {
-        bad = ddp__tcp_send_all(fd, s->first + i, 1, begin + 9);
+        bad = ddp__stream_send_all(NULL, fd, s->first + i, 1, begin + 9);
         if (s->pace > 0 && ddp__fd_wait(fd, POLLIN, ddp_now() + s->pace)) bad = 1;
     }
     if (!bad && s->greets) {

@@ -447,7 +447,7 @@ static void an_unknown_congestion_control_is_refused(void **state)
     assert_true(pair[0] >= 0);
     fds[0] = -1;
     fds[1] = pair[0];
-    assert_int_not_equal(ddp__wire_tcp(0, 2, fds, NULL, 5, "no-such-control", &w, &err), DDP_OK);
+    assert_int_not_equal(net_wire(0, 2, fds, "no-such-control", &w, &err), DDP_OK);
     assert_non_null(strstr(err.msg, "no-such-control"));
     assert_null(w);
     close(pair[0]); /* still ours */

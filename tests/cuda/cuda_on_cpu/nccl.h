@@ -19,9 +19,6 @@
 #define NCCL_VERSION_CODE 22809
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
-#define NCCL_SPLIT_NOCOLOR (-1)
-#define NCCL_SHRINK_DEFAULT 0
-#define NCCL_SHRINK_ABORT 1
 
 typedef struct { char internal[NCCL_UNIQUE_ID_BYTES]; } ncclUniqueId;
 typedef enum {
@@ -63,8 +60,6 @@ struct nccl_clique {
     std::vector<int>                                device;  /* -1: not there yet */
     std::map<uint64_t, std::vector<nccl_op>>        ops;     /* by number: what each rank brought */
     std::map<uint64_t, int>                         came, left;
-    std::map<int, std::map<int, std::pair<int, int>>> splits; /* number -> rank -> color, key */
-    std::map<std::string, std::shared_ptr<nccl_clique>> heirs; /* of shrink and split */
     bool                                            lost = false; /* a rank has aborted */
 };
 
@@ -73,7 +68,7 @@ struct nccl_clique {
 struct ncclComm {
     std::shared_ptr<cuda_on_cpu::nccl_clique> q;
     std::shared_ptr<std::atomic<bool>> aborted = std::make_shared<std::atomic<bool>>(false);
-    int      rank = 0, device = 0, splits = 0, pending_asked = 0;
+    int      rank = 0, device = 0, pending_asked = 0;
     int      parting = 0; /* 1: finalized, 2: and its state was asked until it was over */
     bool     blocking = true;
     uint64_t next = 0;
@@ -317,60 +312,6 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm)
     }
     delete comm;
     return ncclSuccess;
-}
-/* The ranks that stay meet in the clique that the first of them makes. */
-inline ncclResult_t ncclCommShrink(ncclComm_t comm, int *out, int out_count, ncclComm_t *heir,
-                                   ncclConfig_t *config, int flags)
-{
-    std::shared_ptr<cuda_on_cpu::nccl_clique> q;
-    std::string name = "shrink";
-    int rank = comm->rank, i;
-
-    *heir = nullptr;
-    for (i = 0; i < out_count; i++) {
-        name += " " + std::to_string(out[i]);
-        if (out[i] == comm->rank) return ncclInvalidArgument;
-        if (out[i] < comm->rank) rank--;
-    }
-    {
-        std::lock_guard<std::mutex> hold(comm->q->m);
-        if (flags & NCCL_SHRINK_ABORT) *comm->aborted = true;
-        comm->q->c.notify_all();
-        auto &at = comm->q->heirs[name];
-        if (!at) at = std::make_shared<cuda_on_cpu::nccl_clique>();
-        q = at;
-    }
-    *heir = cuda_on_cpu::nccl_member(q, comm->q->n - out_count, rank, config);
-    return cuda_on_cpu::nccl_wait_start(*heir);
-}
-/* Waits for all ranks, as the size of a part is known only then. */
-inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t *part,
-                                  ncclConfig_t *config)
-{
-    const int number = comm->splits++;
-    std::shared_ptr<cuda_on_cpu::nccl_clique> q;
-    int n = 0, rank = 0;
-
-    *part = nullptr;
-    {
-        std::unique_lock<std::mutex> hold(comm->q->m);
-        auto &all = comm->q->splits[number];
-        all[comm->rank] = {color, key};
-        comm->q->c.notify_all();
-        comm->q->c.wait(hold, [&] { return (int)all.size() == comm->q->n || comm->q->lost; });
-        if (comm->q->lost) return ncclRemoteError;
-        if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-        for (auto &r : all) {
-            if (r.second.first != color) continue;
-            n++;
-            rank += std::make_pair(r.second.second, r.first) < std::make_pair(key, comm->rank);
-        }
-        auto &at = comm->q->heirs["split " + std::to_string(number) + " " + std::to_string(color)];
-        if (!at) at = std::make_shared<cuda_on_cpu::nccl_clique>();
-        q = at;
-    }
-    *part = cuda_on_cpu::nccl_member(q, n, rank, config);
-    return cuda_on_cpu::nccl_wait_start(*part);
 }
 inline ncclResult_t ncclCommCount(ncclComm_t comm, int *n) { *n = comm->q->n; return ncclSuccess; }
 inline ncclResult_t ncclCommUserRank(ncclComm_t comm, int *rank)

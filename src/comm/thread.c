@@ -1,0 +1,316 @@
+/* The comm thread: its round, the events of the emulated link, and its end. */
+#include "comm/state.h"
+
+/* ---- the emulated link's events ---- */
+
+typedef enum ddp__event {
+    DDP__EVENT_NONE,
+    DDP__EVENT_SENT,     /* a frame has left the uplink and the way to its peer */
+    DDP__EVENT_UPLINK,   /* the uplink is free again */
+    DDP__EVENT_CONTROL,
+    DDP__EVENT_CHUNK,
+    DDP__EVENT_SUBMITTED
+} ddp__event;
+
+static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double *when)
+{
+    if (*next != DDP__EVENT_NONE && *when <= time) return;
+    *next = kind;
+    *when = time;
+}
+
+static ddp__event ddp__next_event(const ddp__engine *e, double *when)
+{
+    ddp__event next = DDP__EVENT_NONE;
+
+    *when = -1;
+    for (int r = 0; r < e->world; r++)
+        if (e->peers[r].out_state == DDP__OUT_SERIALISING)
+            ddp__earlier(DDP__EVENT_SENT, e->peers[r].release, &next, when);
+    if (e->up_waiting) ddp__earlier(DDP__EVENT_UPLINK, e->link.up_free, &next, when);
+    if (e->first_due >= 0) {
+        const ddp__slot *s = &e->slot[e->first_due];
+        ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
+                     when);
+    }
+    if (e->control_count > 0)
+        ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->begun < e->taken)
+        ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
+    return next;
+}
+
+static void ddp__control_due(ddp__engine *e, double when)
+{
+    ddp__control *c = &e->control[e->control_first];
+
+    if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
+        double last = ddp__last_due(e, c->peer);
+        if (last >= 0) {
+            c->due = last;
+            return;
+        }
+    }
+    e->control_first = (e->control_first + 1) % e->control_room;
+    e->control_count--;
+    ddp__control_ready(e, c->peer, &c->f, when);
+}
+
+/* Writes the frames that have left by then. */
+static void ddp__uplink_done(ddp__engine *e, double when)
+{
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        if (p->out_state != DDP__OUT_SERIALISING || p->release > when) continue;
+        p->out_state = DDP__OUT_WRITING;
+        (void)ddp__continue_frame(e, r, when);
+    }
+}
+
+static int ddp__run_due(ddp__engine *e, double now)
+{
+    int moved = 0;
+    double when;
+    ddp__event kind;
+
+    /* Events run at the time they were due, and so do the frames that they make possible:
+     * a thread that wakes up late loses nothing of the rate. */
+    while (e->fault.code == DDP_OK && (kind = ddp__next_event(e, &when)) != DDP__EVENT_NONE && when <= now) {
+        if (kind == DDP__EVENT_SENT) {
+            ddp__uplink_done(e, when);
+        } else if (kind == DDP__EVENT_UPLINK) {
+            e->up_waiting = 0; /* loaded below */
+        } else if (kind == DDP__EVENT_CONTROL) {
+            ddp__control_due(e, when);
+        } else if (kind == DDP__EVENT_SUBMITTED) {
+            e->begun++;
+            e->dirty = 1;
+        } else {
+            int s = e->first_due;
+            (void)ddp__link_receive(&e->link, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
+            e->first_due = e->slot[s].next;
+            if (e->first_due < 0) e->last_due = -1;
+            e->slot[s].next = -1;
+            ddp__slot_ready(e, s, when);
+        }
+        ddp__activate(e, when);
+        (void)ddp__send_all(e, when);
+        moved = 1;
+    }
+    return moved;
+}
+
+/* ---- rounds ---- */
+
+/* New messages, requests to abort or to stop. */
+static void ddp__look(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->submitted != e->taken) {
+        e->taken = e->submitted;
+        e->dirty = 1;
+    }
+    e->stopping = e->stop;
+    if (e->wanted) ddp__oplog_serve(e);
+    if (e->error.code != DDP_OK && e->fault.code == DDP_OK) {
+        e->fault = e->error;
+        e->fault_origin = e->rank;
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+void ddp__sleep(ddp__engine *e, double until)
+{
+    int ready;
+
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
+        e->want_recv[r] = r != e->rank && !p->closed && p->in_state != DDP__IN_PAUSED &&
+                          !(e->shaped && e->control_count == e->control_room) && !e->stalled;
+    }
+    pthread_mutex_lock(&e->lock);
+    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted ||
+            (e->error.code != DDP_OK) != (e->fault.code != DDP_OK);
+    e->sleeping = !ready;
+    pthread_mutex_unlock(&e->lock);
+    if (ready) return;
+    e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
+    pthread_mutex_lock(&e->lock);
+    e->sleeping = 0;
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* Nobody is at work any more on the memory of what is in flight. */
+static void ddp__let_go(ddp__engine *e)
+{
+    for (int i = 0; i < DDP__WINDOW; i++)
+        if (e->window[i] && e->window[i]->way->finished)
+            e->window[i]->way->finished(e, e->window[i]);
+}
+
+/* After a failure: finishes frames that are half written, so that streams stay readable, tells
+ * the peers why, and lets go of all memory. */
+static void ddp__give_up(ddp__engine *e)
+{
+    double until = ddp_now() + 0.5;
+    int busy = 1;
+
+    ddp__log(&e->cfg.log, DDP_LOG_ERROR, "rank %d: %s", e->rank, e->fault.msg);
+    for (int r = 0; r < e->world; r++) {
+        ddp__peer *p = &e->peers[r];
+        p->want_abort = r != e->rank && !p->closed && !p->left && !e->stalled && !e->silent && !p->out_of_world;
+        if (p->out_state == DDP__OUT_SERIALISING || (p->out_state == DDP__OUT_WRITING && p->out_sent == 0))
+            p->out_state = DDP__OUT_IDLE;
+        e->want_recv[r] = 0;
+    }
+    while (busy) {
+        double now = ddp_now();
+        busy = 0;
+        for (int r = 0; r < e->world; r++) {
+            ddp__peer *p = &e->peers[r];
+            if (r == e->rank) continue;
+            (void)ddp__continue_frame(e, r, now);
+            if (p->out_state == DDP__OUT_IDLE && p->want_abort && ddp__start_next(e, r, now))
+                (void)ddp__continue_frame(e, r, now);
+            e->want_send[r] = p->out_state == DDP__OUT_WRITING;
+            busy |= e->want_send[r];
+        }
+        if (now >= until) break;
+        if (busy) e->wire->table->wait(e->wire, e->want_send, e->want_recv, until);
+    }
+    ddp__let_go(e);
+    pthread_mutex_lock(&e->lock);
+    e->quiet = 1;
+    pthread_cond_broadcast(&e->changed);
+    while (!e->stop) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
+/* After close: finishes what still moves, says goodbye, and stays until the peers have read
+ * everything. 1 when there is nothing left to stay for. */
+static int ddp__may_stop(ddp__engine *e, double now, double *until)
+{
+    int waiting = 0, moving = e->first < e->taken;
+    double patience = 0.5 + 2 * e->farthest;
+
+    if (e->membership && !e->closing && e->membership->busy(e)) { /* others may need a result of ours */
+        moving = 1;
+        patience += e->cfg.peer_timeout_s > 0 ? 2 * e->cfg.peer_timeout_s : 10;
+    }
+    if (!e->closing) {
+        if (moving && now < e->last_move + patience) {
+            if (e->last_move + patience < *until) *until = e->last_move + patience;
+            return 0;
+        }
+        e->closing = 1;
+        e->last_move = now;
+        for (int r = 0; r < e->world; r++) {
+            ddp__peer *p = &e->peers[r];
+            if (r != e->rank && !p->closed) p->want_goodbye = 1;
+        }
+        *until = now;
+        return 0;
+    }
+    for (int r = 0; r < e->world; r++) {
+        const ddp__peer *p = &e->peers[r];
+        if (r == e->rank || p->closed || p->send_dead || p->out_of_world) continue;
+        waiting |= !p->farewell || p->want_farewell || p->want_goodbye || p->out_state != DDP__OUT_IDLE;
+    }
+    if (!waiting || now >= e->last_move + patience + 0.5) return 1;
+    if (e->last_move + patience + 0.5 < *until) *until = e->last_move + patience + 0.5;
+    return 0;
+}
+
+/* What the wire wants done by this thread before its first and after its last byte. */
+static int ddp__wire_begin(ddp__engine *e)
+{
+    ddp_error err;
+    ddp_status status;
+
+    memset(&err, 0, sizeof err);
+    status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
+    pthread_mutex_lock(&e->lock);
+    if (status != DDP_OK) e->error = err;
+    e->begun_wire = 1;
+    pthread_cond_broadcast(&e->changed);
+    pthread_mutex_unlock(&e->lock);
+    return status == DDP_OK;
+}
+
+int ddp__round(ddp__engine *e, double *until)
+{
+    double now, script;
+    int moved;
+
+    ddp__look(e);
+    script = ddp__emulate_script(e, ddp_now());
+    moved = e->fault.code == DDP_OK && !e->stalled && ddp__receive_all(e);
+    now = ddp_now();
+    if (e->membership && e->fault.code == DDP_OK) e->membership->run(e, now);
+    if (e->shaped && ddp__run_due(e, now)) moved = 1;
+    ddp__activate(e, now);
+    if (e->fault.code == DDP_OK && ddp__share_run(e, now)) moved = 1;
+    if (e->fault.code == DDP_OK && ddp__send_all(e, now)) moved = 1;
+    ddp__activate(e, now);
+    if (e->finished) {
+        ddp__publish(e);
+        moved = 1;
+    }
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check))
+        e->next_check = ddp__check_liveness(e, now);
+    *until = e->next_check;
+    if (moved || e->fault.code != DDP_OK) return moved;
+    ddp__note_waiting(e, now);
+    if (e->shaped) {
+        double due;
+        (void)ddp__next_event(e, &due);
+        if (due >= 0 && due < *until) *until = due;
+        *until = ddp__credit_by(e, now, *until);
+    }
+    if (script >= 0 && script < *until) *until = script;
+    return 0;
+}
+
+int ddp__needed(const ddp__engine *e)
+{
+    return e->submitted != e->first || e->stop || e->error.code != DDP_OK;
+}
+
+static int ddp__park(ddp__engine *e)
+{
+    int parked = 0;
+
+    pthread_mutex_lock(&e->lock);
+    while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
+        parked = e->parked = 1;
+        (void)ddp__cond_wait_until(&e->park, &e->lock, e->driven ? -1 : e->park_until);
+    }
+    e->parked = 0;
+    pthread_mutex_unlock(&e->lock);
+    return parked;
+}
+
+void *ddp__engine_main(void *engine)
+{
+    ddp__engine *e = (ddp__engine *)engine;
+    double now, until;
+
+    if (!ddp__wire_begin(e)) return NULL;
+    now = e->next_check = ddp_now();
+    if (e->paced)
+        ddp__thread_prompt(); /* the emulated link would be late where all cores compute */
+    for (int r = 0; r < e->world; r++) e->peers[r].last_got = e->peers[r].last_sent = now;
+    for (;;) {
+        int moved = ddp__round(e, &until);
+        if (e->fault.code != DDP_OK) {
+            ddp__give_up(e);
+            break;
+        }
+        if (e->stopping && ddp__may_stop(e, ddp_now(), &until)) break;
+        if (!moved && !ddp__park(e)) ddp__sleep(e, until);
+    }
+    ddp__let_go(e);
+    if (e->wire->end) e->wire->end(e->wire, e->fault.code != DDP_OK ? &e->fault : NULL);
+    return NULL;
+}

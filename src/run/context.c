@@ -1,0 +1,215 @@
+/* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
+#include "base/core.h"
+#include "base/tools.h"
+#include "comm/frame.h"
+#include "run/context.h"
+
+int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    ddp_error err;
+    va_list ap;
+
+    err.code = code;
+    va_start(ap, fmt);
+    vsnprintf(err.msg, sizeof err.msg, fmt, ap);
+    va_end(ap);
+    return ddp__ctx_fail(d, &err);
+}
+
+int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
+{
+    if (err != &d->host.error) {
+        if (d->host.error.code) return (int)d->host.error.code;
+        d->host.error = *err;
+    }
+    /* a no-op when the failure came from the engine; else the other ranks learn of it */
+    if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
+    if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
+    /* who is told of a failure may free what was registered */
+    if (d->engine) ddp__engine_settle(d->engine);
+    if (d->second) ddp__engine_settle(d->second);
+    ddp__dump_failure(d);
+    return (int)d->host.error.code;
+}
+
+/* ---- who is there ---- */
+
+int  ddp_rank(const ddp_ctx *d) { return d ? d->rank : 0; }
+int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
+
+uint64_t ddp__live(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.live;
+}
+
+int ddp__is_first(const ddp_ctx *d)
+{
+    return d->world > 64 ? d->rank == 0 : !(ddp__live(d) & (((uint64_t)1 << d->rank) - 1));
+}
+
+int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is_first(d); }
+
+int ddp_workers(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 1;
+    ddp__engine_epoch(d->engine, &info);
+    return info.workers;
+}
+
+uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
+
+unsigned ddp_epoch(const ddp_ctx *d)
+{
+    ddp__epoch_info info;
+
+    if (!d || !d->engine) return 0;
+    ddp__engine_epoch(d->engine, &info);
+    return (unsigned)info.ballot;
+}
+
+long ddp_step(const ddp_ctx *d) { return d ? d->step : 0; }
+int64_t ddp_taken(const ddp_ctx *d) { return d ? d->taken : 0; }
+
+void ddp_set_lr(ddp_ctx *d, float lr)
+{
+    if (d) d->lr = lr;
+}
+
+const ddp_error *ddp_last_error(const ddp_ctx *d)
+{
+    static const ddp_error none = {DDP_ARG,
+                                   "the context is NULL: ddp_open failed, its error says why"};
+
+    return d ? &d->host.error : &none;
+}
+
+void ddp_abort(ddp_ctx *d, const char *why)
+{
+    if (!why) why = "aborted by request";
+    /* any thread: only the engine, or one atomic, is touched; the hooks find the error there */
+    if (d && d->second) ddp__engine_abort(d->second, DDP_ABORTED, why);
+    if (d && d->engine) {
+        ddp__engine_abort(d->engine, DDP_ABORTED, why);
+    } else if (d && ddp__atomic_add(&d->aborts, 1) == 0) {
+        snprintf(d->abort_text, sizeof d->abort_text, "%s", why);
+        ddp__atomic_store(&d->aborted, 1);
+    }
+}
+
+/* ---- links, groups and sizes ---- */
+
+int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->addr2); }
+
+ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
+
+int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
+
+int ddp__group_root(const ddp_ctx *d, int group)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
+    return ranks ? ranks[0] : 0;
+}
+
+int ddp__team_rank(const ddp_ctx *d, int i)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
+
+    return ranks ? ranks[i] : i;
+}
+
+ddp_coding ddp__wire_coding(ddp_wire wire)
+{
+    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
+           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
+                                   : DDP_AS_FLOAT;
+}
+
+size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+    const ddp__unit *u = &d->unit[layer];
+    const size_t trained = u->trained,
+                 others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+
+    if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
+}
+
+int ddp_has_forward(const ddp_ctx *d)
+{
+    int l;
+
+    if (d->hooks_forward) return 1;
+    for (l = 0; l < d->layers; l++)
+        if (d->unit[l].forward_step != d->step) return 0;
+    return 1;
+}
+
+/* ---- what all ranks must have the same ---- */
+
+uint64_t ddp__unit_hash(const ddp__unit *u)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
+    int b;
+
+    for (b = 0; b < u->blocks; b++) {
+        uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
+        h = ddp__hash(h, &n, sizeof n);
+    }
+    return h;
+}
+
+uint64_t ddp__layout_hash(const ddp_ctx *d)
+{
+    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
+    int l;
+
+    for (l = 0; l < d->layers; l++) {
+        uint64_t u = ddp__unit_hash(&d->unit[l]);
+        h = ddp__hash(h, &u, sizeof u);
+    }
+    return h;
+}
+
+void ddp__settings(const ddp_ctx *d, double *value)
+{
+    value[0] = d->cfg.average_state;
+    value[1] = (double)d->cfg.clip_norm;
+    value[2] = (double)d->cfg.bucket_bytes;
+    value[3] = d->cfg.deterministic;
+    value[4] = d->cfg.paper;
+    value[5] = d->links.slowest; /* decides the size of chunks */
+    value[6] = (double)d->cfg.seed;
+    value[7] = (double)d->optimizer.lr;
+    value[8] = d->cfg.period;
+    value[9] = d->cfg.nccl;
+    value[10] = d->cfg.min_world;
+    value[11] = d->cfg.profile_steps;
+}
+
+const char *ddp__setting_name(int i)
+{
+    static const char *const name[DDP__SETTINGS] = {
+        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
+        "profile_steps"};
+
+    return name[i];
+}
+
+uint64_t ddp__model_hash(const ddp_ctx *d)
+{
+    const ddp__owned *o;
+    uint64_t h = DDP__HASH_START;
+
+    for (o = d->host.owned; o; o = o->next)
+        if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
+    return h;
+}

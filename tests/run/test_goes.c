@@ -1,0 +1,550 @@
+/* [patient] Every cell of the table of what goes with what (src/run/goes.c): where it says yes, a small training
+ * runs to its end; where it says no, opening refuses with the table's sentence. docs/what-goes-with-what.md is made
+ * here too: it is compared, and with REWRITE=1 in the environment written. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+#include "run/fake_device.h"
+#include "run/launch.h"
+#include "strategy/strategy.h"
+#include "wire/meet.h"
+
+enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
+
+/* ---- the settings, one bit each ---- */
+
+#define SETTINGS(X)                                                             \
+    X(CLIP, "`clip_norm`", 0)                                                   \
+    X(BF16, "`wire` bf16", 0)                                                   \
+    X(INT8, "`wire` int8", 0)                                                   \
+    X(GROUPS, "layers of a group", 0)                                           \
+    X(SITE, "`site`", 0)                                                        \
+    X(ELASTIC, "`min_world`", 0)                                                \
+    X(ROOM, "`max_world`", 1 << ELASTIC) /* which goes with that alone */       \
+    X(JOIN, "`join`", 0)                                                        \
+    X(SECOND, "`net2`, `addr2`", 0)                                             \
+    X(THREADS, "`transport` threads", 0)                                        \
+    X(MPI, "`transport` mpi", 0)                                                \
+    X(TLS, "`tls_psk`, `tls_ca`", 0)                                            \
+    X(RING, "`algorithm` ring", 0)                                              \
+    X(DETERMINISTIC, "`deterministic`", 0)                                      \
+    X(DEVICE, "`backend`", 0)                                                   \
+    X(NCCL1, "`nccl` 1", 1 << DEVICE)                                           \
+    X(NCCL2, "`nccl` 2", 1 << DEVICE)                                           \
+    X(STREAM, "`cuda_stream`", 1 << DEVICE)
+
+#define NUMBER(id, name, needs) id,
+#define NAME(id, name, needs) name,
+#define NEEDS(id, name, needs) needs,
+enum { SETTINGS(NUMBER) SETTING_COUNT };
+static const char *const setting_name[] = {SETTINGS(NAME)};
+static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
+
+static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
+enum { STRATEGIES = 5 };
+
+/* Values of one setting. */
+static int exclude_each_other(int a, int b)
+{
+    static const int pair[][2] = {{BF16, INT8}, {THREADS, MPI}, {NCCL1, NCCL2}};
+    size_t i;
+
+    for (i = 0; i < sizeof pair / sizeof pair[0]; i++)
+        if ((pair[i][0] == a && pair[i][1] == b) || (pair[i][0] == b && pair[i][1] == a)) return 1;
+    return 0;
+}
+
+typedef struct board { /* shared by the processes of a run */
+    long     last;    /* atomic: where all stop */
+    long     step[3]; /* atomic: where those of a run are that somebody joins */
+    uint64_t hash[WORLD + 1];
+    int      status[WORLD + 1];
+    char     text[WORLD + 1][DDP_ERROR_TEXT];
+} board;
+
+typedef struct cell {
+    ddp_config cfg;
+    unsigned   on;
+    int        comes; /* this worker comes later */
+    int        number;
+    board     *b;
+} cell;
+
+static board *shared;
+static ddp_backend device;
+static char psk_path[64];
+
+static int has(unsigned on, int setting) { return on >> setting & 1; }
+
+/* What a program sets. as_joiner: of the one who comes; else of those who are there. */
+static void configure(cell *c, unsigned on, ddp_strategy strategy)
+{
+    static int stream;
+    ddp_config *g = &c->cfg;
+    int i;
+
+    for (i = 0; i < SETTING_COUNT; i++)
+        if (has(on, i)) on |= setting_needs[i];
+    memset(c, 0, sizeof *c);
+    c->on = on;
+    c->b = shared;
+    g->strategy = strategy;
+    g->no_env = 1;
+    g->world = WORLD;
+    g->period = 2;
+    /* the network of our device joins threads */
+    g->transport = has(on, THREADS) || ((has(on, NCCL1) || has(on, NCCL2)) && !has(on, ROOM) && !has(on, JOIN))
+                       ? DDP_THREADS : DDP_TCP;
+    g->connect_timeout_s = 60;
+    g->peer_timeout_s = 60; /* sanitizers on a busy machine */
+    g->clip_norm = has(on, CLIP) ? 0.5f : 0;
+    g->wire = has(on, BF16) ? DDP_WIRE_BF16 : has(on, INT8) ? DDP_WIRE_INT8 : DDP_WIRE_DEFAULT;
+    g->site = has(on, SITE);
+    g->min_world = has(on, ELASTIC);
+    g->max_world = has(on, ROOM) ? WORLD + 1 : 0;
+    g->net2 = has(on, SECOND) ? "500mbit,1ms" : NULL;
+    if (has(on, MPI)) g->transport = DDP_MPI;
+    g->tls_psk = has(on, TLS) ? psk_path : NULL;
+    g->algorithm = has(on, RING) ? DDP_RING : DDP_ALGORITHM_DEFAULT;
+    g->deterministic = has(on, DETERMINISTIC);
+    g->backend = has(on, DEVICE) ? &device : NULL;
+    g->nccl = has(on, NCCL1) ? 1 : has(on, NCCL2) ? 2 : 0;
+    g->cuda_stream = has(on, STREAM) ? &stream : NULL;
+    if (has(on, JOIN)) g->join = 1, g->world = 0;
+}
+
+static int is_there(const cell *c) { return has(c->on, DEVICE); }
+
+/* ---- a small training ---- */
+
+static int make_layers(ddp_ctx *d, const cell *c, float *w, float *g)
+{
+    static const int half[2][2] = {{0, 1}, {2, 3}};
+    ddp_optimizer o = ddp_sgd(0.05f, 0.5f);
+    ddp_layer layer;
+    int group[2] = {0, 0}, l, i;
+
+    for (i = 0; i < 2 && has(c->on, GROUPS); i++)
+        if (ddp_group(d, half[i], 2, &group[i])) return 1;
+    if (has(c->on, SITE) && !has(c->on, GROUPS)) d->cfg.site = 1 + ddp_rank(d) / 2; /* as of DREAMDDP_SITE */
+    for (l = 0; l < LAYERS; l++) {
+        for (i = 0; i < N; i++) w[l * N + i] = (float)(i % 7) - 3;
+        memset(&layer, 0, sizeof layer);
+        layer.params = w + l * N, layer.grads = g + l * N, layer.count = N;
+        if (is_there(c)) layer.params = (float *)fake_away(w + l * N), layer.grads = (float *)fake_away(g + l * N);
+        layer.group = group[ddp_rank(d) / 2 % 2];
+        if (ddp_add_layer(d, &layer)) return 1;
+    }
+    return ddp_set_optimizer(d, &o);
+}
+
+/* Where somebody comes, all stop so many steps after that one is in. */
+static int goes_on(ddp_ctx *d, const cell *c)
+{
+    if (!c->number) return ddp_step(d) < STEPS;
+    return ddp_step(d) < ddp__atomic_load(&c->b->last);
+}
+
+static int train(ddp_ctx *d, void *user)
+{
+    const cell *c = (const cell *)user;
+    float *w = (float *)calloc(2 * LAYERS * N, sizeof *w), *g = w + LAYERS * N;
+    int bad = make_layers(d, c, w, g), l, i;
+
+    if (!bad && c->comes) ddp__atomic_store(&c->b->last, ddp_step(d) + AFTER);
+    while (!bad && goes_on(d, c)) {
+        for (l = 0; l < LAYERS && !bad; l++) bad = ddp_forward_begin(d, l);
+        for (l = LAYERS - 1; l >= 0 && !bad; l--) {
+            for (i = l * N; i < (l + 1) * N; i++) g[i] += 0.1f * w[i] + 0.01f * (float)(ddp_rank(d) + i % 5);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+        if (c->number) ddp__atomic_store(&c->b->step[c->number - 1], ddp_step(d));
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    if (!bad) c->b->hash[ddp_rank(d)] = 1 | ddp_hash_floats(0, w, LAYERS * N);
+    for (i = 0; i < LAYERS * N && !bad; i++) bad = isfinite(w[i]) ? 0 : (int)DDP_NUMERIC;
+    free(w);
+    return bad ? (int)ddp_last_error(d)->code : 0;
+}
+
+/* Those of a group, else all, end with equal parameters. */
+static int equal_at_the_end(const cell *c, int workers)
+{
+    int r, equal = 1;
+
+    for (r = 0; r < workers; r++)
+        equal &= c->b->hash[r] && c->b->hash[r] == c->b->hash[has(c->on, GROUPS) ? r / 2 * 2 : 0];
+    return equal;
+}
+
+/* ---- a run that somebody joins ---- */
+
+static void come(cell c, int number, const char *addr)
+{
+    ddp_error err;
+    ddp_ctx *d;
+    int bad;
+
+    c.number = number + 1;
+    c.comes = number == 2;
+    c.cfg.addr = addr;
+    c.cfg.rank = c.comes ? 0 : number;
+    if (!c.comes) c.on &= ~(1u << GROUPS); /* the run has none in any case */
+    if (!c.comes) c.cfg.join = 0, c.cfg.world = 2, c.cfg.min_world = 1, c.cfg.max_world = 3;
+    d = ddp_open(&c.cfg, &err);
+    bad = d ? train(d, &c) : (int)err.code;
+    if (d) err = *ddp_last_error(d);
+    c.b->status[number] = bad;
+    snprintf(c.b->text[number], sizeof c.b->text[number], "%s", bad ? err.msg : "");
+    if (bad && c.comes) { /* the others need not wait for it */
+        const long a = ddp__atomic_load(&c.b->step[0]), b = ddp__atomic_load(&c.b->step[1]);
+        ddp__atomic_store(&c.b->last, (a > b ? a : b) + AFTER);
+    }
+    ddp_close(d);
+    _exit(bad != 0);
+}
+
+/* told: what the one who comes is told, nothing: it gets in. Not 0 and why, where that is not so. */
+static int run_joined(const cell *c, const char *told, char *why, size_t room)
+{
+    char addr[DDP__ADDR_TEXT];
+    int number, status, bad = 0, fd = meet_listen(addr);
+    pid_t pid[3];
+
+    close(fd);
+    c->b->last = 100000;
+    for (number = 0; number < 3; number++) {
+        pid[number] = fork();
+        if (pid[number] == 0) come(*c, number, addr);
+        if (number == 1) ddp__sleep_until(ddp_now() + 0.1);
+    }
+    for (number = 0; number < 3; number++) {
+        waitpid(pid[number], &status, 0);
+        if (number == 2 && *told && !bad) {
+            bad = strcmp(c->b->text[number], told);
+            if (bad) snprintf(why, room, "'%.200s', not '%.200s'", c->b->text[number], told);
+        } else if (!bad && (status || c->b->status[number])) {
+            snprintf(why, room, "worker %d: %d '%.200s'", number, status, c->b->text[number]);
+            bad = 1;
+        }
+    }
+    if (!bad && !*told && !equal_at_the_end(c, 3)) bad = snprintf(why, room, "unlike parameters") > 0;
+    return bad;
+}
+
+/* ---- cells ---- */
+
+/* What the table says: 1 = it goes. */
+static int table_says(const cell *c, const ddp_strategy_ops *ops, ddp_error *err)
+{
+    memset(err, 0, sizeof *err);
+    return ddp__goes_check(&c->cfg, ops, has(c->on, GROUPS), err) == DDP_OK;
+}
+
+static int cannot_run(const cell *c)
+{
+#ifndef DDP_USE_OPENSSL
+    if (has(c->on, TLS)) return 1;
+#endif
+    return has(c->on, MPI); /* under mpirun: tests/run/test_mpi.py */
+}
+
+/* Which of the processes told it is of no interest. */
+static const char *sentence_of(const ddp_error *err)
+{
+    const char *end = strncmp(err->msg, "rank ", 5) ? NULL : strchr(err->msg, ':');
+
+    return end ? end + 2 : err->msg;
+}
+
+/* 0 and why, where the library does something else than the table says. */
+static int is_so(cell *c, const ddp_strategy_ops *ops, char *why, size_t room)
+{
+    ddp_error told, err;
+    const int goes = table_says(c, ops, &told);
+
+    memset(&err, 0, sizeof err);
+    memset(shared, 0, sizeof *shared);
+    if (cannot_run(c)) return 1;
+    if (c->cfg.join && (goes || has(c->on, GROUPS))) return !run_joined(c, told.msg, why, room);
+    if (goes) {
+        const int bad = ddp_launch(&c->cfg, train, c, &err);
+        (void)fake_nets(); /* those of the next run begin */
+        if (bad) return snprintf(why, room, "goes, but '%s'", err.msg) < 0;
+        return equal_at_the_end(c, WORLD) || snprintf(why, room, "unlike parameters") < 0;
+    }
+    if (c->cfg.join) {
+        ddp_ctx *d = ddp_open(&c->cfg, &err);
+        if (d) snprintf(err.msg, sizeof err.msg, "opened");
+        ddp_close(d);
+    } else {
+        ddp_launch(&c->cfg, train, c, &err);
+    }
+    if (err.code == told.code && !strcmp(sentence_of(&err), told.msg)) return 1;
+    return snprintf(why, room, "%d '%s', not %d '%s'", (int)err.code, err.msg, (int)told.code, told.msg) < 0;
+}
+
+static int check(unsigned on, ddp_strategy strategy, const char *what, const char *with)
+{
+    ddp_strategy_ops ops;
+    char why[2 * DDP_ERROR_TEXT] = "";
+    double begin;
+    cell c;
+
+    configure(&c, on, strategy);
+    memset(&ops, 0, sizeof ops);
+    if (!ddp__built_in()->fill(strategy, &ops)) fail_msg("no strategy %d", (int)strategy);
+    begin = ddp_now();
+    if (is_so(&c, &ops, why, sizeof why)) {
+        if (getenv("SHOW")) fprintf(stderr, "%6.3f %s with %s, %d\n", ddp_now() - begin, what, with, (int)strategy);
+        return 0;
+    }
+    print_error("%s with %s, %s: %s\n", what, with, ops.name, why);
+    return 1;
+}
+
+/* Layers of a group are known when they are registered, the rest before anybody connects. */
+static void every_pair_of_settings_does_what_the_table_says(void **state)
+{
+    int a, b, n = 0, wrong = 0;
+
+    (void)state;
+    for (a = 0; a < SETTING_COUNT; a++)
+        for (b = 0; b < a; b++, n++)
+            if (!exclude_each_other(a, b))
+                wrong += check(1u << a | 1u << b, strategies[n % STRATEGIES], setting_name[a], setting_name[b]);
+    assert_int_equal(wrong, 0);
+}
+
+static void every_setting_goes_with_every_built_in_strategy(void **state)
+{
+    int a, s, wrong = 0;
+
+    (void)state;
+    for (s = 0; s < STRATEGIES; s++) {
+        wrong += check(0, strategies[s], "nothing", "anything");
+        for (a = 0; a < SETTING_COUNT; a++) wrong += check(1u << a, strategies[s], setting_name[a], "nothing else");
+    }
+    assert_int_equal(wrong, 0);
+    assert_int_equal(ddp__built_in()->number(STRATEGIES), DDP_STRATEGY_DEFAULT);
+}
+
+/* ---- traits: a strategy of a program's own ---- */
+
+static const struct {
+    unsigned    trait;
+    const char *name;
+    int         setting;
+} traits[] = {{DDP_WITH_CLIP, "DDP_WITH_CLIP", CLIP},          {DDP_WITH_BF16, "DDP_WITH_BF16", BF16},
+              {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},          {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},
+              {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},        {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", ELASTIC},
+              {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},    {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE}};
+enum { TRAITS = sizeof traits / sizeof traits[0] };
+
+static int own_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    (void)self;
+    return ddp_update_layer(d, layer, NULL) || ddp_average_exact(d, layer);
+}
+
+static void every_trait_that_is_missing_is_told(void **state)
+{
+    ddp_strategy_ops ops;
+    char why[2 * DDP_ERROR_TEXT];
+    unsigned all = 0;
+    int i, a, wrong = 0;
+    cell c;
+
+    (void)state;
+    memset(&ops, 0, sizeof ops);
+    ops.name = "own";
+    ops.averages = DDP_AVERAGES_PARAMETERS;
+    ops.backward_end = own_backward_end;
+    for (i = 0; i < TRAITS; i++) {
+        all |= traits[i].trait;
+        for (a = 0; a < SETTING_COUNT; a++) {
+            ddp_error told;
+            configure(&c, 1u << a, DDP_STRATEGY_DEFAULT);
+            ops.traits = DDP_WITH_ALL & ~traits[i].trait;
+            c.cfg.own_strategy = &ops;
+            if (table_says(&c, &ops, &told) == (traits[i].setting == a) && a != ROOM && a < NCCL1 &&
+                !(traits[i].trait == DDP_WITH_ELASTIC && (a == ELASTIC || a == JOIN)))
+                fail_msg("%s and %s: '%s'", traits[i].name, setting_name[a], told.msg);
+            if (traits[i].setting != a && i + 1 < TRAITS) continue; /* the last one tries the others */
+            if (is_so(&c, &ops, why, sizeof why)) continue;
+            print_error("own without %s, with %s: %s\n", traits[i].name, setting_name[a], why);
+            wrong++;
+        }
+    }
+    assert_int_equal(all, DDP_WITH_ALL);
+    ops.traits = DDP_NEEDS_TWO_LINKS;
+    for (a = 0; a < 2; a++) {
+        configure(&c, a ? 1u << SECOND : 0, DDP_STRATEGY_DEFAULT);
+        c.cfg.own_strategy = &ops;
+        if (!is_so(&c, &ops, why, sizeof why)) fail_msg("own with %d links: %s", 1 + a, why);
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* ---- the page ---- */
+
+static const char *reasons[64];
+static int reason_count;
+
+static int reason(const char *why)
+{
+    int i = 0;
+
+    while (i < reason_count && strcmp(reasons[i], why)) i++;
+    if (i == reason_count) reasons[reason_count++] = why;
+    return i + 1;
+}
+
+static void put(char *page, const char *fmt, ...)
+{
+    const size_t at = strlen(page);
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(page + at, 32768 - at, fmt, ap);
+    va_end(ap);
+}
+
+static void page_of_settings(char *page)
+{
+    int a, b;
+
+    put(page, "| |");
+    for (b = 0; b < SETTING_COUNT; b++) put(page, " %d |", b + 1);
+    put(page, "\n|---|");
+    for (b = 0; b < SETTING_COUNT; b++) put(page, ":-:|");
+    put(page, "\n");
+    for (a = 0; a < SETTING_COUNT; a++) {
+        put(page, "| %d %s |", a + 1, setting_name[a]);
+        for (b = 0; b < SETTING_COUNT; b++) {
+            const ddp__goes_row *row;
+            cell c;
+            configure(&c, 1u << a | 1u << b, DDP_STRATEGY_DEFAULT);
+            row = ddp__goes_refuses(ddp__features_on(&c.cfg, has(c.on, GROUPS)));
+            if (b >= a) put(page, " |");
+            else if (exclude_each_other(a, b)) put(page, " - |");
+            else if (row) put(page, " %c |", 'a' + reason(row->why) - 1);
+            else put(page, " yes |");
+        }
+        put(page, "\n");
+    }
+    put(page, "\nA letter means no, with this sentence:\n\n");
+    for (a = 0; a < reason_count; a++) put(page, "* %c: %s\n", 'a' + a, reasons[a]);
+}
+
+static void page_of_traits(char *page)
+{
+    int i;
+
+    put(page, "| without the trait | this is refused | because |\n|---|---|---|\n");
+    for (i = 0; i < TRAITS; i++) {
+        const ddp__goes_trait *t;
+        cell c;
+        configure(&c, 1u << traits[i].setting, DDP_STRATEGY_DEFAULT);
+        t = ddp__goes_lacks(ddp__features_on(&c.cfg, has(c.on, GROUPS)), DDP_WITH_ALL & ~traits[i].trait);
+        assert_non_null(t);
+        put(page, "| `%s` | %s | %s |\n", traits[i].name, setting_name[traits[i].setting], t->why);
+    }
+    put(page, "\nWith the trait `DDP_NEEDS_TWO_LINKS` it is refused where neither `net2` nor `addr2` is set,\n"
+              "nor `nccl` 2.\n");
+}
+
+static void the_page_says_the_same(void **state)
+{
+    static char page[32768], there[32768];
+    const char *path = "docs/what-goes-with-what.md";
+    FILE *f;
+    size_t n;
+
+    (void)state;
+    put(page, "# What goes with what\n\n"
+              "Fields of `ddp_config` that a program may set together (`yes`) or not. What does not go is refused by\n"
+              "`ddp_open` and `ddp_launch`, layers of a group by `ddp_group` or the first step, with one sentence\n"
+              "that names both. This page is made from the library's own table, src/run/goes.c, by tests/run/test_goes.c,\n"
+              "which also tries each cell: where it says yes a small training runs to its end. (Those of `transport`\n"
+              "mpi need mpirun: tests/run/test_mpi.py tries some of them.) After a change of the table:\n\n"
+              "```\n$ make build/plain/run/test_goes && REWRITE=1 build/plain/run/test_goes\n```\n\n"
+              "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the setting\n"
+              "of a newcomer: it goes into a run whose workers have set the same.\n\n");
+    page_of_settings(page);
+    put(page, "\n## Strategies\n\n"
+              "The built-in strategies (ssgd, wfbp, localsgd, enp, dreamddp) go with every setting above. One of a\n"
+              "program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
+    page_of_traits(page);
+    if (getenv("REWRITE")) {
+        f = fopen(path, "w");
+        assert_non_null(f);
+        fputs(page, f);
+        assert_int_equal(fclose(f), 0);
+    }
+    f = fopen(path, "r");
+    if (!f) fail_msg("no %s; run this in the repository, with REWRITE=1", path);
+    n = fread(there, 1, sizeof there - 1, f);
+    fclose(f);
+    there[n] = 0;
+    if (strcmp(there, page)) fail_msg("%s is not what the table says; run this with REWRITE=1", path);
+}
+
+/* Each setting of the table is one of ours, and each of its conditions: what it is when it is not set. */
+static void no_setting_is_left_out(void **state)
+{
+    unsigned on = 0, conditions = 0;
+    cell c;
+    int i, n = 0;
+
+    (void)state;
+    for (i = 0; i < SETTING_COUNT; i++) {
+        configure(&c, 1u << i, DDP_STRATEGY_DEFAULT);
+        on |= ddp__features_on(&c.cfg, has(c.on, GROUPS));
+    }
+    configure(&c, 0, DDP_STRATEGY_DEFAULT);
+    conditions = ddp__features_on(&c.cfg, 0);
+    while (ddp__feature_name(n)) n++;
+    assert_int_equal(on, (1u << n) - 1);
+    assert_true(conditions && conditions != on);
+}
+
+int main(void)
+{
+    static const char key[] = "00112233445566778899aabbccddeeff";
+    int fd, failed;
+    void *p = mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(no_setting_is_left_out),
+        cmocka_unit_test(the_page_says_the_same),
+        cmocka_unit_test(every_setting_goes_with_every_built_in_strategy),
+        cmocka_unit_test(every_pair_of_settings_does_what_the_table_says),
+        cmocka_unit_test(every_trait_that_is_missing_is_told),
+    };
+
+    if (p == MAP_FAILED) return 1;
+    shared = (board *)p;
+    device = fake_backend();
+    snprintf(psk_path, sizeof psk_path, "/tmp/dreamddp-goes-XXXXXX");
+    fd = mkstemp(psk_path);
+    if (fd < 0 || write(fd, key, sizeof key - 1) != (ssize_t)sizeof key - 1) return 1;
+    close(fd);
+    failed = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(psk_path);
+    return failed;
+}
