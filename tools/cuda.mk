@@ -2,16 +2,16 @@
 #   make tests-cuda    make cuda    make gpu-check
 .PHONY: cuda cuda-programs gpu-check
 
-# On any machine: the text of its kernels compiled as C++17 against the stand-in of tests/cuda/cuda_on_cpu.
+# On any machine: the text of its kernels compiled as C++17 against the stand-in of tests/cuda_on_cpu.
 CUDA_TESTS   := $(if $(shell command -v $(firstword $(CXX))),$(patsubst tests/%.cu,%,$(wildcard tests/cuda/test_cuda_*.cu)))
 CUDA_COMPILE  = $(CXX) -std=c++17 $(CPPFLAGS) $(STB) -O1 -ffp-contract=off $(DEBUG) $(WARN) $(SANITIZE) -DDDP_CUDA_ON_CPU -DDDP_SEPARATE \
-                -include tests/heap.h -isystem tests/cuda/cuda_on_cpu -Ibuild/headers -Isrc -Itests -MMD -MP -MF $@.d -MT $@
+                -include tests/heap.h -isystem tests/cuda_on_cpu -Ibuild/headers -Isrc -Itests -MMD -MP -MF $@.d -MT $@
 build/headers/dreamddp_cuda.cuh: src/dreamddp_cuda.cuh
 	@mkdir -p $(@D)
 	cp $< $@
 define CUDA_RULES
 $(addprefix build/$(1)/,$(CUDA_TESTS)): build/$(1)/%: tests/%.cu build/plain/dreamddp.a build/headers/dreamddp.h build/headers/dreamddp_cuda.cuh \
-        $(wildcard tests/cuda/cuda_on_cpu/*.h tests/cuda/cuda_on_cpu/*/*.h)
+        $(wildcard tests/cuda_on_cpu/*.h tests/cuda_on_cpu/*/*.h)
 	@mkdir -p $$(@D)
 	$$(CUDA_COMPILE) -x c++ $$< -x none build/plain/dreamddp.a -o $$@ $$(LIBS) $$(TLS_LIBS) -lcmocka
 endef

@@ -250,7 +250,7 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     return ddp__cuda_status(dev, err);
 }
 
-/* ---- launches, for nvcc and for the stand-in of tests/cuda/cuda_on_cpu ---- */
+/* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
 /* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...) DDP__RUN(kernel, blocks, threads, args...): on
  * dev->stream and without shared_bytes DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks

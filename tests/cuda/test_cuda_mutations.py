@@ -12,5 +12,5 @@ if not os.path.isfile(os.path.join(root, "build/plain/dreamddp.a")):
 if not shutil.which(os.environ.get("CXX", "g++").split()[0]):
     print("no C++ compiler")
     sys.exit(77)
-script = os.path.join(root, "tests/cuda/cuda_on_cpu/mutate.py")
+script = os.path.join(root, "tests/cuda_on_cpu/mutate.py")
 sys.exit(subprocess.run([sys.executable, script] + ([] if os.environ.get("ALL") else ["--sample", "6"])).returncode)

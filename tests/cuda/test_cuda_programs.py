@@ -109,7 +109,7 @@ def own_loop(folder):
         f.write(text)
     build = (os.environ.get("CXX", "g++").split() +
              "-std=c++17 -O1 -isystem build/include -DDDP_CUDA_ON_CPU -DDDP_SEPARATE -DDDP__CUDA_IMPLEMENTED "
-             "-include tests/heap.h -include tests/cuda/cuda_on_cpu/cuda_runtime.h -isystem tests/cuda/cuda_on_cpu "
+             "-include tests/heap.h -include tests/cuda_on_cpu/cuda_runtime.h -isystem tests/cuda_on_cpu "
              "-Ibuild/headers -Isrc".split() +
              [source, "build/cuda/companion.o", "build/plain/dreamddp.a", "-o", program, "-lm", "-lpthread"])
     tls = subprocess.run("nm build/plain/dreamddp.a 2>/dev/null | grep -q ' U SSL_new'", shell=True, cwd=ROOT)

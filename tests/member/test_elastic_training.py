@@ -15,7 +15,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TRAIN = os.path.join(ROOT, os.environ.get("BUILD", "build"), "train_gpt")
-DEVICE = os.path.join(ROOT, "build/cuda/train_gpt")  # on the stand-in of tests/cuda/cuda_on_cpu
+DEVICE = os.path.join(ROOT, "build/cuda/train_gpt")  # on the stand-in of tests/cuda_on_cpu
 SHAPE = "--layers 2 --heads 2 --dim 32 --seq 32 --batch 4 --lr 0.003".split()
 SMALL = "--layers 1 --heads 2 --dim 8 --seq 8 --batch 2 --lr 0.003 --device cuda".split()
 OWN = re.compile("DREAMDDP_|RANK$|WORLD_SIZE$|LOCAL_|OMPI_|PMI_|PMIX_|MPI_|SLURM_|MASTER_|TORCHELASTIC_")

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Shows that the tests of kernels can fail: each mutation of mutations.txt must make its test fail.
 
-    tests/cuda/cuda_on_cpu/mutate.py              every mutation
-    tests/cuda/cuda_on_cpu/mutate.py --sample N   N of them, others each day (SEED=... picks the day)
-    tests/cuda/cuda_on_cpu/mutate.py --only WORD  those whose file or test contains WORD
+    tests/cuda_on_cpu/mutate.py              every mutation
+    tests/cuda_on_cpu/mutate.py --sample N   N of them, others each day (SEED=... picks the day)
+    tests/cuda_on_cpu/mutate.py --only WORD  those whose file or test contains WORD
 
 A line of mutations.txt:   file | old text | new text | test
 file lies in src/cuda and holds the old text exactly once (\\n: a line break; several spaces count as
@@ -61,7 +61,7 @@ def compile_words(include, test, out):
     cxx = (named + " -O1" if named else "clang++ -O0" if clang else "g++ -O1").split()
     flags = os.environ.get("CPPFLAGS", "").split()
     return cxx + ["-std=c++17", "-ffp-contract=off", "-w", "-isystem", "build/include"] + flags + [
-        "-DDDP_CUDA_ON_CPU", "-DDDP_SEPARATE", "-include", "tests/heap.h", "-isystem", "tests/cuda/cuda_on_cpu",
+        "-DDDP_CUDA_ON_CPU", "-DDDP_SEPARATE", "-include", "tests/heap.h", "-isystem", "tests/cuda_on_cpu",
         "-Ibuild/headers", "-I" + include, "-Isrc", "-Itests", "-x", "c++", "tests/cuda/%s.cu" % test, "-x", "none",
         "build/plain/dreamddp.a", "-o", out, "-lm", "-lpthread", "-lcmocka"] + tls_libs()
 
