@@ -236,8 +236,8 @@ DDP_API int ddp_step_end(ddp_ctx *d);
 
 /* ddp_wait - finishes what is in flight and averages nothing more: parameters can be read.
  * ddp_sync_all - finishes and averages: every rank leaves with equal parameters. Collective.
- * ddp_abort - fails everything in flight on all ranks with this sentence: whoever waits there, or
- * comes to wait, returns within a second. Any thread. */
+ * ddp_abort - fails everything in flight on all ranks with this sentence: a call that waits there, or
+ * begins to wait, returns within a second. Any thread. */
 DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
@@ -509,7 +509,7 @@ DDP_API int ddp_schedule_named(const char *name, ddp_schedule_kind *out);
 
 /* ==== comm/message.h ==== [comm] */
 /* What travels: one kind of message for gradients, parameters, requests and activations. Strategies
- * post messages (run/strategy.h); the comm worker moves them and never looks at what they mean. */
+ * post messages (run/strategy.h); the comm thread moves them and never looks at what they mean. */
 
 typedef enum ddp_verb {
     DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */
@@ -522,12 +522,12 @@ typedef enum ddp_verb {
                            DDP_SERVE there */
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
-    DDP_RECEIVE,        /* from peer, or from whoever comes first (DDP_ANY) */
-    DDP_SERVE,          /* the next push or request of whoever comes first */
+    DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
+    DDP_SERVE,          /* the next push or request of whichever rank comes first */
     DDP_PULL            /* asks peer, and receives its DDP_ANSWER */
 } ddp_verb;
 
-enum { DDP_ANY = -1 }; /* as peer of a receive: whoever comes first */
+enum { DDP_ANY = -1 }; /* as peer of a receive: whichever rank comes first */
 
 /* Contiguous values; a message is a list of them (a bucket of several layers is no copy). */
 typedef struct ddp_piece {
@@ -999,7 +999,7 @@ DDP_API int ddp_send(ddp_ctx *d, float *x, size_t n, int to);
 DDP_API int ddp_recv(ddp_ctx *d, float *x, size_t n, int from);
 DDP_API int ddp_exchange(ddp_ctx *d, const ddp_message *m);
 
-/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm worker and measurements;
+/* A second link, opened beside the first where net2 or addr2 is set: its own connections, comm thread and measurements;
  * operations on the two do not wait for one another. ddp_exchange takes either link (0 or 1); the others are link 0's.
  *   ddp_links           how many this context has: 0 with one worker, 1 or 2; with nccl the
  *                       devices' network is the first
@@ -1109,8 +1109,7 @@ DDP_API int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice
  *           mean; untouched on error
  *
  * Pure; safe from any thread. Errors: DDP_ARG, naming the part that is wrong and an example. */
-DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
-                                 ddp_error *err);
+DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s, ddp_error *err);
 
 /* ==== profile/network.h ==== [profile] */
 /* Devices and the links between them: what the placement planners read. */
@@ -1158,7 +1157,7 @@ DDP_API void       ddp_network_free(ddp_network *n);
 DDP_API ddp_status ddp_network_check(const ddp_network *n, ddp_error *err);
 
 /* ddp_network_noise - multiplies each pair's rates by exp(rate_sigma x), its delays by exp(delay_sigma y), x and y
- * standard normal and the same in both directions: is a plan still good where no two links are alike? The same seed
+ * standard normal and the same in both directions: is a plan still good where no two links are the same? The same seed
  * gives the same network on every platform up to the last bit of its exp.
  * Errors: DDP_ARG for a sigma outside 0..4 or no network, n untouched. */
 DDP_API ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma,
@@ -1218,7 +1217,7 @@ typedef struct ddp_plan_options {
     double     time_limit_s; /* brute and scatter stop here with the best found; 0 = 60 s */
 } ddp_plan_options;
 
-/* A plan. Owned by whoever called ddp_plan_partial or ddp_plan_new; ddp_plan_free. */
+/* A plan. Owned by the caller of ddp_plan_partial or ddp_plan_new; ddp_plan_free. */
 typedef struct ddp_plan {
     int            layers, period;
     int           *step_of;       /* [L] step 0..H-1 whose backward averages layer l */
@@ -1340,7 +1339,7 @@ typedef struct ddp_interval {
 } ddp_interval;
 
 /* One steady iteration: backward, then the forward that waits for its gradients.
- * Owned by whoever called ddp_plan_timeline; ddp_timeline_free. */
+ * Owned by the caller of ddp_plan_timeline; ddp_timeline_free. */
 typedef struct ddp_timeline {
     ddp_scheme    scheme;
     int           buckets;       /* rows of the profile */
@@ -1493,7 +1492,7 @@ typedef struct ddp_delayed_step {
     int    first_send, sends;
 } ddp_delayed_step;
 
-/* A plan: `warmup` iterations from nothing pending, then `period` iterations for ever. Owned by whoever called
+/* A plan: `warmup` iterations from nothing pending, then `period` iterations forever. Owned by the caller of
  * ddp_plan_delayed; freed by ddp_delayed_plan_free. */
 typedef struct ddp_delayed_plan {
     int               buckets, parts;
@@ -1624,8 +1623,8 @@ DDP_API ddp_status ddp_osp_importance(const float *gradient, const float *parame
  *   budget     S(G^u): the deferred layers together have at most so many bytes; 0 defers nothing
  *   gib        [(layers + 7) / 8]; deferred (may be NULL) receives the bytes of the 0 bits
  *
- * Equal importance: lower index first, for all workers alike. A layer without bytes is never deferred. knapsack defers
- * the set of least importance with bytes from those of the walk to the
+ * Equal importance: lower index first, the same for all workers. A layer without bytes is never deferred.
+ * knapsack defers the set of least importance with bytes from those of the walk to the
  * budget: exactly on up to 32 layers that have bytes; of more, all choices of the 32 around the break of the order by
  * density are tried, so that it is near the optimum, and never defers more importance than the walk, nor than density
  * where that defers the walk's bytes. At most 8 MB and some milliseconds.
@@ -1838,7 +1837,7 @@ typedef struct ddp_workload_message {
     double bytes, seconds;
 } ddp_workload_message;
 
-/* Seconds of one micro-batch, [N] each. Owned by whoever called ddp_workload_estimate. */
+/* Seconds of one micro-batch, [N] each. Owned by the caller of ddp_workload_estimate. */
 typedef struct ddp_workload {
     int     devices;
     double *compute_s;    /* C_p */
@@ -2172,11 +2171,10 @@ typedef struct ddp_link_compression {
  * the paper's, the slowest link's message is 1/r of dense (the factor pays for an index of 8 bytes beside a value of
  * 4), and every compressed link takes max R / r: link times become equal. The packing changes bytes and link_s, never
  * which elements are kept: with delta, the default, they are the paper's at half its bytes. To send 1/r of dense with
- * it, give the factor 1.5, with i32 2.
- * Decisions where the paper is silent or wrong: between r_i = 1 and factor the printed formula
- * sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links
- * that are not compressed and divides computing time by r: link_s does neither, for use in Eq. 3.
- * The uniform rule with r = 100 and i64 is 33.3 times smaller, as the caption of Figure 10 says.
+ * it, give the factor 1.5, with i32 2. Decisions where the paper is silent or wrong: between r_i = 1 and factor the
+ * printed formula sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links that are
+ * not compressed and divides computing time by r: link_s does neither, for use in Eq. 3. The uniform rule with r = 100
+ * and i64 is 33.3 times smaller, as the caption of Figure 10 says.
  *
  * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links), no allocation, safe from any thread. Errors:
  * DDP_ARG (also if factor times ratio overflows), DDP_NUMERIC. */
@@ -2379,7 +2377,7 @@ DDP_API ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type
  * A token or label out of range makes the loss NaN; ddp_tokens_check finds it beforehand.
  *
  * Operators on images, x (B, C, H, W). A window moves by stride over H and W with padding on all
- * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' alike.
+ * four sides: H' = (H + 2 padding - kernel) / stride + 1, rounded down, and W' likewise.
  *   ddp_conv2d          (B, channels, H', W')  weight (channels, C / groups, kernel, kernel), bias
  *                       (channels) unless bias is 0; groups divides C and channels; kernel <= 64
  *   ddp_batch_norm2d    same                   scale and shift (C), eps 1e-5; over B H W of each
@@ -2434,8 +2432,7 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
  * gradients, lie in one contiguous block; initialisation depends only on the seed and the parameter's position) and
  * registers the layers with the context. A layer's buffers are one block too, registered as DDP_BUFFERS: averaged with
  * the layer. A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is allocated,
- * unless a ddp_allocator says where memory comes from.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
+ * unless a ddp_allocator says where memory comes from. Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
@@ -2443,7 +2440,7 @@ DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 
 /* ddp_data - the array of a named input of the built-in state (float or int32_t). With a backend it lies on the host
  * all the same: each pass takes it to the device; ddp_value and ddp_output copy from there and wait for it.
- * ddp_value - the scalar of a node after forward, NAN where it is none.
+ * ddp_value - the scalar of a node after forward, NAN where it is not a scalar.
  * ddp_output - a node's output array, valid until its memory is reused by backward; a node whose
  * only user works in place (dropout, add) shows that user's output. NULL (ddp_value: NAN) for what
  * a segment of ddp_recompute_begin dropped; scalars it never drops. */
@@ -2453,7 +2450,7 @@ DDP_API const float *ddp_output(ddp_graph *g, const ddp_node *n);
 
 /* ddp_forward - all operators in order, calling forward_begin before a layer's first use.
  * ddp_backward - from loss (a scalar), calling backward_begin and, after the last use of a layer's parameters,
- * backward_end. Gradients are added to; whoever consumes them zeroes them (the context, or ddp_zero_gradients without
+ * backward_end. Gradients are added to; the consumer zeroes them (the context, or ddp_zero_gradients without
  * one). ddp_evaluate - forward without hooks, with dropout off and with the running statistics, which it leaves alone.
  * Each returns 0 or the first error. */
 DDP_API int  ddp_forward(ddp_graph *g);
@@ -2592,10 +2589,9 @@ DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **lo
  * on error (a size that is not positive, heads that do not fit); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
-/* ddp_mlp - adds a perceptron to g and returns its loss.
- * Inputs: "inputs", float (batch, inputs), and "labels", int32 (batch, 1). One layer per linear
- * operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node (batch,
- * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
+/* ddp_mlp - adds a perceptron to g and returns its loss. Inputs: "inputs", float (batch, inputs), and "labels", int32
+ * (batch, 1). One layer per linear operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node
+ * (batch, classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
 /* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss.
@@ -2630,9 +2626,8 @@ typedef struct ddp_token_range {
 /* ddp_tokens_open - reads a whole file: llm.c's .bin (its header says 16 or 32 bits), nanoGPT's
  * .bin (a name ending in .bin: 16-bit tokens), else any file as bytes, whose distinct values are
  * numbered in ascending order. A name ending in .gz is unpacked first.
- * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending
- * chooses the format as above. bytes is copied.
- * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
+ * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending chooses the format as above.
+ * bytes is copied. Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
  * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);
@@ -2641,7 +2636,7 @@ DDP_API void        ddp_tokens_close(ddp_tokens *t);
 /* ddp_tokens_count - tokens in the stream.  ddp_tokens_at - token i, 0 <= i < count.
  * ddp_tokens_vocabulary - one more than the largest token.
  * ddp_tokens_byte - the byte behind a token, for writing samples; -1 if the file held token
- * numbers, or the token is none of the stream's. */
+ * numbers, or the token is not one of the stream's. */
 DDP_API long    ddp_tokens_count(const ddp_tokens *t);
 DDP_API long    ddp_tokens_vocabulary(const ddp_tokens *t);
 DDP_API int32_t ddp_tokens_at(const ddp_tokens *t, long i);
@@ -3292,15 +3287,12 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_long(const char *s, long *out);
 
-/* ---- arrays ---- */
-
-/* Growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed).
- * Never in the public API, never on the comm thread, never in a training step.
+/* ---- growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed). Never in the public
+ * API, never on the comm thread, never in a training step.
  *     int *list = NULL;  stbds_arrput(list, 7);  stbds_arrlen(list);  stbds_arrfree(list);
- * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.)
- *
- * It is the installed package, not a copy. A program that uses stb_ds too may include it before
- * or after this header, in the same file or in others; base/core.c says who instantiates it. */
+ * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.) It is the installed
+ * package, not a copy. A program that uses stb_ds too may include it before or after this header, in the same file or
+ * in others; base/core.c says who instantiates it. ---- */
 
 /* Somebody who includes stb_ds.h himself wants its short names (arrput); nobody else does. */
 #if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \
@@ -3622,7 +3614,7 @@ uint64_t ddp_rng_below(ddp_rng *r, uint64_t n)
 double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1.0p-53; }
 
 /* libm's log and cos are not bit-equal on all platforms; twelve uniforms minus six need only
- * additions, which IEEE rounds alike everywhere. Mean 0, variance 1, tails end at 6. */
+ * additions, which IEEE rounds the same way everywhere. Mean 0, variance 1, tails end at 6. */
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;
@@ -4372,7 +4364,7 @@ struct ddp_node {
 
 /* Operators of a layer are consecutive, and a tied parameter is owned by an earlier node than
  * its users. So in forward a layer is first needed at node first, and in backward it is complete
- * after node first, whoever else used its parameters. */
+ * after node first, whatever else used its parameters. */
 typedef struct ddp__graph_layer {
     char    *name;
     uint64_t name_hash; /* of the final name */
@@ -4388,9 +4380,7 @@ typedef struct ddp__graph_layer {
 } ddp__graph_layer;
 
 /* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
-typedef struct ddp__recompute_segment {
-    int first, last;
-} ddp__recompute_segment;
+typedef struct ddp__recompute_segment { int first, last; } ddp__recompute_segment;
 
 /* What becomes of a node's output after its last use in forward. */
 typedef enum ddp__fate {
@@ -4783,7 +4773,7 @@ static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char 
     else snprintf(text, size, "operator %.60s outside layers", op);
 }
 
-/* What the shape rule filled must be executable, whoever wrote the rule. */
+/* What the shape rule filled must be executable, also where the rule is a program's own. */
 static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
 {
     int i;
@@ -5033,9 +5023,7 @@ float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__EVENTS };
 
 /* Free space inside the arena, sorted by offset, neighbours merged. */
-typedef struct ddp__hole {
-    size_t offset, bytes;
-} ddp__hole;
+typedef struct ddp__hole { size_t offset, bytes; } ddp__hole;
 
 /* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
  * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */
@@ -7150,9 +7138,7 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 }
 
 /* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
-typedef struct ddp__conv_line {
-    long first, lo, hi;
-} ddp__conv_line;
+typedef struct ddp__conv_line { long first, lo, hi; } ddp__conv_line;
 
 static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
 {
@@ -10078,9 +10064,7 @@ static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) 
 
 /* ---- SGD: hyper = momentum, weight decay ---- */
 
-typedef struct ddp__sgd_step {
-    ddp__f4 momentum, decay, lr;
-} ddp__sgd_step;
+typedef struct ddp__sgd_step { ddp__f4 momentum, decay, lr; } ddp__sgd_step;
 
 /* v may be NULL: no momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
@@ -10119,7 +10103,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round every element alike: they only
+/* count is a multiple of the vector's length. Wider vectors round every element the same way: they only
  * need fewer instructions, so that memory is what the rule waits for. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                                            \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                               \
@@ -10599,7 +10583,7 @@ static ddp_node *ddp__classifier_inputs(ddp_graph *g, long batch, long channels,
 static int ddp__resnet_check(const ddp_resnet_config *c, ddp_error *err)
 {
     if (!ddp__parts_of(ddp__resnet_blocks, c->depth))
-        ddp__fail(err, DDP_ARG, "resnet: there is none of depth %d: take 18, 34, 50, 101 or 152", c->depth);
+        ddp__fail(err, DDP_ARG, "resnet: there is no ResNet of depth %d: take 18, 34, 50, 101 or 152", c->depth);
     else if (c->batch < 1 || c->size < 1 || c->channels < 0 || c->classes < 2)
         ddp__fail(err, DDP_ARG, "resnet: batch %ld and size %ld must be at least 1, channels %ld "
                   "at least 0, classes %ld at least 2", c->batch, c->size, c->channels, c->classes);
@@ -10680,7 +10664,7 @@ ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits
 static int ddp__vgg_check(const ddp_vgg_config *c, ddp_error *err)
 {
     if (!ddp__parts_of(ddp__vgg_convs, c->depth))
-        ddp__fail(err, DDP_ARG, "vgg: there is none of depth %d: take 11, 13, 16 or 19", c->depth);
+        ddp__fail(err, DDP_ARG, "vgg: there is no VGG of depth %d: take 11, 13, 16 or 19", c->depth);
     else if (c->size < 32)
         ddp__fail(err, DDP_ARG, "vgg: images of %ld x %ld are too small: it halves them five "
                   "times, so the size must be at least 32", c->size, c->size);
@@ -10865,8 +10849,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
     else if (in_memory) ddp__text_add(&t->file, (const char *)bytes, n);
     else s = ddp__file_read(name, &t->file, err);
-    if (s == DDP_OK && t->file.failed)
-        s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
+    if (s == DDP_OK && t->file.failed) s = ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes of %s", n, name);
     if (s == DDP_OK && ddp__tokens_scan(t, t->name, err) == DDP_OK) return t;
     ddp_tokens_close(t);
     return NULL;
@@ -11125,7 +11108,7 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
     if (classes != 10 && classes != 100)
         return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
     if (n == 0 || n % record)
-        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are no whole number of CIFAR-%d records of %zu: record %zu "
+        return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are not a whole number of CIFAR-%d records of %zu: record %zu "
                          "has only %zu; is it cut off?", name, n, classes, record, n / record, n % record);
     m->channels = 3;
     m->height = m->width = 32;
@@ -11410,8 +11393,8 @@ DDP_LIB const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 DDP_LIB ddp_status ddp__json_need(const char *name, const ddp__json *object, const char *key,
                                   ddp__json_kind kind, const ddp__json **out, ddp_error *err);
 
-/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is none
- * (overlong forms, surrogates and values above U+10FFFF are none). */
+/* Bytes of the UTF-8 character at p, left of which can be read: 1 to 4, or 0 if it is not one
+ * (overlong forms, surrogates and values above U+10FFFF are not one). */
 DDP_LIB int ddp__utf8_length(const unsigned char *p, size_t left);
 
 /* Appends s in quotes, escaped; bytes that are no UTF-8 become U+FFFD. NULL gives null. */
@@ -12002,7 +11985,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
     DDP__TRY(ddp__st_shape(s, t, shape, err));
     if (offsets->count != 2 || !ddp__st_whole(offsets->first, &begin) ||
         !ddp__st_whole(offsets->first->next, &end) || begin > end)
-        return ddp__st_bad(s, t, err, "has data_offsets that are no pair of a begin and an end");
+        return ddp__st_bad(s, t, err, "has data_offsets that are not a pair of a begin and an end");
     if (end - begin != t->bytes)
         return ddp__st_bad(s, t, err, "takes %" PRIu64 " bytes by its shape, but data_offsets give "
                            "it %" PRIu64, t->bytes, end - begin);
@@ -12057,7 +12040,8 @@ static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n,
     const ddp__json *v;
 
     if (n == 0 || *text != '{')
-        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is no JSON object: this is no safetensors file", s->name);
+        return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
+                         "safetensors file", s->name);
     s->header = ddp__json_parse(s->name, text, n, err);
     if (!s->header) return err ? err->code : DDP_FORMAT;
     s->tensor = (ddp_safetensor *)ddp__calloc((size_t)s->header->count, sizeof *s->tensor);
@@ -12084,7 +12068,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
     int k;
 
     if (size < 8)
-        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are no safetensors file: is "
+        return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
     for (k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)
@@ -12699,7 +12683,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
         }
         w = ddp__weight_named(s, name);
         if (!w)
-            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is none of the %d of this "
+            return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" is not one of the %d of this "
                              "model", path, t->name, s->count);
         DDP__TRY(ddp__weight_match(path, w, t, err));
     }
@@ -12786,8 +12770,11 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 #endif
 
 /* ==== wire/wire.h ==== [wire] */
-/* A wire: non-blocking byte streams from this rank to every peer. Threads, TCP and MPI are wires;
- * the engine above speaks frames over any and cannot tell them apart. */
+/* A wire: non-blocking byte streams from this rank to every peer. Threads, TCP and MPI are wires; the engine above
+ * speaks frames over any and cannot tell them apart. */
+
+struct ddp__op;
+struct ddp__exchange;
 
 typedef struct ddp__wire ddp__wire;
 
@@ -12796,8 +12783,8 @@ typedef struct ddp__wire_table {
     /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
-    /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some,
-     * wake() was called, or ddp_now() >= until (until < 0: no limit). */
+    /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some, wake() was called, or
+     * ddp_now() >= until (until < 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
                  double until);
     void (*wake)(ddp__wire *w); /* any thread */
@@ -12813,35 +12800,63 @@ struct ddp__wire {
     size_t pair_bytes; /* memory of its own that it takes per peer */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
-    /* May be NULL: the first and the last thing that the comm thread does. begin may block, and
-     * fail; why is NULL after an orderly goodbye to all peers. */
+    /* May be NULL: the first and the last thing that the comm thread does. begin may block, and fail; why is NULL after
+     * an orderly goodbye to all peers. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
 };
 
-/* ==== wire/threads.h ==== [wire] */
-/* The wire between ranks that are threads of one process. */
+/* ---- threads of one process ---- */
+
+/* What one rank offers the others of its memory in one position of its window; comm/share.c has the rules. */
+typedef struct ddp__offer {
+    long   users;      /* how many are at work on it, + DDP__OFFER_OPEN while others may begin */
+    size_t next;       /* of the team's first rank: the next chunk that nobody has taken */
+    const struct ddp__op *op;     /* the owner's: where its values are */
+    struct ddp__exchange *row;    /* [world] the owner's: who adds what to its divergence */
+    char   gap[64 - 2 * sizeof(void *) - sizeof(long) - sizeof(size_t)];
+} ddp__offer;
+
+enum {
+    DDP__OFFER_OPEN = 1 << 30,
+    DDP__OFFERS = 16 /* of one rank: as many as it has collectives in flight */
+};
 
 typedef struct ddp__hub ddp__hub;
 
-/* ddp__hub_new - the meeting place of `world` ranks; NULL when memory is short. Each open wire
- * holds a reference, so ddp__hub_free and the wires' close may come in any order, from any
- * thread. Each ordered pair of ranks has a ring of DDP__RING_BYTES, touched only when used.
- * ddp__wire_threads - the end of one rank; a rank can be taken once.
- * ddp__hub_second - another meeting place of the same ranks, freed with the first; NULL when memory
- * is short, or if it was never asked for before the ranks began (then make = 0).
- * ddp__hub_leave - what closing the wire of that rank does, for a rank that never got one: the
- * others see it gone at once.
- * Errors: DDP_ARG if the rank is outside 0..world-1 or taken; DDP_MEMORY. */
+/* ddp__hub_new - the meeting place of `world` ranks; NULL when memory is short. Each open wire holds a reference, so
+ * ddp__hub_free and the wires' close may come in any order, from any thread. Each ordered pair of ranks has a ring of
+ * DDP__RING_BYTES, touched only when used. ddp__wire_threads - the end of one rank; a rank can be taken once.
+ * ddp__hub_second - another meeting place of the same ranks, freed with the first; NULL when memory is short, or if it
+ * was never asked for before the ranks began (then make = 0). ddp__hub_leave - what closing the wire of that rank does,
+ * for a rank that never got one: the others see it gone at once. Errors: DDP_ARG if the rank is outside 0..world-1 or
+ * taken; DDP_MEMORY. */
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
 DDP_LIB ddp__hub  *ddp__hub_second(ddp__hub *hub, int make);
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
 DDP_LIB void       ddp__hub_leave(ddp__hub *hub, int rank);
 DDP_LIB void       ddp__hub_free(ddp__hub *hub);
 
+/* ---- processes that an MPI launcher started; behind DDP_USE_MPI ---- */
+
+/* ddp__wire_mpi - byte streams over MPI_Isend and MPI_Irecv on a copy of MPI_COMM_WORLD. Makes no MPI call: all of
+ * them, MPI_Init_thread and MPI_Finalize included where the program has not initialised MPI itself, come from the
+ * engine's comm thread, in begin to end. begin fails with DDP_UNSUPPORTED if MPI's thread level is below
+ * MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was finalised before, DDP_ARG if MPI counts other ranks than rank and world
+ * say, DDP_NET with MPI's own words. end after a failure calls MPI_Abort if begin has initialised MPI, since the other
+ * ranks would wait in MPI_Finalize; the failure goes to stderr first. Errors: DDP_MEMORY; DDP_UNSUPPORTED without
+ * DDP_USE_MPI. */
+DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
+
+/* DDP_OK if this program was built with MPI. */
+DDP_LIB ddp_status ddp__mpi_built(ddp_error *err);
+/* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
+DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
+
 /* ==== wire/socket.h ==== [wire] */
 /* TCP sockets without surprises: addresses, listening, dialling, whole frames with a deadline. */
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #ifdef MSG_NOSIGNAL
@@ -12859,13 +12874,11 @@ typedef struct ddp__addr {
     socklen_t size;
 } ddp__addr;
 
-/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT].
- * Errors: DDP_ARG. */
+/* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first.
- * Errors: DDP_ARG if the text is malformed, DDP_NET if the name cannot be resolved. */
-DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count,
-                                   ddp_error *err);
+/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first. Errors: DDP_ARG if the text is
+ * malformed, DDP_NET if the name cannot be resolved. */
+DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
 DDP_LIB int  ddp__addr_port(const ddp__addr *a);
@@ -12875,94 +12888,62 @@ DDP_LIB int  ddp__addr_is_loopback(const ddp__addr *a);
 DDP_LIB uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip);
 DDP_LIB int      ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a);
 
-/* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and
- * possible. Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
+/* Sees to it that so many descriptors more can be opened: raises the soft limit where that is needed and possible.
+ * Errors: DDP_NET if not even `least` can be: the sentence says how many are needed. */
 DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
+/* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
+DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
+DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
 /* Non-blocking and closed on exec; 0, or -1 and errno. */
 DDP_LIB int ddp__fd_prepare(int fd);
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
-/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1
- * and errno; once POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1 and errno; once
+ * POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1
- * and errno, EAGAIN when none waits. */
+/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1 and errno, EAGAIN
+ * when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
-/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the
- * end of the stream: ECONNRESET). */
-DDP_LIB int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until);
-DDP_LIB int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until);
+/* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
+DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
+/* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
+ * poll returns. */
+DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
-/* ==== wire/hello.h ==== [wire] */
-/* The 64 bytes that two ranks exchange before anything else, and the quarrels about them. */
+/* A pipe by which one thread brings another out of its poll. */
+typedef struct ddp__waker {
+    int fd[2];  /* the first is to be polled for POLLIN */
+    int open, called;
+} ddp__waker;
 
-#define DDP__PROTOCOL    2
-#define DDP__HELLO_BYTES 64
-#define DDP__HELLO_RESUMES 0x80000000u /* of world */
+DDP_LIB ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err);
+DDP_LIB void ddp__waker_close(ddp__waker *w); /* fine for one that is all zero */
+DDP_LIB void ddp__waker_wake(ddp__waker *w);  /* any thread */
+DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
-typedef enum ddp__hello_kind {
-    DDP__HELLO = 1, /* who I am and where I listen */
-    DDP__TABLE,     /* followed by the addresses of all ranks */
-    DDP__READY,     /* all my connections stand */
-    DDP__GO,        /* everybody's stand */
-    DDP__RELAY,     /* to rank 0: join this connection to rank `detail`'s; from rank 0: ask so */
-    DDP__REFUSED,
-    DDP__RESUME = 16, /* a broken link comes back; wire/reconnect_link.c has its further fields */
-    DDP__JOIN_ASK,    /* from somebody who wants to join: where is your service? answer: port */
-    DDP__JOIN_MESH    /* from a newcomer to each member: our connection from its entry on */
-} ddp__hello_kind;
+/* ---- iface.c: which of this machine's addresses the others shall use ---- */
 
-typedef enum ddp__refusal {
-    DDP__WELCOME,
-    DDP__REFUSE_VERSION,
-    DDP__REFUSE_RUN,
-    DDP__REFUSE_WORLD,
-    DDP__REFUSE_RANK,
-    DDP__REFUSE_TWICE,
-    DDP__REFUSE_LATE,
-    DDP__REFUSE_LOST,
-    DDP__REFUSE_NAME, /* the certificate is another rank's */
-    DDP__REFUSE_RESUME /* links outlive their connections on one side only */
-} ddp__refusal;
+#define DDP__IFACE_TEXT 32
 
-/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros.
- * A refusal carries the sender's own run, rank and world, so that both sides can name both.
- * world: the ranks that meet in the lower 16 bits; above them the ids of an elastic world that has
- * room for more, else 0; the highest bit says that links outlive their connections. */
-typedef struct ddp__hello {
-    uint32_t version, kind;
-    uint64_t run_id;
-    uint32_t rank, world, port, reason;
-    uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
-    uint32_t family;          /* 4 or 6: where the sender listens, with port; 0 = not said */
-    unsigned char ip[16];
-    const char *run_name;     /* own side only: the run as the user called it, or NULL */
-} ddp__hello;
-
-/* Little-endian integers of 1 to 8 bytes. */
-DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes);
-DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
-
-/* What a hello says of a world of so many ranks and ids, which are at least as many. */
-DDP_LIB uint32_t ddp__hello_world(int world, int ids);
-
-/* self's version, run, rank, world and port with that kind, reason and detail. */
-DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
-                             int detail, unsigned char *b);
-/* 1 if the first `got` bytes may begin a frame. */
-DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);
-/* 0 if the 64 bytes are not a frame of ours. */
-DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
-/* Whether a peer's frame fits ours. */
-DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
-/* The sentence about it, naming both values; `name` is the peer's. */
-DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason,
-                                const ddp__hello *other, const char *name, char *out, size_t room);
+/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas ("eth,ib"), "=eth0" for whole
+ * names, "^lo,docker" for all but those. */
+DDP_LIB int ddp__iface_matches(const char *list, const char *name);
+/* The first address of an interface that is up and that the list (NULL: every list) means, others before loopback; with
+ * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. name[DDP__IFACE_TEXT] (may be NULL) gets
+ * the interface's. Errors: DDP_ARG if nothing matches: names the interfaces that there are; DDP_NET. */
+DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name, ddp_error *err);
+/* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
+DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
+/* The same without a destination: the interface of the default route, else the first that is up and not loopback, else
+ * 127.0.0.1. */
+DDP_LIB void ddp__iface_default(ddp__addr *out);
+/* The name of the interface with that address, "" if there is none; returns name. */
+DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
 
 /* ==== wire/stream.h ==== [wire] */
 /* What crosses a connected socket: the bytes themselves, or TLS around them.
@@ -12998,23 +12979,21 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called once, before any other. 0, or -1
- * when memory is short. */
+/* A socket was connected (server 0) or accepted (1); to be called once, before any other. 0, or -1 when memory is
+ * short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* The same for a socket whose session with one peer is over because from now on another is at its
- * other end; what has been read of that one's bytes is not lost. */
+/* The same for a socket whose session with one peer is over because from now on another is at its other end; what has
+ * been read of that one's bytes is not lost. */
 DDP_LIB int ddp__stream_turn(ddp__tls *t, int fd, int server);
 /* Forgets the session without a word to the peer; the socket is the caller's. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
-/* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on
- * when poll says so, -1 and errno as in ddp__stream_recv. A server's may be left to the first
- * ddp__stream_recv calls. */
+/* A step of the handshake, which never blocks: 1 = done (at once where there is none), 0 = goes on when poll says so,
+ * -1 and errno as in ddp__stream_recv. A server's may be left to the first ddp__stream_recv calls. */
 DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
-/* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or
- * ETIMEDOUT. */
+/* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Bytes taken, 0 = would block, -1 = the peer is gone (errno; EPROTO: ddp__stream_why tells).
- * After fewer bytes than offered the next call must go on with those that follow. */
+/* Bytes taken, 0 = would block, -1 = the peer is gone (errno; EPROTO: ddp__stream_why tells). After fewer bytes than
+ * offered the next call must go on with those that follow. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
 /* Bytes read, 0 = would block, -1 = no more will come (errno, ECONNRESET at the end). */
 DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
@@ -13026,38 +13005,34 @@ DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
 /* 1 if the peer has hung up and nothing is left to read. */
 DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd);
-/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the
- * end of the stream: ECONNRESET). *got (may be NULL) counts what was read. */
+/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the end of the stream:
+ * ECONNRESET). *got (may be NULL) counts what was read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
-DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got,
-                                 double until);
-/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and a sentence in
- * why[DDP__STREAM_TEXT]. Plain and pre-shared key: always 1. */
+DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
+/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and a sentence in why[DDP__STREAM_TEXT].
+ * Plain and pre-shared key: always 1. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
-/* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a
- * newcomer talks to: 1, or 0 and why. A certificate must name a rank-R, the only id it may take then
- * (*id, the lowest of several), or a join-NAME, which may take any (*id = -1) and stands in
- * name[DDP__STREAM_NAME], else "". Plain and pre-shared key: always 1 and -1. */
+/* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
+ * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a
+ * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". Plain and pre-shared key:
+ * always 1 and -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
-/* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another
- * thread may use it; *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1
- * when memory is short. */
+/* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another thread may use it;
+ * *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
-/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer; else NULL.
- * Never holds anything secret. */
+/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer; else NULL. Never holds anything
+ * secret. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
-/* Says goodbye without waiting, drops what is unread (or the last words would be lost in a reset)
- * and closes the socket. -1 is fine. */
+/* Says goodbye without waiting, drops what is unread (or the last words would be lost in a reset) and closes the
+ * socket. -1 is fine. */
 DDP_LIB void ddp__stream_close(ddp__tls *t, int fd);
 
-/* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake,
- * else 0. */
+/* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake, else 0. */
 DDP_LIB int ddp__stream_is_tls(const unsigned char *b, size_t n);
 /* Tells a TLS peer in its own words, from a plain socket, that there is no TLS here. */
 DDP_LIB void ddp__stream_no_tls(int fd);
 
-/* ==== wire/tls.h ==== [wire] */
-/* TLS 1.3 between ranks, by OpenSSL: a pre-shared key, or certificates on both sides. */
+/* ---- tls_keys.c: who may speak with this rank ---- */
 
 #define DDP__TLS_LEAST_KEY 32 /* bytes of a pre-shared key */
 
@@ -13069,19 +13044,85 @@ typedef struct ddp__tls_files {
     const char *key;  /* PEM, without a passphrase */
 } ddp__tls_files;
 
-/* Reads the files and makes ready for sessions; *out is NULL if no file is named. run_id is the
- * identity that goes with a pre-shared key, in the clear: ranks of unlike runs refuse each other. A
- * certificate must carry the name rank-R (subject alternative name of kind DNS, else common name)
- * for each rank R whose holder uses it.
- * Errors: DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together,
- * keys that are too short or that other users can read; DDP_IO; DDP_FORMAT for what OpenSSL cannot
- * read; DDP_MEMORY. */
-DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out,
-                                 ddp_error *err);
+/* Reads the files and makes ready for sessions; *out is NULL if no file is named. run_id is the identity that goes with
+ * a pre-shared key, in the clear: ranks of unlike runs refuse each other. A certificate must carry the name rank-R
+ * (subject alternative name of kind DNS, else common name) for each rank R whose holder uses it. Errors:
+ * DDP_UNSUPPORTED without DDP_USE_OPENSSL; DDP_ARG for files that do not belong together, keys that are too short or
+ * that other users can read; DDP_IO; DDP_FORMAT for what OpenSSL cannot read; DDP_MEMORY. */
+DDP_LIB ddp_status ddp__tls_open(const ddp__tls_files *files, uint64_t run_id, ddp__tls **out, ddp_error *err);
 /* Forgets all sessions and overwrites the keys; sockets stay open. NULL is fine. */
 DDP_LIB void ddp__tls_free(ddp__tls *t);
 
-/* ==== wire/tls_session.h ==== [wire] */
+/* ==== wire/hello.h ==== [wire] */
+/* The 64 bytes that two ranks exchange before anything else, and the quarrels about them. */
+
+#define DDP__PROTOCOL    2
+#define DDP__HELLO_BYTES 64
+#define DDP__HELLO_RESUMES 0x80000000u /* of world */
+
+typedef enum ddp__hello_kind {
+    DDP__HELLO = 1, /* who I am and where I listen */
+    DDP__TABLE,     /* followed by the addresses of all ranks */
+    DDP__READY,     /* all my connections stand */
+    DDP__GO,        /* everybody's stand */
+    DDP__RELAY,     /* to rank 0: join this connection to rank `detail`'s; from rank 0: ask so */
+    DDP__REFUSED,
+    DDP__RESUME = 16, /* a broken link comes back; wire/reconnect_link.c has its further fields */
+    DDP__JOIN_ASK,    /* from somebody who wants to join; what it asks for follows */
+    DDP__JOIN_MESH    /* from a newcomer to each member: our connection from its entry on */
+} ddp__hello_kind;
+
+typedef enum ddp__refusal {
+    DDP__WELCOME,
+    DDP__REFUSE_VERSION,
+    DDP__REFUSE_RUN,
+    DDP__REFUSE_WORLD,
+    DDP__REFUSE_RANK,
+    DDP__REFUSE_TWICE,
+    DDP__REFUSE_LATE,
+    DDP__REFUSE_LOST,
+    DDP__REFUSE_NAME, /* the certificate is another rank's */
+    DDP__REFUSE_RESUME /* links outlive their connections on one side only */
+} ddp__refusal;
+
+/* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
+ * sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
+ * above them the ids of an elastic world that has room for more, else 0; the highest bit says that links outlive their
+ * connections. */
+typedef struct ddp__hello {
+    uint32_t version, kind;
+    uint64_t run_id;
+    uint32_t rank, world, port, reason;
+    uint32_t detail;          /* LATE: ranks that had come; LOST: the rank that went away; RELAY */
+    uint32_t family;          /* 4 or 6: where the sender listens, with port; 0 = not said */
+    unsigned char ip[16];
+    const char *run_name;     /* own side only: the run as the user called it, or NULL */
+} ddp__hello;
+
+/* Little-endian integers of 1 to 8 bytes. */
+DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes);
+DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
+
+/* What a hello says of a world of so many ranks and ids, which are at least as many. */
+DDP_LIB uint32_t ddp__hello_world(int world, int ids);
+
+/* self's version, run, rank, world and port with that kind, reason and detail. */
+DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
+                             unsigned char *b);
+/* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
+DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
+                            int detail);
+/* 1 if the first `got` bytes may begin a frame. */
+DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);
+/* 0 if the 64 bytes are not a frame of ours. */
+DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
+/* Whether a peer's frame fits ours. */
+DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
+/* The sentence about it, naming both values; `name` is the peer's. */
+DDP_LIB void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,
+                                char *out, size_t room);
+
+/* ==== wire/tls.h ==== [wire] */
 /* What the two files of TLS share: OpenSSL, the keys of a rank, the session of a socket. */
 
 #ifdef DDP_USE_OPENSSL
@@ -13136,36 +13177,58 @@ DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF
 #endif /* DDP_USE_OPENSSL */
 
 /* ==== wire/relay.h ==== [wire] */
-/* Connections of two other ranks, joined here because they cannot reach each other. */
+/* Connections of two other ranks, joined at rank 0 because they cannot reach each other. */
 
 typedef struct ddp__relay ddp__relay;
 
-/* A relay and its thread. Errors: DDP_MEMORY, DDP_NET (no pipe), DDP_FAILED (no thread). */
+/* Errors: DDP_MEMORY. */
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err);
-/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way
- * waiting here. Both are the relay's, also on error; each is shut down when the other has ended and
- * its last bytes are through. Any thread. Errors: DDP_MEMORY. */
-DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, ddp_error *err);
-/* The same with a name other than 0, by which ddp__relay_cut ends it: both sockets are closed, what
- * waits is dropped. Any thread. */
-DDP_LIB ddp_status ddp__relay_add_named(ddp__relay *relay, int a, int b, uint32_t name,
-                                        ddp_error *err);
-DDP_LIB void       ddp__relay_cut(ddp__relay *relay, uint32_t name);
+/* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
+ * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name
+ * other than 0 ddp__relay_cut ends it: both sockets are closed, what waits is dropped. Any thread. Errors:
+ * DDP_MEMORY. */
+DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
+DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
 /* Bytes moved so far. Any thread. */
 DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay);
-/* The name of a pair of ranks. */
-DDP_LIB uint32_t   ddp__relay_name(int low, int high);
-/* Waits until all pairs have ended, 5 s at most and no longer than 1 s without a byte: those who
- * leave at the same time must hear each other's last words. NULL is fine. */
+/* Waits until all pairs have ended, 5 s at most and no longer than 1 s without a byte: those who leave at the same time
+ * must hear each other's last words. NULL is fine. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
+
+/* Two ranks, of which one has asked rank 0 to be joined to the other. */
+typedef struct ddp__pair {
+    int low, high;
+    int fd[2];            /* of low, of high; -1: not here yet */
+} ddp__pair;
+
+/* Those who wait for their other end; rank 0's. At most one for each pair of the world: what arrives cannot ask for
+ * more memory than that. */
+typedef struct ddp__pairs {
+    ddp__pair *pair;
+    int count, room;
+    ddp__relay *relay;    /* NULL until one is needed */
+    ddp__tls *tls;
+    const ddp__hello *self;
+    double peer_timeout_s;
+    const char *congestion;
+    const ddp_logger *log;
+} ddp__pairs;
+
+/* A rank asks on this connection, which is ours from now on, for the rank h->detail. When that one has asked too both
+ * are told, and joined; what they were joined by before ends. *waits_for: the other rank, which has not asked, or 0.
+ * Errors: DDP_MEMORY, those of a relay and of ddp__tcp_tune. */
+DDP_LIB ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err);
+/* "Join me to rank `about`", or from rank 0 "ask for that", or "you are joined". 0, or -1 and errno. */
+DDP_LIB int  ddp__pairs_tell(ddp__pairs *x, int fd, int about);
+DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 
 /* ==== wire/door.h ==== [wire] */
 /* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
 
 #include <poll.h>
 
-/* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the
- * decider's; 0: it is closed. */
+/* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the decider's; 0: it is
+ * closed. */
 typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
 typedef struct ddp__caller {
@@ -13201,8 +13264,8 @@ typedef struct ddp__door {
  *   after 64 that were turned away within a second the door stays shut for 0.1 to 0.8 s;
  *   each is a line in the log, ten in a second at most.
  * 0 if memory is short. */
-DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log,
-                            ddp__door_fn decide, void *user);
+DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
+                            void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
 /* Callers leave; the door stays. */
 DDP_LIB void ddp__door_empty(ddp__door *d);
@@ -13213,101 +13276,46 @@ DDP_LIB void ddp__door_serve(ddp__door *d, double now);
 /* For decide: a line in the log, and in `refused`, that "ADDRESS why". */
 DDP_LIB void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why);
 /* The same for a hello that does not fit ours, and a frame that tells the caller. */
-DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self,
-                              ddp__refusal why, const ddp__hello *other);
+DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
+                              const ddp__hello *other);
 
 /* ==== wire/tcp.h ==== [wire] */
-/* The wire between processes: one TCP connection per pair of ranks. */
+/* The wires between processes: one TCP connection per pair of ranks, for good, or one that may break and come back:
+ * then a stream goes on over a new connection at the very byte where the old one left it. */
 
-/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
-enum { DDP__DRY = 8 };
-
-/* Makes a wire of connected sockets.
- *
- *   fds         [world] one per peer, own entry -1; the wire's from success on
- *   sent_before [world] bytes already sent on each by the rendezvous; may be NULL
- *   peer_timeout_s  unacknowledged data older than this breaks the connection (Linux); 0 = system's
- *   congestion  name for TCP_CONGESTION ("reno"), or NULL
- *
- * Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
-DDP_LIB ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent_before,
-                                 double peer_timeout_s, const char *congestion,
-                                 ddp__wire **out, ddp_error *err);
-/* From now on all sockets speak through sessions of tls, which have finished their handshakes;
- * borrowed until the wire is closed. */
-DDP_LIB void ddp__wire_tcp_tls(ddp__wire *w, ddp__tls *tls);
-/* What that wire sets on each connection: no delays, keepalive, time-out, congestion control. */
-DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion,
-                                 ddp_error *err);
-/* Before the wire is used: the connection to that peer goes through rank 0; its name says so. */
-DDP_LIB void ddp__wire_tcp_via(ddp__wire *w, int peer);
-DDP_LIB int  ddp__wire_tcp_relayed(ddp__wire *w, int peer);
-/* Hands over a relay (NULL is fine), which is closed with the wire. */
-DDP_LIB void ddp__wire_tcp_keep(ddp__wire *w, ddp__relay *relay);
-/* For tests and counters of the kernel: the socket to a peer, and the bytes this rank sent on it
- * before the wire existed (hello, address table), which no engine counts. */
-DDP_LIB int    ddp__wire_tcp_fd(ddp__wire *w, int peer);
-DDP_LIB size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
-
-/* ==== wire/mpi.h ==== [wire] */
-/* The wire between processes that an MPI launcher started; behind DDP_USE_MPI. */
-
-/* ddp__wire_mpi - byte streams over MPI_Isend and MPI_Irecv on a copy of MPI_COMM_WORLD. Makes no
- * MPI call: all of them, MPI_Init_thread and MPI_Finalize included where the program has not
- * initialised MPI itself, come from the engine's comm thread, in begin to end.
- * begin fails with DDP_UNSUPPORTED if MPI's thread level is below MPI_THREAD_SERIALIZED, DDP_USAGE
- * if MPI was finalised before, DDP_ARG if MPI counts other ranks than rank and world say, DDP_NET
- * with MPI's own words. end after a failure calls MPI_Abort if begin has initialised MPI, since
- * the other ranks would wait in MPI_Finalize; the failure goes to stderr first.
- * Errors: DDP_MEMORY; DDP_UNSUPPORTED without DDP_USE_MPI. */
-DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
-
-/* DDP_OK if this program was built with MPI. */
-DDP_LIB ddp_status ddp__mpi_built(ddp_error *err);
-/* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
-DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
-
-/* ==== wire/replay.h ==== [wire] */
-/* The bytes of a stream that the receiver has not yet acknowledged, kept to be sent again. */
-
-/* Bytes [first, end) of the stream are here. Byte `first` lies at data[at]. */
-typedef struct ddp__replay {
-    unsigned char *data; /* [room] borrowed */
-    size_t   room, at;
-    uint64_t first, end;
-} ddp__replay;
-
-DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
-/* Appends n <= ddp__replay_free bytes. */
-DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n);
-/* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
-DDP_LIB int  ddp__replay_forget(ddp__replay *r, uint64_t upto);
-/* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
-DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
-
-/* ==== wire/reconnect.h ==== [wire] */
-/* The wire between processes whose links may break and come back: a stream goes on over a new
- * connection at the very byte where the old one left it. */
-
-typedef struct ddp__resume_config {
+/* What both are made of; the arrays are borrowed for the call. */
+typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds; /* [world] one connection per peer, own entry -1, and of those who are
-                       not there */
-    const size_t *sent_before; /* [world] as in ddp__wire_tcp; may be NULL */
-    int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
-    const ddp__addr *where; /* [world] where a rank listens: lower ranks are dialled there, higher
-                               ones only asked whether they live; size 0 = unknown */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two
-                                     again when it breaks; may be NULL */
+    const int *fds;            /* [world] one connection per peer, own entry -1, and of those who are not there; the
+                                  wire's from success on */
+    const size_t *sent_before; /* [world] bytes already sent on each while the ranks met; may be NULL */
+    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two again when it breaks;
+                                     may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
+    double peer_timeout_s;     /* data that nobody acknowledges for so long break a connection (Linux; 0 = system's); a
+                                  link that stays broken for so long is given up (0 = never) */
+    const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
+    /* links that come back */
+    int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
+    const ddp__addr *where;    /* [world] where a rank listens: lower ranks are dialled there, higher ones only asked
+                                  whether they live; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
-    double peer_timeout_s;     /* a link that stays broken for so long is given up; 0 = never */
-    size_t replay_bytes; /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where
-                            all peers together would take more than 32 MiB */
-    const char *congestion;    /* as in ddp__wire_tcp */
+    size_t replay_bytes;       /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where all peers together
+                                  would take more than 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
-} ddp__resume_config;
+} ddp__tcp_config;
+
+/* ---- tcp.c: connections that end for good ---- */
+
+/* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
+DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
+DDP_LIB int        ddp__wire_tcp_relayed(ddp__wire *w, int peer);
+/* For tests and counters of the kernel: the socket to a peer, and sent_before, which no engine counts. */
+DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
+DDP_LIB size_t     ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
+
+/* ---- reconnect.c: links that come back ---- */
 
 /* What happened to the links of one rank so far. */
 typedef struct ddp__resume_stats {
@@ -13326,29 +13334,40 @@ typedef struct ddp__resume_stats {
  * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
  * the link stayed broken for peer_timeout_s.
  * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
-DDP_LIB ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err);
+DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
 /* Only from the thread that uses the wire, or while none does. */
 DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
 
-/* ---- newcomers (resume_join.c) ---- */
+/* ---- newcomers ---- */
 
-/* Who asks at the door to join is told this port, 0 = nobody can join. Any thread. */
-DDP_LIB void ddp__wire_resume_service(ddp__wire *w, int port);
-/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire,
- * or in a ddp__attach_fn. */
+/* Somebody with a JOIN_ASK hello, behind which its wishes follow, and who may come: as any id, or as that one only.
+ * tls: the wire's, from which the session is to be parted. 1: the socket is taken over. */
+typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
+/* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
+DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
+/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire, or in a
+ * ddp__attach_fn. */
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins
- * anew. Without one the stream has ended already. */
+/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins anew. Without one the
+ * stream has ended already. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
 
-/* ==== wire/reconnect_state.h ==== [wire] */
-/* What wire_resume.c (streams) and resume_link.c (connections) share. One thread uses it.
+/* ==== wire/reconnect.h ==== [wire] */
+/* What reconnect.c (streams) and reconnect_link.c (connections) share. One thread uses it.
  *
  * On a connection the stream travels in records: 8 bytes (kind, 'd', 'd', 'p', value) and, after
  * DATA, value bytes of the stream. What the engine hands over goes into the replay ring first and
  * from there to the socket, so a record never promises a byte that could get lost. */
 
 #define DDP__RECORD_BYTES 8
+
+/* The bytes of a stream that the receiver has not yet acknowledged, kept to be sent again: [first, end) are here, byte
+ * `first` lies at data[at]. */
+typedef struct ddp__replay {
+    unsigned char *data; /* [room] borrowed */
+    size_t   room, at;
+    uint64_t first, end;
+} ddp__replay;
 
 typedef enum ddp__record_kind {
     DDP__RECORD_HI = 1, /* value: number of this wire, so that nobody else resumes its streams */
@@ -13364,8 +13383,6 @@ typedef enum ddp__link_state {
     DDP__LINK_DIALLING, /* connect under way */
     DDP__LINK_SHAKING,  /* connected, the handshake of TLS under way */
     DDP__LINK_ASKING,   /* our hello is sent, the answer is not there */
-    DDP__LINK_PAIRING,  /* relayed: rank 0 has joined us, the handshake with the peer is under way */
-    DDP__LINK_MEETING,  /* relayed: our hello is sent through rank 0, the peer's is not there */
     DDP__LINK_ENDED     /* for good; why says why */
 } ddp__link_state;
 
@@ -13374,7 +13391,7 @@ typedef struct ddp__way {
     int       peer, fd;         /* the socket of all but NONE, DOWN, ENDED, else -1 */
     int       why;              /* errno of what broke or ended it */
     int       told;             /* recv has reported the end */
-    int       relayed;
+    int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
     size_t    sent_before;
     ddp__addr where;
     char      name[DDP__ADDR_TEXT + 24];
@@ -13407,20 +13424,9 @@ typedef struct ddp__way {
     ddp__addr newcomer_where;
 } ddp__way;
 
-/* What a RESUME hello says besides. */
-typedef struct ddp__resume_hello {
-    uint32_t number, yours, attempt;
-    uint64_t received;
-} ddp__resume_hello;
-
-/* Two ranks that have asked rank 0 to join them again. */
-typedef struct ddp__rejoin {
-    int low, high, fd[2];       /* -1: that one has not come */
-} ddp__rejoin;
-
 typedef struct ddp__resume_wire {
     ddp__wire base;
-    ddp__resume_config cfg;
+    ddp__tcp_config cfg;
     ddp__hello self;
     uint32_t number;            /* of this wire, never 0 */
     char    *congestion;
@@ -13430,18 +13436,24 @@ typedef struct ddp__resume_wire {
     unsigned char *rings;
     ddp__door door;
     struct pollfd *polls;       /* [world], bell, door */
-    int      bell[2];           /* a pipe: wake() writes, wait() drains */
-    int      called;            /* a byte is in the pipe or about to be */
+    ddp__waker bell;            /* wake() rings, wait() hears */
     int      away;              /* links that are neither live nor ended */
-    ddp__rejoin *rejoin;        /* [rejoins], at most one per pair; rank 0's */
-    int      rejoins, rejoin_room;
-    int      service;           /* port where newcomers are served; atomic */
+    ddp__pairs pairs;           /* rank 0's, with the relay of the meeting */
+    ddp__visit_fn visit;        /* serves those who ask to join; NULL: nobody does */
+    void    *visit_user;
     int      knocked;           /* somebody is at the door */
     double   ticked, served;    /* when links, and when the door, were looked at last */
     ddp__resume_stats stats;
 } ddp__resume_wire;
 
-/* wire_resume.c */
+/* reconnect.c */
+DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
+/* Appends n <= ddp__replay_free bytes. */
+DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n);
+/* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
+DDP_LIB int  ddp__replay_forget(ddp__replay *r, uint64_t upto);
+/* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
+DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
 /* Gives the socket what it takes. */
@@ -13450,34 +13462,7 @@ DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
 
-/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it
- * came as a newcomer. 0 and why[DDP__STREAM_TEXT]. */
-DDP_LIB int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why);
-
-/* resume_join.c */
-/* Answers who wants to join; as a ddp__door_fn. */
-DDP_LIB int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h,
-                            const ddp__addr *from);
-
-/* resume_relay.c */
-/* Rank 0: who asks to be joined to another rank waits for that one; as a ddp__door_fn. */
-DDP_LIB int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h,
-                             const ddp__addr *from);
-DDP_LIB void ddp__rejoin_close(ddp__resume_wire *t);
-/* The others: asks rank 0, meets the peer; in the states from ASKING on. */
-DDP_LIB void ddp__relay_ask(ddp__resume_wire *t, ddp__way *p, double now);
-DDP_LIB void ddp__relay_look(ddp__resume_wire *t, ddp__way *p, double now);
-
-/* resume_link.c */
-DDP_LIB void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b);
-DDP_LIB void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h);
-/* Whether both sides mean the same two wires, and what the other lacks is still here. */
-DDP_LIB int  ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p,
-                              const ddp__resume_hello *h);
-/* A connection on which both know what the other has. */
-DDP_LIB void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h);
-/* An attempt is over; another one follows unless the process that was asked is gone. */
-DDP_LIB void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now);
+/* reconnect_link.c */
 /* The ddp__door_fn. */
 DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 /* The connection is of no use any more: another one is needed. */
@@ -13492,10 +13477,10 @@ DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
 typedef struct ddp__rendezvous {
     int rank, world;
-    int ids;          /* resume: the wire has room for so many ranks, those that do not meet come
-                         later or never; 0 = world. Same on all ranks */
-    const char *addr; /* "host:port", "tcp://host:port" of rank 0, or "file://PATH" where rank 0
-                         says it; NULL = 127.0.0.1:29500 */
+    int ids;          /* resume: the wire has room for so many ranks, those that do not meet come later or never; 0 =
+                         world. Same on all ranks */
+    const char *addr; /* "host:port", "tcp://host:port" of rank 0, or "file://PATH" where rank 0 says it; NULL =
+                         127.0.0.1:29500 */
     int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
     uint64_t run_id;         /* ranks of unlike runs refuse each other */
     const char *run_name;    /* what the user calls it, for sentences; or NULL */
@@ -13503,78 +13488,33 @@ typedef struct ddp__rendezvous {
     double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
     const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
     double peer_timeout_s;   /* given to the wire; 0 = none */
-    int insecure;            /* 1: addresses beyond this machine are allowed without tls, although
-                                nothing is encrypted or authenticated */
+    int insecure;            /* 1: addresses beyond this machine are allowed without tls, although nothing is encrypted
+                                or authenticated */
     ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
-    const char *ifname;      /* interfaces to listen on, NCCL's syntax (iface.h); NULL: that from
-                                which rank 0 is reached */
+    const char *ifname;      /* interfaces to listen on, NCCL's syntax (socket.h); NULL: that from which rank 0 is
+                                reached */
     const char *congestion;  /* TCP_CONGESTION, or NULL */
     int resume;              /* 1: links may break and come back (wire/reconnect.h), on all ranks */
     size_t replay_bytes;     /* as there */
-    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who
-                                is relayed */
+    ddp_logger log;          /* info: who came; warn: who was refused, who is late after 5 s, who is relayed */
     int relay_all;           /* tests: no pair without rank 0 even tries to connect directly */
-    int *listener;           /* NULL, or receives the own listening socket, which is the caller's
-                                then: it stays open after the meeting */
 } ddp__rendezvous;
 
 /* Connects every pair of ranks and returns when all pairs of all ranks stand.
  *
- * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair
- * that cannot connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as
- * long as rank 0's wire is open; ddp__wire_tcp_relayed tells.
- * With tls a handshake precedes everything; a relayed pair has its own, so that rank 0 passes on
- * what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without
- * the key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is
- * of fixed size, nothing that arrives decides about an allocation, but for
- * a relay's buffers, at most one per pair.
- * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have
- * met; the others wait for it, passing over one that another run has left.
- * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor
- * insecure), DDP_NET (cannot listen, resolve), DDP_TIMEOUT (ranks did not come, rank 0 not there),
- * DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both values; TLS is
- * refused), DDP_PEER_LOST (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+ * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
+ * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
+ * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
+ * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
+ * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
+ * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
+ * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
+ * for it, passing over one that another run has left.
+ * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
+ * (cannot listen, resolve, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
+ * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
+ * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
-
-/* ==== wire/iface.h ==== [wire] */
-/* Which of this machine's addresses the others shall use. */
-
-#define DDP__IFACE_TEXT 32
-
-/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas
- * ("eth,ib"), "=eth0" for whole names, "^lo,docker" for all but those. */
-DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* The first address of an interface that is up and that the list (NULL: every list) means, others
- * before loopback; with port 0. family AF_INET or AF_INET6 is tried first, the other one after it.
- * name[DDP__IFACE_TEXT] (may be NULL) gets the interface's.
- * Errors: DDP_ARG if nothing matches: names the interfaces that there are; DDP_NET. */
-DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name,
-                                   ddp_error *err);
-/* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
-DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
-/* The same without a destination: the interface of the default route, else the first that is up and
- * not loopback, else 127.0.0.1. */
-DDP_LIB void ddp__iface_default(ddp__addr *out);
-/* The name of the interface with that address, "" if there is none; returns name. */
-DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
-
-/* ==== wire/meetfile.h ==== [wire] */
-/* A file that says where rank 0 listens, for ranks that share a folder but know no address. */
-
-#define DDP__MEETFILE_TEXT 128
-
-/* The path in "file://PATH", or NULL: the address is none of these. */
-DDP_LIB const char *ddp__meetfile_path(const char *addr);
-/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left.
- * Errors: DDP_ARG (no path), DDP_IO. */
-DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id,
-                                         ddp_error *err);
-/* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
-DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
-/* Takes it away if it still says this. */
-DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
-/* A run id for a run that was given none, so that a left-over file is recognised; never 0. */
-DDP_LIB uint64_t ddp__meetfile_run(void);
 
 /* ==== wire/meeting.h ==== [wire] */
 /* What the files of the meeting share, in the order of the wire:
@@ -13591,20 +13531,20 @@ DDP_LIB uint64_t ddp__meetfile_run(void);
 #define DDP__DIRECT_LIMIT 3.0 /* seconds until a pair asks rank 0 to relay */
 #define DDP__MESH_LIMIT  15.0 /* seconds for the rest once all have met rank 0 */
 #define DDP__ADDRESSES    8
+#define DDP__MEETFILE_TEXT 128
 
 typedef enum ddp__leg_state {
     DDP__LEG_NONE,
     DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
     DDP__LEG_CONNECT,
-    DDP__LEG_GREET,           /* TLS handshake with whom we dialled */
-    DDP__LEG_ANSWER,          /* our frame is out */
-    DDP__LEG_PAIR             /* TLS handshake with the other rank, rank 0 passes it on */
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled, or with the other rank whose bytes rank 0 passes on */
+    DDP__LEG_ANSWER           /* our frame is out */
 } ddp__leg_state;
 
 /* A worker's connection to another while it is made. */
 typedef struct ddp__leg {
     ddp__leg_state state;
-    int relay;                /* by way of rank 0 */
+    int relay, joined;        /* by way of rank 0; which has joined the two */
     int fd;
     double begin, until;
     size_t got;
@@ -13612,12 +13552,6 @@ typedef struct ddp__leg {
     ddp__addr to;
     char why[64];             /* why the direct attempt failed */
 } ddp__leg;
-
-/* Rank 0: two ranks that want to be joined. */
-typedef struct ddp__wish {
-    int low, high;
-    int fd[2];                /* of low, of high; -1: not here yet */
-} ddp__wish;
 
 typedef struct ddp__meeting {
     const ddp__rendezvous *r;
@@ -13643,71 +13577,58 @@ typedef struct ddp__meeting {
     unsigned char *ready;      /* rank 0: [world] */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
-    ddp__wish *wish;           /* rank 0: [wishes], relays not yet joined */
-    int wishes, wish_room;
-    ddp__relay *relay;         /* rank 0: NULL until one is needed */
+    ddp__pairs pairs;          /* rank 0: relays not yet joined */
 } ddp__meeting;
 
 /* meeting.c */
 /* Until when to wait at a time, so that a call to stop is heard and a line is written. */
 DDP_LIB double ddp__slice(const ddp__meeting *m, double until);
 DDP_LIB ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err);
-/* Lines about waiting come after 5, 10, 20, ... seconds. */
-DDP_LIB void ddp__noted(ddp__meeting *m);
+/* A line "has waited ... for WHAT MORE" when one is due, after 5, 10, 20, ... seconds. */
+DDP_LIB void ddp__wait_note(ddp__meeting *m, const char *what, const char *more);
 /* The text of the ranks above m->r->rank that are missing: "ranks 2, 3 of 4"; how many. */
 DDP_LIB int ddp__missing(const ddp__meeting *m, char *out, size_t room);
-/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first:
- * rank 0 has said nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
-DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name,
-                                  const char *more, ddp_error *err);
+/* Waits for bytes from a connected peer, for a slice of time; writes the line that is due. first: rank 0 has said
+ * nothing yet. DDP_PEER_LOST without a sentence: the file names another one now. */
+DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
+                                  ddp_error *err);
+/* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
+DDP_LIB int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
-/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none)
- * is an error. `name` says who it is. */
-DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
-                                   const char *name, ddp__hello *h, ddp_error *err);
-/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh
- * is made the legs and what rank 0 and workers say. */
+/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none) is an error. `name`
+ * says who it is. */
+DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name,
+                                   ddp__hello *h, ddp_error *err);
+/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
+ * and what rank 0 and workers say. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
 /* Accepts all ranks above this one. */
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
-DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes,
-                                const ddp__addr *from);
+DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
 /* mesh.c: pairs without rank 0 */
 /* Begins to dial all lower ranks of the table, and returns when rank 0 has said go. */
 DDP_LIB ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err);
+/* Rank 0: waits until all are ready and all relays are joined. */
+DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
 /* Something happened on a leg. */
 DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err);
 /* The leg to a peer goes by way of rank 0 from now on. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
-/* wishes.c: rank 0 joins those who cannot reach each other */
-/* Waits until all are ready and all wishes are fulfilled. */
-DDP_LIB ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err);
-/* A worker asks on this connection, which is ours from now on, for a relay to another. */
-DDP_LIB ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err);
-
-/* ==== wire/offer.h ==== [wire] */
-/* Where ranks that are threads of one process offer each other their memory; comm/share.c has the
- * rules. */
-
-struct ddp__op;
-struct ddp__exchange;
-
-/* What one rank offers in one position of its window. */
-typedef struct ddp__offer {
-    long   users;      /* how many are at work on it, + DDP__OFFER_OPEN while others may begin */
-    size_t next;       /* of the team's first rank: the next chunk that nobody has taken */
-    const struct ddp__op *op;     /* the owner's: where its values are */
-    struct ddp__exchange *row;    /* [world] the owner's: who adds what to its divergence */
-    char   gap[64 - 2 * sizeof(void *) - sizeof(long) - sizeof(size_t)];
-} ddp__offer;
-
-enum {
-    DDP__OFFER_OPEN = 1 << 30,
-    DDP__OFFERS = 16 /* of one rank: as many as it has collectives in flight */
-};
+/* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
+/* The path in "file://PATH", or NULL: the address is none of these. */
+DDP_LIB const char *ddp__meetfile_path(const char *addr);
+/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
+ * DDP_IO. */
+DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
+/* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
+DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
+/* Takes it away if it still says this. */
+DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
+/* A run id for a run that was given none, so that a left-over file is recognised; never 0. */
+DDP_LIB uint64_t ddp__meetfile_run(void);
 
 /* ==== wire/threads.c ==== [wire] */
 /* Streams between threads: one lock-free ring per ordered pair, one bell per rank.
@@ -13718,42 +13639,42 @@ enum {
  * no ring is lost, and nobody spins or takes a lock while bytes flow. */
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
-#define DDP__LINE 64                        /* bytes of a cache line */
+#define DDP__LINE 64                       /* bytes of a cache line */
 
 typedef struct ddp__ring {
-    size_t head;         /* bytes ever written; the sender's */
-    char   gap0[DDP__LINE - sizeof(size_t)];
-    size_t tail;         /* bytes ever read; the receiver's */
-    char   gap1[DDP__LINE - sizeof(size_t)];
-    int    ended;        /* the sender has closed */
-    int    deaf;         /* the receiver has closed */
+    size_t head; /* bytes ever written; the sender's */
+    char gap0[DDP__LINE - sizeof(size_t)];
+    size_t tail; /* bytes ever read; the receiver's */
+    char gap1[DDP__LINE - sizeof(size_t)];
+    int ended; /* the sender has closed */
+    int deaf;  /* the receiver has closed */
     unsigned char *data;
 } ddp__ring;
 
 typedef struct ddp__bell {
-    int armed;           /* its rank is about to sleep, or asleep */
-    int called;          /* wake() came since the last wait */
-    int taken;           /* a wire was made for this rank */
-    int rung;            /* under lock */
+    int armed;  /* its rank is about to sleep, or asleep */
+    int called; /* wake() came since the last wait */
+    int taken;  /* a wire was made for this rank */
+    int rung;   /* under lock */
     pthread_mutex_t lock;
-    pthread_cond_t  cond;
+    pthread_cond_t cond;
 } ddp__bell;
 
 struct ddp__hub {
     int refs, world;
-    int bells_ready;     /* how many have their lock and condition */
-    ddp__bell *bells;    /* [world] */
-    ddp__ring *rings;    /* [world][world - 1], sender major; nobody sends to himself */
-    unsigned char *data; /* all rings */
-    ddp__offer *offers;  /* [world][DDP__OFFERS] */
+    int bells_ready;         /* how many have their lock and condition */
+    ddp__bell *bells;        /* [world] */
+    ddp__ring *rings;        /* [world][world - 1], sender major; nobody sends to himself */
+    unsigned char *data;     /* all rings */
+    ddp__offer *offers;      /* [world][DDP__OFFERS] */
     struct ddp__hub *second; /* or NULL */
 };
 
 typedef struct ddp__thread_wire {
     ddp__wire base;
     ddp__hub *hub;
-    char    (*names)[24];   /* [world] */
-    unsigned char *told;    /* [world] bit 0: recv has reported the end, bit 1: send has */
+    char (*names)[24];   /* [world] */
+    unsigned char *told; /* [world] bit 0: recv has reported the end, bit 1: send has */
 } ddp__thread_wire;
 
 static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
@@ -13790,28 +13711,14 @@ ddp__hub *ddp__hub_new(int world)
     hub->world = world;
     hub->bells = (ddp__bell *)ddp__calloc((size_t)world, sizeof *hub->bells);
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
-    hub->offers =
-        (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
-    hub->data =
-        (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
-    if (!hub->bells || !hub->rings || !hub->offers || !hub->data) {
-        ddp__hub_free(hub);
-        return NULL;
-    }
-    for (i = 0; i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
-    for (; hub->bells_ready < world; hub->bells_ready++) {
-        ddp__bell *b = &hub->bells[hub->bells_ready];
-        if (pthread_mutex_init(&b->lock, NULL)) break;
-        if (ddp__cond_init(&b->cond)) {
-            pthread_mutex_destroy(&b->lock);
-            break;
-        }
-    }
-    if (hub->bells_ready < world) {
-        ddp__hub_free(hub);
-        return NULL;
-    }
-    return hub;
+    hub->offers = (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
+    hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
+    for (i = 0; hub->rings && i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
+    while (hub->bells && hub->bells_ready < world && ddp__cond_init(&hub->bells[hub->bells_ready].cond) == 0)
+        pthread_mutex_init(&hub->bells[hub->bells_ready++].lock, NULL); /* which does not fail */
+    if (hub->rings && hub->offers && hub->data && hub->bells_ready == world) return hub;
+    ddp__hub_free(hub);
+    return NULL;
 }
 
 ddp__hub *ddp__hub_second(ddp__hub *hub, int make)
@@ -13884,10 +13791,9 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* 1 if wait() has something to return for. A sender waits for a quarter of the ring, so that
- * it is not woken for every few bytes; an end is no news once it has been reported. */
-static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send,
-                              const unsigned char *want_recv)
+/* 1 if wait() has something to return for. A sender waits for a quarter of the ring, so that it is not woken for every
+ * few bytes; an end is no news once it has been reported. */
+static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
     ddp__hub *hub = t->hub;
@@ -13909,8 +13815,8 @@ static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send,
     return 0;
 }
 
-static void ddp__threads_wait(ddp__wire *w, const unsigned char *want_send,
-                              const unsigned char *want_recv, double until)
+static void ddp__threads_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
+                              double until)
 {
     ddp__bell *b = &((ddp__thread_wire *)(void *)w)->hub->bells[w->rank];
     int late = 0;
@@ -13919,8 +13825,7 @@ static void ddp__threads_wait(ddp__wire *w, const unsigned char *want_send,
         ddp__atomic_swap(&b->armed, 1);
         if (ddp__threads_ready(w, want_send, want_recv)) break;
         pthread_mutex_lock(&b->lock);
-        while (!b->rung && !late)
-            late = ddp__cond_wait_until(&b->cond, &b->lock, until) == ETIMEDOUT;
+        while (!b->rung && !late) late = ddp__cond_wait_until(&b->cond, &b->lock, until) == ETIMEDOUT;
         b->rung = 0;
         pthread_mutex_unlock(&b->lock);
     }
@@ -13976,10 +13881,9 @@ static void ddp__threads_close(ddp__wire *w)
     DDP_FREE(t);
 }
 
-static const ddp__wire_table ddp__threads_table = {
-    ddp__threads_send, ddp__threads_recv, ddp__threads_wait,
-    ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close, ddp__threads_cut
-};
+static const ddp__wire_table ddp__threads_table = {ddp__threads_send, ddp__threads_recv,      ddp__threads_wait,
+                                                   ddp__threads_wake, ddp__threads_peer_name, ddp__threads_close,
+                                                   ddp__threads_cut};
 
 ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err)
 {
@@ -13991,19 +13895,16 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
         return ddp__fail(err, DDP_ARG, "rank %d is outside 0..%d", rank, hub->world - 1);
     t = (ddp__thread_wire *)ddp__calloc(1, sizeof *t);
     if (t) {
-        t->names = (char (*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
+        t->names = (char(*)[24])ddp__calloc((size_t)hub->world, sizeof *t->names);
         t->told = (unsigned char *)ddp__calloc((size_t)hub->world, 1);
     }
-    if (!t || !t->names || !t->told ||
-        (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
+    if (!t || !t->names || !t->told || (taken = ddp__atomic_swap(&hub->bells[rank].taken, 1)) != 0) {
         if (t) {
             DDP_FREE(t->told);
             DDP_FREE(t->names);
         }
         DDP_FREE(t);
-        if (taken)
-            return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own",
-                             rank);
+        if (taken) return ddp__fail(err, DDP_ARG, "rank %d is taken: give each thread a rank of its own", rank);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
     for (p = 0; p < hub->world; p++) snprintf(t->names[p], sizeof t->names[p], "thread %d", p);
@@ -14020,12 +13921,14 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
 }
 
 /* ==== wire/socket.c ==== [wire] */
+/* Addresses, descriptors, listening, dialling, waiting. */
 
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/resource.h>
+
+#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
 
 ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err)
 {
@@ -14044,19 +13947,14 @@ ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *e
     }
     n = (size_t)(end - s);
     if (n == 0 || n >= DDP__HOST_TEXT || strchr(s, '/'))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s' names no host: write HOST:PORT, for example "
-                         "127.0.0.1:29500",
+        return ddp__fail(err, DDP_ARG, "address '%.200s' names no host: write HOST:PORT, for example 127.0.0.1:29500",
                          spec);
     if (*(s - (s > spec)) != '[' && memchr(s, ':', n))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s' has several colons: write an IPv6 address in brackets, "
-                         "for example [::1]:29500",
-                         spec);
-    if (colon && (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) ||
-                  number < 0 || number > 65535))
-        return ddp__fail(err, DDP_ARG,
-                         "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
+        return ddp__fail(err, DDP_ARG, "address '%.200s' has several colons: write an IPv6 address in brackets, for "
+                         "example [::1]:29500", spec);
+    if (colon &&
+        (!isdigit((unsigned char)colon[1]) || !ddp__parse_long(colon + 1, &number) || number < 0 || number > 65535))
+        return ddp__fail(err, DDP_ARG, "address '%.200s': the port '%.40s' is not a number from 0 to 65535", spec,
                          colon + 1);
     memcpy(host, s, n);
     host[n] = 0;
@@ -14078,8 +13976,8 @@ ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *cou
     hints.ai_flags = AI_NUMERICSERV;
     why = getaddrinfo(host, port, &hints, &found);
     if (why)
-        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host,
-                         spec, gai_strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot resolve '%.200s' of address '%.100s': %s", host, spec,
+                         gai_strerror(why));
     for (four = 1; four >= 0; four--) { /* "localhost" is 127.0.0.1 for everybody */
         for (a = found; a && *count < room; a = a->ai_next) {
             if ((a->ai_family == AF_INET) != four || a->ai_addrlen > sizeof list[0].sa) continue;
@@ -14101,37 +13999,31 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
     if (getnameinfo((const struct sockaddr *)&a->sa, a->size, host, sizeof host, port, sizeof port,
                     NI_NUMERICHOST | NI_NUMERICSERV))
         snprintf(out, DDP__ADDR_TEXT, "unknown address");
-    else
-        snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
+    else snprintf(out, DDP__ADDR_TEXT, strchr(host, ':') ? "[%s]:%s" : "%s:%s", host, port);
     return out;
 }
 
 int ddp__addr_port(const ddp__addr *a)
 {
-    if (a->sa.ss_family == AF_INET6)
-        return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
+    if (a->sa.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
     return ntohs(((const struct sockaddr_in *)(const void *)&a->sa)->sin_port);
 }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
-    if (a->sa.ss_family == AF_INET6)
-        ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
-    else
-        ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
+    if (a->sa.ss_family == AF_INET6) ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
+    else ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
 }
 
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six =
-            &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
+        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
         if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
         return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
     }
     if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 ==
-               127;
+        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
     return 0;
 }
 
@@ -14181,11 +14073,9 @@ ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
         (void)getrlimit(RLIMIT_NOFILE, &l);
     }
     if (l.rlim_cur >= here + (rlim_t)least) return DDP_OK;
-    return ddp__fail(err, DDP_NET,
-                     "this process needs %lu open files, %d of them for its connections, but may have %lu: "
-                     "raise the limit with ulimit -n %lu",
-                     (unsigned long)here + (unsigned long)least, least, (unsigned long)l.rlim_cur,
-                     (unsigned long)room);
+    return ddp__fail(err, DDP_NET, "this process needs %lu open files, %d of them for its connections, but may have "
+                     "%lu: raise the limit with ulimit -n %lu", (unsigned long)here + (unsigned long)least, least,
+                     (unsigned long)l.rlim_cur, (unsigned long)room);
 }
 
 int ddp__fd_prepare(int fd)
@@ -14203,6 +14093,26 @@ int ddp__fd_prepare(int fd)
     return 0;
 }
 
+static int ddp__addr_named(int bad, ddp__addr *a)
+{
+    if (bad) a->size = 0;
+    return bad;
+}
+
+int ddp__addr_own(int fd, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    return ddp__addr_named(getsockname(fd, (struct sockaddr *)&out->sa, &out->size), out);
+}
+
+int ddp__addr_peer(int fd, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    return ddp__addr_named(getpeername(fd, (struct sockaddr *)&out->sa, &out->size), out);
+}
+
 ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -14211,11 +14121,7 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0 && ddp__fd_prepare(s) == 0) {
         setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(s, (const struct sockaddr *)&at->sa, at->size) == 0 && listen(s, 128) == 0) {
-            if (bound) {
-                memset(bound, 0, sizeof *bound);
-                bound->size = sizeof bound->sa;
-                getsockname(s, (struct sockaddr *)&bound->sa, &bound->size);
-            }
+            if (bound) (void)ddp__addr_own(s, bound);
             *fd = s;
             return DDP_OK;
         }
@@ -14224,18 +14130,35 @@ ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_e
     if (s >= 0) close(s);
     ddp__addr_text(at, text);
     if (why == EADDRINUSE)
-        return ddp__fail(
-            err, DDP_NET,
-            "cannot listen on %s: %s; another run may hold it: choose another port with --addr or "
-            "DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with "
-            "--addr file://PATH",
-            text, strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; another run may hold it: choose another port with "
+                         "--addr or DREAMDDP_ADDR (torchrun: --master_port), or leave the choice to rank 0 with --addr "
+                         "file://PATH", text, strerror(why));
     if (why == EADDRNOTAVAIL)
-        return ddp__fail(err, DDP_NET,
-                         "cannot listen on %s: %s; rank 0 must run on the machine that "
-                         "--addr or DREAMDDP_ADDR names",
-                         text, strerror(why));
+        return ddp__fail(err, DDP_NET, "cannot listen on %s: %s; rank 0 must run on the machine that --addr or "
+                         "DREAMDDP_ADDR names", text, strerror(why));
     return ddp__fail(err, DDP_NET, "cannot listen on %s: %s", text, strerror(why));
+}
+
+int ddp__poll_until(struct pollfd *polls, int count, double until)
+{
+    int got;
+
+    for (;;) {
+        double left = until < 0 ? -1 : until - ddp_now();
+        if (until >= 0 && left < 0) left = 0;
+        if (left > 3600) left = 3600;
+#ifdef __linux__
+        {
+            struct timespec ts;
+            ts.tv_sec = (time_t)(left < 0 ? 0 : left);
+            ts.tv_nsec = left < 0 ? 0 : (long)((left - (double)ts.tv_sec) * 1e9);
+            got = ppoll(polls, (nfds_t)count, left < 0 ? NULL : &ts, NULL);
+        }
+#else
+        got = poll(polls, (nfds_t)count, left < 0 ? -1 : (int)(left * 1000) + (left > 0));
+#endif
+        if (got > 0 || (got < 0 && errno != EINTR) || (until >= 0 && ddp_now() >= until)) return got;
+    }
 }
 
 int ddp__fd_wait(int fd, int events, double until)
@@ -14243,17 +14166,49 @@ int ddp__fd_wait(int fd, int events, double until)
     struct pollfd p;
     int got;
 
-    for (;;) {
-        double left = until - ddp_now();
-        if (left > 3600) left = 3600;
-        p.fd = fd;
-        p.events = (short)events;
-        p.revents = 0;
-        got = poll(&p, 1, left > 0 ? (int)(left * 1000) + 1 : 0);
-        if (got > 0) return p.revents;
-        if (got < 0 && errno != EINTR) return POLLERR;
-        if (ddp_now() >= until) return 0;
+    p.fd = fd;
+    p.events = (short)events;
+    p.revents = 0;
+    got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
+    if (got > 0) return p.revents;
+    return got < 0 && errno != EINTR ? POLLERR : 0;
+}
+
+ddp_status ddp__waker_open(ddp__waker *w, ddp_error *err)
+{
+    if (pipe(w->fd) < 0) return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
+    w->open = 1;
+    w->called = 0;
+    if (ddp__fd_prepare(w->fd[0]) < 0 || ddp__fd_prepare(w->fd[1]) < 0)
+        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    return DDP_OK;
+}
+
+void ddp__waker_close(ddp__waker *w)
+{
+    if (w->open) {
+        close(w->fd[0]);
+        close(w->fd[1]);
     }
+    w->open = 0;
+}
+
+void ddp__waker_wake(ddp__waker *w)
+{
+    ssize_t n;
+
+    if (ddp__atomic_swap(&w->called, 1)) return; /* a byte is there, or about to be */
+    do n = write(w->fd[1], "", 1);
+    while (n < 0 && errno == EINTR);
+}
+
+void ddp__waker_drain(ddp__waker *w)
+{
+    char sink[16];
+
+    while (read(w->fd[0], sink, sizeof sink) > 0) {}
+    /* after the drain: a call that finds the flag still set came before we return */
+    ddp__atomic_swap(&w->called, 0);
 }
 
 int ddp__tcp_dial_begin(const ddp__addr *to)
@@ -14262,8 +14217,8 @@ int ddp__tcp_dial_begin(const ddp__addr *to)
 
     if (s < 0) return -1;
     /* EINTR: the attempt goes on, as with EINPROGRESS */
-    if (ddp__fd_prepare(s) == 0 && (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 ||
-                                    errno == EINPROGRESS || errno == EINTR))
+    if (ddp__fd_prepare(s) == 0 &&
+        (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 || errno == EINPROGRESS || errno == EINTR))
         return s;
     why = errno;
     close(s);
@@ -14280,14 +14235,8 @@ int ddp__tcp_dial_end(int s)
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
     if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
                  */
-        memset(&own, 0, sizeof own);
-        memset(&peer, 0, sizeof peer);
-        own.size = peer.size = sizeof own.sa;
-        if (getsockname(s, (struct sockaddr *)&own.sa, &own.size) < 0 ||
-            getpeername(s, (struct sockaddr *)&peer.sa, &peer.size) < 0)
-            why = errno;
-        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size))
-            why = ECONNREFUSED;
+        if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0) why = errno;
+        else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
     errno = why;
     if (why) return -1;
@@ -14329,52 +14278,43 @@ int ddp__tcp_accept(int listen_fd, ddp__addr *from)
     return s;
 }
 
-int ddp__tcp_send_all(int fd, const void *buf, size_t bytes, double until)
+/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
+ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
 {
-    const char *at = (const char *)buf;
+    int on = 1;
 
-    while (bytes) {
-        ssize_t n = send(fd, at, bytes, DDP__NOSIGNAL);
-        if (n > 0) {
-            at += n;
-            bytes -= (size_t)n;
-        } else if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-            if (!ddp__fd_wait(fd, POLLOUT, until)) {
-                errno = ETIMEDOUT;
-                return -1;
-            }
-        } else if (n < 0 && errno != EINTR) {
-            return -1;
-        }
+    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
+        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+#ifdef TCP_NOTSENT_LOWAT
+    {
+        int low = DDP__UNSENT_BYTES;
+        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low);
     }
-    return 0;
-}
-
-int ddp__tcp_recv_all(int fd, void *buf, size_t bytes, double until)
-{
-    char *at = (char *)buf;
-
-    while (bytes) {
-        ssize_t n = recv(fd, at, bytes, 0);
-        if (n > 0) {
-            at += n;
-            bytes -= (size_t)n;
-        } else if (n == 0) {
-            errno = ECONNRESET;
-            return -1;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!ddp__fd_wait(fd, POLLIN, until)) {
-                errno = ETIMEDOUT;
-                return -1;
-            }
-        } else if (errno != EINTR) {
-            return -1;
-        }
+#endif
+#ifdef TCP_USER_TIMEOUT
+    if (peer_timeout_s > 0) {
+        unsigned ms = peer_timeout_s < 1e6 ? (unsigned)(peer_timeout_s * 1000) + 1 : 1000000000u;
+        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     }
-    return 0;
+#else
+    (void)peer_timeout_s;
+#endif
+    if (congestion && *congestion) {
+#ifdef TCP_CONGESTION
+        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) < 0)
+            return ddp__fail(err, DDP_NET, "cannot set the congestion control '%.32s': %s; allowed are those in "
+                             "/proc/sys/net/ipv4/tcp_allowed_congestion_control", congestion, strerror(errno));
+#else
+        return ddp__fail(err, DDP_UNSUPPORTED, "this system cannot choose the congestion control '%.32s': unset "
+                         "DREAMDDP_TCP_CONGESTION", congestion);
+#endif
+    }
+    return DDP_OK;
 }
 
 /* ==== wire/hello.c ==== [wire] */
+/* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
 
 static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};
 
@@ -14392,13 +14332,9 @@ uint64_t ddp__hello_get(const unsigned char *at, int bytes)
     return v;
 }
 
-uint32_t ddp__hello_world(int world, int ids)
-{
-    return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0);
-}
+uint32_t ddp__hello_world(int world, int ids) { return (uint32_t)world | (ids > world ? (uint32_t)ids << 16 : 0); }
 
-void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail,
-                     unsigned char *b)
+void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail, unsigned char *b)
 {
     memset(b, 0, DDP__HELLO_BYTES);
     memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
@@ -14414,10 +14350,17 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     memcpy(b + 48, self->ip, sizeof self->ip);
 }
 
+int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(self, kind, reason, detail, b);
+    return ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now());
+}
+
 int ddp__hello_begins(const unsigned char *b, size_t got)
 {
-    return !memcmp(b, ddp__hello_magic,
-                   got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
+    return !memcmp(b, ddp__hello_magic, got < sizeof ddp__hello_magic ? got : sizeof ddp__hello_magic);
 }
 
 int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
@@ -14457,25 +14400,21 @@ static const char *ddp__hello_count(uint32_t world, char *buf, size_t room)
     return buf;
 }
 
-void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other,
-                        const char *name, char *out, size_t room)
+void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__hello *other, const char *name,
+                        char *out, size_t room)
 {
     unsigned mine = (unsigned)self->rank;
     char count[2][40];
 
     switch (reason) {
     case DDP__REFUSE_VERSION:
-        snprintf(out, room,
-                 "%s speaks protocol version %u, rank %u version %u: build all ranks from "
-                 "one version of dreamddp",
-                 name, (unsigned)other->version, mine, (unsigned)self->version);
+        snprintf(out, room, "%s speaks protocol version %u, rank %u version %u: build all ranks from one version of "
+                 "dreamddp", name, (unsigned)other->version, mine, (unsigned)self->version);
         break;
     case DDP__REFUSE_RUN:
-        snprintf(out, room,
-                 "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run "
-                 "uses this port, or DREAMDDP_RUN_ID differs",
-                 name, other->run_id, mine, self->run_id, self->run_name ? " ('" : "",
-                 self->run_name ? self->run_name : "", self->run_name ? "')" : "");
+        snprintf(out, room, "%s belongs to run %" PRIu64 ", rank %u to run %" PRIu64 "%s%.40s%s: another run uses this "
+                 "port, or DREAMDDP_RUN_ID differs", name, other->run_id, mine, self->run_id, self->run_name ? " ('"
+                 : "", self->run_name ? self->run_name : "", self->run_name ? "')" : "");
         break;
     case DDP__REFUSE_WORLD:
         snprintf(out, room, "%s counts %s, rank %u counts %s: give all the same world size", name,
@@ -14483,22 +14422,18 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
                  ddp__hello_count(self->world, count[1], sizeof count[1]));
         break;
     case DDP__REFUSE_TWICE:
-        snprintf(out, room,
-                 "%s calls itself rank %u, but a rank %u is already here: give each process a "
-                 "rank of its own",
-                 name, (unsigned)other->rank, (unsigned)other->rank);
+        snprintf(out, room, "%s calls itself rank %u, but a rank %u is already here: give each process a rank of its "
+                 "own", name, (unsigned)other->rank, (unsigned)other->rank);
         break;
     case DDP__REFUSE_RESUME:
         snprintf(count[0], sizeof count[0], "rank %u", mine);
         mine = other->world & DDP__HELLO_RESUMES;
-        snprintf(out, room,
-                 "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
-                 "--min-world",
-                 mine ? name : count[0], mine ? count[0] : name);
+        snprintf(out, room, "links come back for %s, not for %s: give all ranks the same DREAMDDP_RESUME and "
+                 "--min-world", mine ? name : count[0], mine ? count[0] : name);
         break;
     default:
-        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name,
-                 (unsigned)other->rank, (unsigned)other->world & 65535, mine);
+        snprintf(out, room, "%s calls itself rank %u of %u, which rank %u does not expect", name, (unsigned)other->rank,
+                 (unsigned)other->world & 65535, mine);
     }
 }
 
@@ -14506,15 +14441,9 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 
 #include <poll.h>
 
-int ddp__stream_begin(ddp__tls *t, int fd, int server)
-{
-    return t ? t->table->begin(t, fd, server, 0) : 0;
-}
+int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 0) : 0; }
 
-int ddp__stream_turn(ddp__tls *t, int fd, int server)
-{
-    return t ? t->table->begin(t, fd, server, 1) : 0;
-}
+int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
 
 void ddp__stream_leave(ddp__tls *t, int fd)
 {
@@ -14530,7 +14459,7 @@ long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 
     if (t) return t->table->send(t, fd, iov, count);
     memset(&m, 0, sizeof m);
-    memcpy(&m.msg_iov, &iov, sizeof iov); /* sendmsg does not write to it */
+    memcpy(&m.msg_iov, &iov, sizeof iov);                 /* sendmsg does not write to it */
     m.msg_iovlen = count > 1024 ? 1024 : (unsigned)count; /* IOV_MAX of Linux and macOS */
     do n = sendmsg(fd, &m, DDP__NOSIGNAL);
     while (n < 0 && errno == EINTR);
@@ -14552,10 +14481,7 @@ long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     return -1;
 }
 
-int ddp__stream_events(ddp__tls *t, int fd, int want)
-{
-    return t ? t->table->events(t, fd, want) : want;
-}
+int ddp__stream_events(ddp__tls *t, int fd, int want) { return t ? t->table->events(t, fd, want) : want; }
 
 int ddp__stream_ready(ddp__tls *t, int fd) { return t ? t->table->ready(t, fd) : 0; }
 
@@ -14625,10 +14551,7 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
     return 0;
 }
 
-int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why)
-{
-    return t ? t->table->may_be(t, fd, rank, why) : 1;
-}
+int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why) { return t ? t->table->may_be(t, fd, rank, why) : 1; }
 
 int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why)
 {
@@ -14666,13 +14589,12 @@ void ddp__stream_no_tls(int fd)
 {
     static const unsigned char alert[7] = {21, 3, 3, 0, 2, 2, 70}; /* fatal: protocol_version */
 
-    ddp__tcp_send_all(fd, alert, sizeof alert, ddp_now());
+    ddp__stream_send_all(NULL, fd, alert, sizeof alert, ddp_now());
 }
 
 /* ==== wire/tls.c ==== [wire] */
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away
- * raises no SIGPIPE, and never blocks: what it could not send stays here and is sent by the next
- * call. */
+/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
+ * never blocks: what it could not send stays here and is sent by the next call. */
 
 #include <poll.h>
 
@@ -14747,8 +14669,8 @@ static void ddp__tls_say_alert(ddp__tls_session *s, int alert)
     } else if (s->by_key && (alert == SSL_AD_DECRYPT_ERROR || alert == SSL_AD_ILLEGAL_PARAMETER)) {
         ddp__tls_say(s, "has another pre-shared key: give every rank the same --tls-psk file");
     } else if (s->by_key && alert == SSL_AD_HANDSHAKE_FAILURE) {
-        ddp__tls_say(s, "belongs to another run or uses certificates: give every rank the same "
-                        "DREAMDDP_RUN_ID and --tls-psk");
+        ddp__tls_say(
+            s, "belongs to another run or uses certificates: give every rank the same DREAMDDP_RUN_ID and --tls-psk");
     } else {
         ddp__tls_say(s, "refused our TLS handshake (%s)", SSL_alert_desc_string_long(alert));
     }
@@ -14763,8 +14685,7 @@ static void ddp__tls_explain(ddp__tls_session *s)
     if (verdict != X509_V_OK && s->by_key) {
         ddp__tls_say(s, "shows a certificate that proves nothing here: give every rank --tls-psk");
     } else if (verdict != X509_V_OK) {
-        ddp__tls_say(s, "has a certificate that is refused: %s",
-                     X509_verify_cert_error_string(verdict));
+        ddp__tls_say(s, "has a certificate that is refused: %s", X509_verify_cert_error_string(verdict));
     } else if (ERR_GET_LIB(code) != ERR_LIB_SSL) {
         ddp__tls_say(s, "broke the TLS handshake");
     } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
@@ -14774,9 +14695,8 @@ static void ddp__tls_explain(ddp__tls_session *s)
     } else if (reason >= SSL_AD_REASON_OFFSET) {
         ddp__tls_say_alert(s, reason - SSL_AD_REASON_OFFSET);
     } else if (!s->settled && s->seen && s->first[0] != 21 && s->first[0] != 22) {
-        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen)
-                            ? "does not speak TLS"
-                            : "is a rank without TLS: give it --tls-psk or certificates too");
+        ddp__tls_say(s, memcmp(s->first, "dreamddp", s->seen) ? "does not speak TLS" : "is a rank without TLS: give it "
+                     "--tls-psk or certificates too");
     } else {
         const char *text = ERR_reason_error_string(code);
         ddp__tls_say(s, "broke the TLS handshake (%s)", text ? text : "unknown reason");
@@ -14787,10 +14707,18 @@ static void ddp__tls_explain(ddp__tls_session *s)
 static int ddp__tls_outcome(ddp__tls_session *s, int n, int *wait_for)
 {
     switch (SSL_get_error(s->ssl, n)) {
-    case SSL_ERROR_WANT_READ: *wait_for = POLLIN; return 0;
-    case SSL_ERROR_WANT_WRITE: *wait_for = POLLOUT; return 0;
-    case SSL_ERROR_ZERO_RETURN: s->broken = ECONNRESET; break;
-    case SSL_ERROR_SYSCALL: s->broken = s->cause ? s->cause : ECONNRESET; break;
+    case SSL_ERROR_WANT_READ:
+        *wait_for = POLLIN;
+        return 0;
+    case SSL_ERROR_WANT_WRITE:
+        *wait_for = POLLOUT;
+        return 0;
+    case SSL_ERROR_ZERO_RETURN:
+        s->broken = ECONNRESET;
+        break;
+    case SSL_ERROR_SYSCALL:
+        s->broken = s->cause ? s->cause : ECONNRESET;
+        break;
     default:
         s->broken = EPROTO;
         ddp__tls_explain(s);
@@ -14881,8 +14809,8 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
     return 0;
 }
 
-/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's
- * side neither has nor trusts; this makes sure of it. */
+/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's side neither has nor
+ * trusts; this makes sure of it. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
@@ -14944,9 +14872,9 @@ static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
     return 1;
 }
 
-/* A record is sealed once and must leave as it is, but the caller may change its mind about what it
- * has not been told to be taken. So of a record that has to wait all bytes but the last count as
- * taken: the caller comes back for that one, and is told when the record has left. */
+/* A record is sealed once and must leave as it is, but the caller may change its mind about what it has not been told
+ * to be taken. So of a record that has to wait all bytes but the last count as taken: the caller comes back for that
+ * one, and is told when the record has left. */
 static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 {
     ddp__tls_session *s = ddp__tls_usable(t, fd);
@@ -15024,14 +14952,13 @@ static void ddp__tls_subject(X509 *cert, char *out, size_t room)
     size_t i;
 
     out[0] = 0;
-    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0)
-        out[0] = 0;
+    if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0) out[0] = 0;
     for (i = 0; out[i]; i++)
         if (!isprint((unsigned char)out[i])) out[i] = '?';
 }
 
-/* The certificate of a peer that is past its handshake, to be freed; NULL where it has none: with a
- * key, which is as good as any name (*good = 1), or not. */
+/* The certificate of a peer that is past its handshake, to be freed; NULL where it has none: with a key, which is as
+ * good as any name (*good = 1), or not. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -15054,8 +14981,7 @@ static void ddp__tls_unnamed(X509 *cert, const char *name, char *why)
     char subject[64];
 
     ddp__tls_subject(cert, subject, sizeof subject);
-    snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject,
-             name);
+    snprintf(why, DDP__STREAM_TEXT, "has a certificate of '%s' that does not name %s", subject, name);
 }
 
 static int ddp__tls_may_be(ddp__tls *t, int fd, int rank, char *why)
@@ -15086,8 +15012,7 @@ static void ddp__tls_join_name(const char *text, size_t n, int *id, char *name)
         name[n] = 0;
     }
     if (n < 6 || n > 9 || memcmp(text, "rank-", 5)) return;
-    for (i = 5; i < n && isdigit((unsigned char)text[i]); i++, digits++)
-        rank = 10 * rank + (text[i] - '0');
+    for (i = 5; i < n && isdigit((unsigned char)text[i]); i++, digits++) rank = 10 * rank + (text[i] - '0');
     if (i == n && (digits == 1 || text[5] != '0') && (*id < 0 || rank < *id)) *id = (int)rank;
 }
 
@@ -15104,12 +15029,11 @@ static int ddp__tls_may_join(ddp__tls *t, int fd, int *id, char *name, char *why
         const GENERAL_NAME *g = sk_GENERAL_NAME_value(names, i);
         if (g->type != GEN_DNS) continue;
         good = 1; /* then the common name does not count */
-        ddp__tls_join_name((const char *)ASN1_STRING_get0_data(g->d.dNSName),
-                           (size_t)ASN1_STRING_length(g->d.dNSName), id, name);
+        ddp__tls_join_name((const char *)ASN1_STRING_get0_data(g->d.dNSName), (size_t)ASN1_STRING_length(g->d.dNSName),
+                           id, name);
     }
     GENERAL_NAMES_free(names);
-    i = X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, common,
-                                  (int)sizeof common);
+    i = X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, common, (int)sizeof common);
     if (!good && i > 0) ddp__tls_join_name(common, (size_t)i, id, name);
     good = *id >= 0 || name[0];
     if (!good) ddp__tls_unnamed(cert, "a rank-R or join-NAME", why);
@@ -15173,19 +15097,17 @@ static void ddp__tls_destroy(ddp__tls *t)
     DDP_FREE(k);
 }
 
-static const ddp__tls_table ddp__tls_functions = {
-    ddp__tls_begin, ddp__tls_shake, ddp__tls_send,   ddp__tls_recv, ddp__tls_events, ddp__tls_ready,
-    ddp__tls_gone,  ddp__tls_may_be, ddp__tls_may_join, ddp__tls_part, ddp__tls_why, ddp__tls_end,
-    ddp__tls_leave, ddp__tls_destroy
-};
+static const ddp__tls_table ddp__tls_functions = {ddp__tls_begin,    ddp__tls_shake,  ddp__tls_send, ddp__tls_recv,
+                                                  ddp__tls_events,   ddp__tls_ready,  ddp__tls_gone, ddp__tls_may_be,
+                                                  ddp__tls_may_join, ddp__tls_part,   ddp__tls_why,  ddp__tls_end,
+                                                  ddp__tls_leave,    ddp__tls_destroy};
 
 int ddp__tls_plug(ddp__tls_keys *k)
 {
     k->base.table = &ddp__tls_functions;
     k->method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "dreamddp");
     return k->method && BIO_meth_set_write(k->method, ddp__tls_bio_write) &&
-           BIO_meth_set_read(k->method, ddp__tls_bio_read) &&
-           BIO_meth_set_ctrl(k->method, ddp__tls_bio_ctrl);
+           BIO_meth_set_read(k->method, ddp__tls_bio_read) && BIO_meth_set_ctrl(k->method, ddp__tls_bio_ctrl);
 }
 #endif /* DDP_USE_OPENSSL */
 
@@ -15193,7 +15115,7 @@ int ddp__tls_plug(ddp__tls_keys *k)
 /* Who may speak with this rank: the pre-shared key, or the certificates. */
 
 #ifdef DDP_USE_OPENSSL
-#define DDP__TLS_SHA256      "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */
+#define DDP__TLS_SHA256 "\x13\x01" /* TLS_AES_128_GCM_SHA256: the hash of a pre-shared key */
 #define DDP__TLS_LONGEST_KEY 4096
 
 /* ---- pre-shared key ---- */
@@ -15204,8 +15126,7 @@ static SSL_SESSION *ddp__tls_key_session(SSL *ssl, const ddp__tls_keys *k)
     SSL_SESSION *ticket = SSL_SESSION_new();
 
     if (ticket && cipher && SSL_SESSION_set1_master_key(ticket, k->psk, sizeof k->psk) &&
-        SSL_SESSION_set_cipher(ticket, cipher) &&
-        SSL_SESSION_set_protocol_version(ticket, TLS1_3_VERSION))
+        SSL_SESSION_set_cipher(ticket, cipher) && SSL_SESSION_set_protocol_version(ticket, TLS1_3_VERSION))
         return ticket;
     SSL_SESSION_free(ticket);
     return NULL;
@@ -15216,8 +15137,7 @@ static const ddp__tls_keys *ddp__tls_keys_of(SSL *ssl)
     return (const ddp__tls_keys *)SSL_CTX_get_app_data(SSL_get_SSL_CTX(ssl));
 }
 
-static int ddp__tls_offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *size,
-                              SSL_SESSION **ticket)
+static int ddp__tls_offer_key(SSL *ssl, const EVP_MD *md, const unsigned char **id, size_t *size, SSL_SESSION **ticket)
 {
     const ddp__tls_keys *k = ddp__tls_keys_of(ssl);
 
@@ -15244,8 +15164,7 @@ static int ddp__tls_find_key(SSL *ssl, const unsigned char *id, size_t size, SSL
 }
 
 /* Reads a file that only its owner should: at most room bytes, *n of them. */
-static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n,
-                                       ddp_error *err)
+static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_t room, size_t *n, ddp_error *err)
 {
     struct stat st;
     int fd = open(path, O_RDONLY | O_CLOEXEC), mine;
@@ -15260,10 +15179,8 @@ static ddp_status ddp__tls_read_secret(const char *path, unsigned char *b, size_
     mine = st.st_uid == geteuid();
     if (S_ISREG(st.st_mode) && (st.st_mode & (mine ? 077 : 07))) {
         close(fd);
-        return ddp__fail(err, DDP_ARG,
-                         "%.200s: other users can read this key (mode %04o): chmod 600 it, and "
-                         "make a new one if they may have",
-                         path, (unsigned)st.st_mode & 0777);
+        return ddp__fail(err, DDP_ARG, "%.200s: other users can read this key (mode %04o): chmod 600 it, and make a "
+                         "new one if they may have", path, (unsigned)st.st_mode & 0777);
     }
     while (b && got > 0 && *n < room) {
         do got = read(fd, b + *n, room - *n);
@@ -15287,14 +15204,12 @@ static ddp_status ddp__tls_load_key(ddp__tls_keys *k, const char *path, ddp_erro
     memcpy(b, label, sizeof label);
     bad = ddp__tls_read_secret(path, b + sizeof label, DDP__TLS_LONGEST_KEY + 1, &n, err);
     if (!bad && n > DDP__TLS_LONGEST_KEY)
-        bad = ddp__fail(err, DDP_ARG, "%.200s is longer than %d bytes: a key is 32 random ones",
-                        path, DDP__TLS_LONGEST_KEY);
+        bad = ddp__fail(err, DDP_ARG, "%.200s is longer than %d bytes: a key is 32 random ones", path,
+                        DDP__TLS_LONGEST_KEY);
     while (n && isspace(b[sizeof label + n - 1])) n--;
     if (!bad && n < DDP__TLS_LEAST_KEY)
-        bad = ddp__fail(err, DDP_ARG,
-                        "%.200s holds %zu bytes, a pre-shared key at least %d: make one with "
-                        "openssl rand -hex 32",
-                        path, n, DDP__TLS_LEAST_KEY);
+        bad = ddp__fail(err, DDP_ARG, "%.200s holds %zu bytes, a pre-shared key at least %d: make one with openssl "
+                        "rand -hex 32", path, n, DDP__TLS_LEAST_KEY);
     if (!bad && !EVP_Digest(b, sizeof label + n, k->psk, NULL, EVP_sha256(), NULL))
         bad = ddp__fail(err, DDP_FAILED, "OpenSSL cannot digest a key");
     OPENSSL_cleanse(b, sizeof b);
@@ -15329,14 +15244,12 @@ static ddp_status ddp__tls_unreadable(const char *path, const char *what, ddp_er
                      text ? text : "unreadable");
 }
 
-static ddp_status ddp__tls_load_certificates(ddp__tls_keys *k, const ddp__tls_files *f,
-                                             ddp_error *err)
+static ddp_status ddp__tls_load_certificates(ddp__tls_keys *k, const ddp__tls_files *f, ddp_error *err)
 {
     size_t none;
 
     SSL_CTX_set_default_passwd_cb(k->ctx, ddp__tls_no_passphrase);
-    if (!SSL_CTX_load_verify_file(k->ctx, f->ca))
-        return ddp__tls_unreadable(f->ca, "certificate authority", err);
+    if (!SSL_CTX_load_verify_file(k->ctx, f->ca)) return ddp__tls_unreadable(f->ca, "certificate authority", err);
     if (SSL_CTX_use_certificate_chain_file(k->ctx, f->cert) != 1)
         return ddp__tls_unreadable(f->cert, "certificate", err);
     DDP__TRY(ddp__tls_read_secret(f->key, NULL, 0, &none, err));
@@ -15359,8 +15272,7 @@ static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, dd
     if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) ||
         !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION) ||
         !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
+        return ddp__fail(err, DDP_UNSUPPORTED, "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
     SSL_CTX_set_app_data(k->ctx, k);
     SSL_CTX_set_session_cache_mode(k->ctx, SSL_SESS_CACHE_OFF);
     SSL_CTX_set_num_tickets(k->ctx, 0); /* a session is never resumed */
@@ -15379,12 +15291,9 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
     *out = NULL;
     if (!f->psk && !parts) return DDP_OK;
     if (f->psk && parts)
-        return ddp__fail(err, DDP_ARG,
-                         "--tls-psk and certificates: choose one way to prove who is who");
+        return ddp__fail(err, DDP_ARG, "--tls-psk and certificates: choose one way to prove who is who");
     if (parts && parts < 3)
-        return ddp__fail(err, DDP_ARG,
-                         "--tls-%s is missing: certificates need --tls-ca, --tls-cert and "
-                         "--tls-key",
+        return ddp__fail(err, DDP_ARG, "--tls-%s is missing: certificates need --tls-ca, --tls-cert and --tls-key",
                          !f->ca ? "ca" : !f->cert ? "cert" : "key");
 #ifdef DDP_USE_OPENSSL
     {
@@ -15393,8 +15302,7 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
 
         if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
         snprintf(k->identity, sizeof k->identity, "dreamddp %016" PRIx64, run_id);
-        bad = ddp__tls_plug(k) ? ddp__tls_prepare(k, f, err)
-                               : ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
+        bad = ddp__tls_plug(k) ? ddp__tls_prepare(k, f, err) : ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
         ERR_clear_error();
         if (bad) ddp__tls_free(&k->base);
         else *out = &k->base;
@@ -15402,8 +15310,7 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
     }
 #else
     (void)run_id;
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program was built without TLS: compile it with -DDDP_USE_OPENSSL "
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program was built without TLS: compile it with -DDDP_USE_OPENSSL "
                      "-lssl -lcrypto (OpenSSL 3)");
 #endif
 }
@@ -15414,36 +15321,23 @@ void ddp__tls_free(ddp__tls *t)
 }
 
 /* ==== wire/tcp.c ==== [wire] */
+/* Streams over connections that end for good. */
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-
-#define DDP__UNSENT_BYTES (128 << 10) /* what may wait in the kernel in front of a control frame */
-
-/* What follows the bytes asked for is read with them, at most so much: the next frame's header
- * comes with the payload before it, by one call instead of two. */
-#define DDP__AHEAD_BYTES 256
 typedef struct ddp__tcp_peer {
-    int    fd;               /* -1: own rank */
-    int    told;             /* bit 0: recv has reported the end, bit 1: send has */
-    int    relayed;
+    int fd;   /* -1: own rank */
+    int told; /* bit 0: recv has reported the end, bit 1: send has */
+    int relayed;
     size_t sent_before;
-    int    dry;
-    int    ahead_from, ahead_to; /* of ahead, not yet asked for */
-    unsigned char ahead[DDP__AHEAD_BYTES];
-    char   name[DDP__ADDR_TEXT + 24];
+    char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
 typedef struct ddp__tcp_wire {
     ddp__wire base;
-    ddp__tcp_peer *peers;    /* [world] */
-    ddp__tls *tls;           /* NULL = plain */
-    struct pollfd *polls;    /* [world + 1], the last for the bell */
-    int bell[2];             /* a pipe: wake() writes, wait() drains */
-    int called;              /* a byte is in the pipe or about to be */
-    ddp__relay *relay;       /* of other ranks' connections, or NULL */
+    ddp__tcp_peer *peers; /* [world] */
+    ddp__tls *tls;        /* NULL = plain */
+    struct pollfd *polls; /* [world + 1], the last for the bell */
+    ddp__waker bell;      /* wake() rings, wait() hears */
+    ddp__relay *relay;    /* of other ranks' connections, or NULL */
 } ddp__tcp_wire;
 
 static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
@@ -15456,65 +15350,25 @@ static long ddp__tcp_send(ddp__wire *w, int peer, const struct iovec *iov, int c
     return n;
 }
 
-static long ddp__tcp_read(ddp__tcp_peer *p, void *buf, size_t bytes)
-{
-    struct iovec iov[2];
-    struct msghdr m;
-    ssize_t n;
-
-    if (!bytes) return 0;
-    iov[0].iov_base = buf;
-    iov[0].iov_len = bytes;
-    iov[1].iov_base = p->ahead;
-    iov[1].iov_len = sizeof p->ahead;
-    memset(&m, 0, sizeof m);
-    m.msg_iov = iov;
-    m.msg_iovlen = 2;
-    do n = recvmsg(p->fd, &m, 0);
-    while (n < 0 && errno == EINTR);
-    if (n == 0) errno = ECONNRESET; /* it closed, in order or not: no more bytes will come */
-    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK)) return -1;
-    if (n < (ssize_t)(bytes + sizeof p->ahead)) p->dry = DDP__DRY;
-    if (n < 0) return 0;
-    if ((size_t)n <= bytes) return (long)n;
-    p->ahead_from = 0;
-    p->ahead_to = (int)((size_t)n - bytes);
-    return (long)bytes;
-}
-
 static long ddp__tcp_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    ddp__tcp_peer *p = &t->peers[peer];
-    long n;
+    long n = ddp__stream_recv(t->tls, t->peers[peer].fd, buf, bytes);
 
-    if (p->ahead_from < p->ahead_to) {
-        size_t have = (size_t)(p->ahead_to - p->ahead_from);
-        if (bytes > have) bytes = have;
-        memcpy(buf, p->ahead + p->ahead_from, bytes);
-        p->ahead_from += (int)bytes;
-        return (long)bytes;
-    }
-    if (p->dry > 0 && p->dry--) return 0;
-    n = t->tls ? ddp__stream_recv(t->tls, p->fd, buf, bytes) : ddp__tcp_read(p, buf, bytes);
-    if (n < 0) p->told |= 1;
+    if (n < 0) t->peers[peer].told |= 1;
     return n;
 }
 
-static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
-                          const unsigned char *want_recv, double until)
+static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i, got, ready = 0;
+    int i, ready = 0;
 
     for (i = 0; i < w->world; i++) {
         int events = 0, told = t->peers[i].told;
         if ((!want_recv || want_recv[i]) && !(told & 1)) events |= POLLIN;
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
-        if (events & POLLIN) {
-            ready |= t->peers[i].ahead_from < t->peers[i].ahead_to;
-            ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
-        }
+        if (events & POLLIN) ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
         if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
         t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
         t->polls[i].events = (short)events;
@@ -15522,51 +15376,17 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send,
     }
     t->polls[w->world].revents = 0;
     if (ready) until = 0;
-    for (;;) {
-        double left = until < 0 ? -1 : until - ddp_now();
-        if (until >= 0 && left < 0) left = 0;
-        if (left > 3600) left = 3600;
-#ifdef __linux__
-        {
-            struct timespec ts;
-            ts.tv_sec = (time_t)(left < 0 ? 0 : left);
-            ts.tv_nsec = left < 0 ? 0 : (long)((left - (double)ts.tv_sec) * 1e9);
-            got = ppoll(t->polls, (nfds_t)w->world + 1, left < 0 ? NULL : &ts, NULL);
-        }
-#else
-        got = poll(t->polls, (nfds_t)w->world + 1, left < 0 ? -1 : (int)(left * 1000) + (left > 0));
-#endif
-        if (got > 0 || (got < 0 && errno != EINTR) || (until >= 0 && ddp_now() >= until)) break;
-    }
-    for (i = 0; i < w->world; i++)
-        if (t->polls[i].revents) t->peers[i].dry = 0;
-    if (t->polls[w->world].revents) {
-        char sink[16];
-        while (read(t->bell[0], sink, sizeof sink) > 0) {}
-        /* after the drain: a wake() that finds the flag still set came before we return */
-        ddp__atomic_swap(&t->called, 0);
-    }
+    (void)ddp__poll_until(t->polls, w->world + 1, until);
+    if (t->polls[w->world].revents) ddp__waker_drain(&t->bell);
 }
 
-static void ddp__tcp_wake(ddp__wire *w)
-{
-    ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    ssize_t n;
+static void ddp__tcp_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__tcp_wire *)(void *)w)->bell); }
 
-    if (ddp__atomic_swap(&t->called, 1)) return;
-    do n = write(t->bell[1], "", 1);
-    while (n < 0 && errno == EINTR);
-}
-
-static const char *ddp__tcp_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].name;
-}
+static const char *ddp__tcp_peer_name(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].name; }
 
 static void ddp__tcp_free(ddp__tcp_wire *t)
 {
-    if (t->bell[0] >= 0) close(t->bell[0]);
-    if (t->bell[1] >= 0) close(t->bell[1]);
+    ddp__waker_close(&t->bell);
     DDP_FREE(t->polls);
     DDP_FREE(t->peers);
     DDP_FREE(t);
@@ -15582,176 +15402,63 @@ static void ddp__tcp_close(ddp__wire *w)
     ddp__tcp_free(t);
 }
 
-static void ddp__tcp_cut(ddp__wire *w, int peer)
+static void ddp__tcp_cut(ddp__wire *w, int peer) { shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR); }
+
+static const ddp__wire_table ddp__tcp_table = {ddp__tcp_send,      ddp__tcp_recv,  ddp__tcp_wait, ddp__tcp_wake,
+                                               ddp__tcp_peer_name, ddp__tcp_close, ddp__tcp_cut};
+
+static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tcp_peer *p, ddp_error *err)
 {
-    shutdown(((ddp__tcp_wire *)(void *)w)->peers[peer].fd, SHUT_RDWR);
+    char at[DDP__ADDR_TEXT];
+    ddp__addr a;
+
+    p->fd = peer == c->rank ? -1 : c->fds[peer];
+    if (peer == c->rank) return DDP_OK;
+    p->sent_before = c->sent_before ? c->sent_before[peer] : 0;
+    p->relayed = c->relayed && c->relayed[peer];
+    if (ddp__addr_peer(p->fd, &a) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
+    snprintf(p->name, sizeof p->name, "%s%.71s", p->relayed ? "via rank 0 at " : "", ddp__addr_text(&a, at));
+    return ddp__tcp_tune(p->fd, c->peer_timeout_s, c->congestion, err);
 }
 
-static const ddp__wire_table ddp__tcp_table = {
-    ddp__tcp_send, ddp__tcp_recv, ddp__tcp_wait, ddp__tcp_wake, ddp__tcp_peer_name, ddp__tcp_close,
-    ddp__tcp_cut
-};
-
-/* Nodelay on both ends: without it on one, each small answer waits 40 ms for a delayed ACK. */
-ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err)
-{
-    int on = 1;
-
-    if (ddp__fd_prepare(fd) < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) < 0)
-        return ddp__fail(err, DDP_NET, "cannot set TCP_NODELAY: %s", strerror(errno));
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
-#ifdef TCP_NOTSENT_LOWAT
-    {
-        int low = DDP__UNSENT_BYTES;
-        setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &low, sizeof low);
-    }
-#endif
-#ifdef TCP_USER_TIMEOUT
-    if (peer_timeout_s > 0) {
-        unsigned ms = peer_timeout_s < 1e6 ? (unsigned)(peer_timeout_s * 1000) + 1 : 1000000000u;
-        setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
-    }
-#else
-    (void)peer_timeout_s;
-#endif
-    if (congestion && *congestion) {
-#ifdef TCP_CONGESTION
-        if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion)) <
-            0)
-            return ddp__fail(err, DDP_NET,
-                             "cannot set the congestion control '%.32s': %s; allowed are those "
-                             "in /proc/sys/net/ipv4/tcp_allowed_congestion_control",
-                             congestion, strerror(errno));
-#else
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this system cannot choose the congestion control '%.32s': "
-                         "unset DREAMDDP_TCP_CONGESTION",
-                         congestion);
-#endif
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp__wire_tcp(int rank, int world, const int *fds, const size_t *sent_before,
-                         double peer_timeout_s, const char *congestion,
-                         ddp__wire **out, ddp_error *err)
+ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad = DDP_OK;
     int i;
 
-    if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
-    t->base.table = &ddp__tcp_table;
-    t->base.rank = rank;
-    t->base.world = world;
-    t->bell[0] = t->bell[1] = -1;
-    t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)world, sizeof *t->peers);
-    t->polls = (struct pollfd *)ddp__calloc((size_t)world + 1, sizeof *t->polls);
-    if (!t->peers || !t->polls) {
-        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
-    } else if (pipe(t->bell) < 0) {
-        t->bell[0] = t->bell[1] = -1;
-        bad = ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    } else if (ddp__fd_prepare(t->bell[0]) < 0 || ddp__fd_prepare(t->bell[1]) < 0) {
-        bad = ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
+    if (t) {
+        t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
+        t->polls = (struct pollfd *)ddp__calloc((size_t)c->world + 1, sizeof *t->polls);
     }
-    for (i = 0; i < world && !bad; i++) {
-        ddp__tcp_peer *p = &t->peers[i];
-        ddp__addr a;
-        p->fd = i == rank ? -1 : fds[i];
-        if (i == rank) continue;
-        p->sent_before = sent_before ? sent_before[i] : 0;
-        memset(&a, 0, sizeof a);
-        a.size = sizeof a.sa;
-        if (getpeername(p->fd, (struct sockaddr *)&a.sa, &a.size) < 0)
-            bad =
-                ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", i, strerror(errno));
-        else
-            bad = ddp__tcp_tune(p->fd, peer_timeout_s, congestion, err);
-        ddp__addr_text(&a, p->name);
-    }
+    if (!t || !t->peers || !t->polls)
+        bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
+    if (!bad) bad = ddp__waker_open(&t->bell, err);
+    for (i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
     if (bad) {
-        ddp__tcp_free(t);
+        if (t) ddp__tcp_free(t);
         return bad;
     }
-    t->polls[world].fd = t->bell[0];
-    t->polls[world].events = POLLIN;
+    t->base.table = &ddp__tcp_table;
+    t->base.rank = c->rank;
+    t->base.world = c->world;
+    t->tls = c->tls;
+    t->relay = c->relay;
+    t->polls[c->world].fd = t->bell.fd[0];
+    t->polls[c->world].events = POLLIN;
     *out = &t->base;
     return DDP_OK;
 }
 
-void ddp__wire_tcp_tls(ddp__wire *w, ddp__tls *tls) { ((ddp__tcp_wire *)(void *)w)->tls = tls; }
-
-int ddp__wire_tcp_fd(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd;
-}
+int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
 
 size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
 {
     return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
 }
 
-void ddp__wire_tcp_via(ddp__wire *w, int peer)
-{
-    ddp__tcp_peer *p = &((ddp__tcp_wire *)(void *)w)->peers[peer];
-    char at[DDP__ADDR_TEXT];
-
-    snprintf(at, sizeof at, "%.71s", p->name);
-    snprintf(p->name, sizeof p->name, "via rank 0 at %s", at);
-    p->relayed = 1;
-}
-
-int ddp__wire_tcp_relayed(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed;
-}
-
-void ddp__wire_tcp_keep(ddp__wire *w, ddp__relay *relay)
-{
-    ((ddp__tcp_wire *)(void *)w)->relay = relay;
-}
-
-/* ==== wire/replay.c ==== [wire] */
-
-size_t ddp__replay_free(const ddp__replay *r)
-{
-    return r->room - (size_t)(r->end - r->first);
-}
-
-void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
-{
-    size_t to, run;
-
-    if (n == 0) return; /* bytes may be NULL then */
-    if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
-    to = (r->at + (size_t)(r->end - r->first)) % r->room;
-    run = n < r->room - to ? n : r->room - to;
-    memcpy(r->data + to, bytes, run);
-    if (n > run) memcpy(r->data, (const unsigned char *)bytes + run, n - run);
-    r->end += n;
-}
-
-int ddp__replay_forget(ddp__replay *r, uint64_t upto)
-{
-    if (upto < r->first || upto > r->end) return 0;
-    r->at = (r->at + (size_t)(upto - r->first)) % r->room;
-    r->first = upto;
-    return 1;
-}
-
-int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
-{
-    size_t at = (r->at + (size_t)(from - r->first)) % r->room;
-    size_t run = n < r->room - at ? n : r->room - at;
-
-    iov[0].iov_base = r->data + at;
-    iov[0].iov_len = run;
-    if (run == n) return 1;
-    iov[1].iov_base = r->data;
-    iov[1].iov_len = n - run;
-    return 2;
-}
+int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }
 
 /* ==== wire/door.c ==== [wire] */
 /* Who comes to the door: let in, heard, turned away; door.h has the policy. */
@@ -15764,8 +15471,7 @@ static const double ddp__hello_grace = 1;  /* of them nobody else is preferred *
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
 
-int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log,
-                   ddp__door_fn decide, void *user)
+int ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide, void *user)
 {
     memset(d, 0, sizeof *d);
     d->listen_fd = -1;
@@ -15830,17 +15536,14 @@ void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why)
     if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
 }
 
-void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self,
-                      ddp__refusal why, const ddp__hello *other)
+void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const ddp__hello *self, ddp__refusal why,
+                      const ddp__hello *other)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
 
-    ddp__hello_dispute(self, why, other, ddp__addr_text(from, name), d->refused,
-                       sizeof d->refused);
+    ddp__hello_dispute(self, why, other, ddp__addr_text(from, name), d->refused, sizeof d->refused);
     if (ddp__door_may_log(d)) ddp__log(&d->log, DDP_LOG_WARN, "refused: %s", d->refused);
-    ddp__hello_pack(self, DDP__REFUSED, why, 0, b);
-    (void)ddp__stream_send_all(d->tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
+    (void)ddp__hello_send(d->tls, fd, self, DDP__REFUSED, why, 0);
 }
 
 static void ddp__caller_drop(ddp__door *d, ddp__caller *c, double now)
@@ -15862,8 +15565,7 @@ static int ddp__caller_begin(ddp__door *d, ddp__caller *c)
     char first;
 
     if (c->spoken) return 1;
-    if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
-        return 0;
+    if (recv(c->fd, &first, 1, MSG_PEEK) < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
     c->spoken = 1;
     if (ddp__stream_begin(d->tls, c->fd, 1) == 0) return 1;
     ddp__caller_leave(d, c);
@@ -15892,14 +15594,12 @@ static void ddp__caller_hear(ddp__door *d, ddp__caller *c)
     } else if (why) {
         ddp__door_note(d, &c->from, why);
     } else if (n > 0 && !d->tls && ddp__stream_is_tls(c->bytes, c->got)) {
-        ddp__door_note(d, &c->from, "speaks TLS, this rank does not: give all ranks the same "
-                                    "--tls-psk, or none");
+        ddp__door_note(d, &c->from, "speaks TLS, this rank does not: give all ranks the same --tls-psk, or none");
         ddp__stream_no_tls(c->fd);
     } else if (n > 0) {
         ddp__door_note(d, &c->from, "is not a dreamddp rank");
     } else if (ddp__door_may_log(d)) {
-        ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is",
-                 ddp__addr_text(&c->from, name));
+        ddp__log(&d->log, DDP_LOG_INFO, "%s came and went without saying who it is", ddp__addr_text(&c->from, name));
     }
     d->turned++;
     ddp__caller_leave(d, c);
@@ -15922,8 +15622,8 @@ static int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
     return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], bytes);
 }
 
-/* A caller of the address that holds more than half of the places, or NULL: if there is one, it is
- * left when any two of different addresses have cancelled each other out. */
+/* A caller of the address that holds more than half of the places, or NULL: if there is one, it is left when any two of
+ * different addresses have cancelled each other out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;
@@ -15933,8 +15633,7 @@ static const ddp__caller *ddp__door_greedy(const ddp__door *d)
         if (!count) left = &d->caller[i];
         count += ddp__same_host(&d->caller[i].from, &left->from) ? 1 : -1;
     }
-    for (count = i = 0; i < d->room; i++)
-        count += ddp__same_host(&d->caller[i].from, &left->from);
+    for (count = i = 0; i < d->room; i++) count += ddp__same_host(&d->caller[i].from, &left->from);
     return 2 * count > d->room ? left : NULL;
 }
 
@@ -15966,8 +15665,8 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, double 
     return c;
 }
 
-/* A flood may not take all of our time: beyond so many in a second the door stays shut for a
- * moment, longer each time. */
+/* A flood may not take all of our time: beyond so many in a second the door stays shut for a moment, longer each
+ * time. */
 static int ddp__door_shut(ddp__door *d, double now)
 {
     ddp__door_count(d, now);
@@ -16043,14 +15742,53 @@ void ddp__door_serve(ddp__door *d, double now)
 }
 
 /* ==== wire/reconnect.c ==== [wire] */
-/* Streams over connections that may be replaced: records out of the replay ring and into the
- * engine's memory. */
+/* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
 #define DDP__REPLAY_LEAST ((size_t)256 << 10)
-#define DDP__REPLAY_ALL   ((size_t)32 << 20)
-#define DDP__RECORD_MOST  ((size_t)160 << 10) /* one frame of the engine in one record */
-#define DDP__ACK_LATER    0.05                /* seconds that a lone byte waits for its receipt */
+#define DDP__REPLAY_ALL ((size_t)32 << 20)
+#define DDP__RECORD_MOST ((size_t)160 << 10) /* one frame of the engine in one record */
+/* So often a socket that was emptied is believed to be empty still; wait() knows it earlier. */
+#define DDP__DRY 8
+#define DDP__ACK_LATER 0.05                  /* seconds that a lone byte waits for its receipt */
+
+/* ---- what can be sent again ---- */
+
+size_t ddp__replay_free(const ddp__replay *r) { return r->room - (size_t)(r->end - r->first); }
+
+void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n)
+{
+    size_t to, run;
+
+    if (n == 0) return;                /* bytes may be NULL then */
+    if (r->end == r->first) r->at = 0; /* little traffic stays in the cache */
+    to = (r->at + (size_t)(r->end - r->first)) % r->room;
+    run = n < r->room - to ? n : r->room - to;
+    memcpy(r->data + to, bytes, run);
+    if (n > run) memcpy(r->data, (const unsigned char *)bytes + run, n - run);
+    r->end += n;
+}
+
+int ddp__replay_forget(ddp__replay *r, uint64_t upto)
+{
+    if (upto < r->first || upto > r->end) return 0;
+    r->at = (r->at + (size_t)(upto - r->first)) % r->room;
+    r->first = upto;
+    return 1;
+}
+
+int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
+{
+    size_t at = (r->at + (size_t)(from - r->first)) % r->room;
+    size_t run = n < r->room - at ? n : r->room - at;
+
+    iov[0].iov_base = r->data + at;
+    iov[0].iov_len = run;
+    if (run == n) return 1;
+    iov[1].iov_base = r->data;
+    iov[1].iov_len = n - run;
+    return 2;
+}
 
 /* ---- sending ---- */
 
@@ -16255,36 +15993,16 @@ static long ddp__resume_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
 
 /* ---- sleeping ---- */
 
-static void ddp__resume_poll(struct pollfd *polls, int count, double until)
-{
-    double left = until - ddp_now();
-
-    if (left < 0) left = 0;
-    if (left > 3600) left = 3600;
-#ifdef __linux__
-    {
-        struct timespec ts;
-        ts.tv_sec = (time_t)left;
-        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
-        (void)ppoll(polls, (nfds_t)count, &ts, NULL);
-    }
-#else
-    (void)poll(polls, (nfds_t)count, (int)(left * 1000) + (left > 0));
-#endif
-}
-
 /* Whether the engine, which wants to receive or to send as told, has to look at a link. */
 static int ddp__way_calls(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv)
 {
     if (p->state == DDP__LINK_ENDED) return want_recv && !p->told;
     if (p->state != DDP__LINK_LIVE) return 0;
-    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST)
-        return 1;
+    if (want_send && ddp__replay_free(&p->ring) && p->ring.end - p->next < DDP__RECORD_MOST) return 1;
     if (!want_recv) return 0;
     if (p->stage_to - p->stage_from >= DDP__RECORD_BYTES) (void)ddp__way_to_data(t, p);
     if (p->in_left && p->stage_to > p->stage_from) return 1;
-    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) &&
-           ddp__way_to_data(t, p);
+    return p->state == DDP__LINK_LIVE && ddp__stream_ready(t->cfg.tls, p->fd) && ddp__way_to_data(t, p);
 }
 
 /* What to sleep for on a link. */
@@ -16293,7 +16011,7 @@ static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, doub
     int events = 0;
 
     if (p->state == DDP__LINK_DIALLING) return POLLOUT;
-    if (p->state >= DDP__LINK_SHAKING && p->state <= DDP__LINK_MEETING) return POLLIN;
+    if (p->state == DDP__LINK_SHAKING || p->state == DDP__LINK_ASKING) return POLLIN;
     if (p->state != DDP__LINK_LIVE) return 0;
     if (want_recv) {
         events |= POLLIN;
@@ -16306,18 +16024,15 @@ static int ddp__way_wishes(const ddp__way *p, int want_send, int want_recv, doub
 }
 
 /* Takes notice of what a link has; 1 if there is something for the engine. */
-static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv,
-                           int revents)
+static int ddp__way_polled(ddp__resume_wire *t, ddp__way *p, int want_send, int want_recv, int revents)
 {
     if (revents) p->dry = 0;
     if (p->state == DDP__LINK_LIVE && revents) ddp__way_flush(t, p); /* TLS may wait for POLLIN */
-    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p))
-        return 1;
+    if (p->state == DDP__LINK_LIVE && want_recv && revents && ddp__way_to_data(t, p)) return 1;
     return ddp__way_calls(t, p, want_send, want_recv);
 }
 
-static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
-                             const unsigned char *want_recv, double until)
+static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
     int i, called = 0, first = w->world + 1, count;
@@ -16325,47 +16040,33 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send,
     while (!called) {
         double next = ddp__resume_tick(t, ddp_now());
         for (i = 0; i < w->world; i++)
-            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i],
-                                     !want_recv || want_recv[i]);
+            called |= ddp__way_calls(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i]);
         if (called) return;
         if (until >= 0 && until < next) next = until;
         for (i = 0; i < w->world; i++) {
             ddp__way *p = &t->way[i];
-            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i],
-                                         &next);
-            if (events && p->state != DDP__LINK_DIALLING)
-                events = ddp__stream_events(t->cfg.tls, p->fd, events);
+            int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
+            if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
             t->polls[i].events = (short)events;
             t->polls[i].fd = events ? p->fd : -1;
             t->polls[i].revents = 0;
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
-        ddp__resume_poll(t->polls, count, next);
+        (void)ddp__poll_until(t->polls, count, next);
         if (t->polls[w->world].revents) {
-            char sink[16];
-            while (read(t->bell[0], sink, sizeof sink) > 0) {}
-            /* after the drain: a wake() that finds the flag still set came before we return */
-            ddp__atomic_swap(&t->called, 0);
+            ddp__waker_drain(&t->bell);
             called = 1;
         }
         for (i = 0; i < w->world; i++)
-            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i],
-                                      !want_recv || want_recv[i], t->polls[i].revents);
+            called |= ddp__way_polled(t, &t->way[i], want_send && want_send[i], !want_recv || want_recv[i],
+                                      t->polls[i].revents);
         for (i = first; i < count; i++) t->knocked |= t->polls[i].revents;
         if (until >= 0 && ddp_now() >= until) called = 1;
     }
 }
 
-static void ddp__resume_wake(ddp__wire *w)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ssize_t n;
-
-    if (ddp__atomic_swap(&t->called, 1)) return;
-    do n = write(t->bell[1], "", 1);
-    while (n < 0 && errno == EINTR);
-}
+static void ddp__resume_wake(ddp__wire *w) { ddp__waker_wake(&((ddp__resume_wire *)(void *)w)->bell); }
 
 static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
 {
@@ -16376,10 +16077,9 @@ static const char *ddp__resume_peer_name(ddp__wire *w, int peer)
 
 static void ddp__resume_free(ddp__resume_wire *t)
 {
-    if (t->bell[0] >= 0) close(t->bell[0]);
-    if (t->bell[1] >= 0) close(t->bell[1]);
+    ddp__waker_close(&t->bell);
     ddp__door_close(&t->door);
-    ddp__rejoin_close(t);
+    ddp__pairs_close(&t->pairs);
     DDP_FREE(t->congestion);
     DDP_FREE(t->polls);
     DDP_FREE(t->rings);
@@ -16403,8 +16103,7 @@ static void ddp__resume_close(ddp__wire *w)
                 said = 1;
                 ddp__way_record(p, DDP__RECORD_BYE, 0);
             } else if (p->state == DDP__LINK_LIVE &&
-                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT),
-                                     until)) {
+                       !ddp__fd_wait(p->fd, ddp__stream_events(t->cfg.tls, p->fd, POLLOUT), until)) {
                 break;
             }
         }
@@ -16434,11 +16133,8 @@ ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *er
     ddp__addr a;
     int id;
 
-    memset(&a, 0, sizeof a);
-    a.size = sizeof a.sa;
-    if (getpeername(fd, (struct sockaddr *)&a.sa, &a.size) < 0)
-        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer,
-                         strerror(errno));
+    if (ddp__addr_peer(fd, &a) < 0)
+        return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", p->peer, strerror(errno));
     DDP__TRY(ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, err));
     ddp__addr_text(&a, p->name);
     (void)ddp__stream_may_join(t->cfg.tls, fd, &id, p->guest, why);
@@ -16452,7 +16148,7 @@ ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *er
 
 static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *err)
 {
-    const ddp__resume_config *c = &t->cfg;
+    const ddp__tcp_config *c = &t->cfg;
 
     if (c->where) p->where = c->where[p->peer];
     if (p->peer == c->rank) return DDP_OK;
@@ -16470,7 +16166,7 @@ static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *er
 }
 
 /* How much each ring may hold. */
-static size_t ddp__replay_room(const ddp__resume_config *c)
+static size_t ddp__replay_room(const ddp__tcp_config *c)
 {
     size_t share = DDP__REPLAY_ALL / (size_t)(c->world > 1 ? c->world - 1 : 1);
 
@@ -16481,11 +16177,9 @@ static size_t ddp__replay_room(const ddp__resume_config *c)
 
 static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
 {
-    const ddp__resume_config *c = &t->cfg;
+    const ddp__tcp_config *c = &t->cfg;
     size_t world = (size_t)c->world, room = ddp__replay_room(c);
     double beat = c->peer_timeout_s > 0 && c->peer_timeout_s < 5 ? c->peer_timeout_s / 5 : 1;
-    double now = ddp_now();
-    uint64_t seed[3];
 
     t->base.table = &ddp__resume_table;
     t->base.rank = c->rank;
@@ -16493,10 +16187,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
-    memcpy(&seed[0], &now, sizeof now);
-    seed[1] = (uint64_t)getpid();
-    seed[2] = (uint64_t)(size_t)t + (uint64_t)c->rank;
-    t->number = (uint32_t)(ddp__hash(DDP__HASH_START, seed, sizeof seed) >> 16) | 1;
+    t->number = (uint32_t)(ddp__meetfile_run() >> 16 ^ (uint64_t)(size_t)t ^ (uint64_t)c->rank) | 1;
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
@@ -16504,19 +16195,18 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->rings = (unsigned char *)DDP_REALLOC(NULL, (world - 1) * room + 1); /* not touched yet */
     t->congestion = ddp__strdup(c->congestion ? c->congestion : "");
     if (!t->way || !t->polls || !t->rings || !t->congestion)
-        return ddp__fail(
-            err, DDP_MEMORY,
-            "out of memory for the wire of rank %d, which keeps %lu bytes to send again", c->rank,
-            (unsigned long)((world - 1) * room));
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d, which keeps %lu bytes to send again",
+                         c->rank, (unsigned long)((world - 1) * room));
     t->cfg.congestion = t->congestion;
+    t->pairs.relay = c->relay;
+    t->pairs.tls = c->tls;
+    t->pairs.self = &t->self;
+    t->pairs.peer_timeout_s = c->peer_timeout_s;
+    t->pairs.congestion = t->congestion;
+    t->pairs.log = &t->cfg.log;
     t->stats.replay_bytes = (world - 1) * room;
-    if (pipe(t->bell) < 0) {
-        t->bell[0] = t->bell[1] = -1;
-        return ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    }
-    if (ddp__fd_prepare(t->bell[0]) < 0 || ddp__fd_prepare(t->bell[1]) < 0)
-        return ddp__fail(err, DDP_NET, "cannot prepare a pipe: %s", strerror(errno));
-    t->polls[world].fd = t->bell[0];
+    DDP__TRY(ddp__waker_open(&t->bell, err));
+    t->polls[world].fd = t->bell.fd[0];
     t->polls[world].events = POLLIN;
     for (int i = 0; i < c->world; i++) {
         ddp__way *p = &t->way[i];
@@ -16532,14 +16222,13 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     return DDP_OK;
 }
 
-ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_error *err)
+ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err)
 {
     ddp__resume_wire *t = (ddp__resume_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad;
 
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
-    t->bell[0] = t->bell[1] = -1;
     bad = ddp__resume_fill(t, err);
     t->cfg.fds = NULL;
     t->cfg.where = NULL;
@@ -16551,10 +16240,7 @@ ddp_status ddp__wire_resume(const ddp__resume_config *cfg, ddp__wire **out, ddp_
     return bad;
 }
 
-void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out)
-{
-    *out = ((ddp__resume_wire *)(void *)w)->stats;
-}
+void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out) { *out = ((ddp__resume_wire *)(void *)w)->stats; }
 
 /* ==== wire/reconnect_link.c ==== [wire] */
 /* Connections of the wire that comes back: who notices that one is broken, who dials, what both
@@ -16569,10 +16255,17 @@ void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out)
 #include <netinet/tcp.h>
 
 static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
-static const double ddp__refused_limit = 0.3; /* refused for so long: the process is gone */
-static const double ddp__answer_limit = 1.0;  /* from our hello to its answer */
+static const double ddp__refused_limit = 0.3;                     /* refused for so long: the process is gone */
+static const double ddp__answer_limit = 1.0;                      /* from our hello to its answer */
+static const double ddp__rejoin_limit = 3;                        /* that the other end of a relayed pair may take */
 
-void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
+/* What a RESUME hello says besides. */
+typedef struct ddp__resume_hello {
+    uint32_t number, yours, attempt;
+    uint64_t received;
+} ddp__resume_hello;
+
+static void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned char *b)
 {
     ddp__hello_pack(&t->self, DDP__RESUME, DDP__WELCOME, 0, b);
     ddp__hello_put(b + 44, t->number, 4);
@@ -16581,7 +16274,7 @@ void ddp__resume_pack(const ddp__resume_wire *t, const ddp__way *p, unsigned cha
     ddp__hello_put(b + 60, p->attempt, 4);
 }
 
-void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
+static void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
 {
     h->number = (uint32_t)ddp__hello_get(b + 44, 4);
     h->received = ddp__hello_get(b + 48, 8);
@@ -16589,14 +16282,16 @@ void ddp__resume_parse(const unsigned char *b, ddp__resume_hello *h)
     h->attempt = (uint32_t)ddp__hello_get(b + 60, 4);
 }
 
-int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
+/* Whether both sides mean the same two wires, and what the other lacks is still here. */
+static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const ddp__resume_hello *h)
 {
-    return h->number && (!p->peer_number || h->number == p->peer_number) &&
-           (!h->yours || h->yours == t->number) && h->received >= p->ring.first &&
-           h->received <= p->ring.end;
+    return h->number && (!p->peer_number || h->number == p->peer_number) && (!h->yours || h->yours == t->number) &&
+           h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
+/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it came as a
+ * newcomer. 0 and why[DDP__STREAM_TEXT]. */
+static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
     int id;
@@ -16621,8 +16316,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
 #if defined(__linux__) && defined(TCP_INFO)
     struct tcp_info info;
     socklen_t size = sizeof info;
-    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
-        p->round_trip = 1e-6 * (double)info.tcpi_rtt;
+    if (getsockopt(p->fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0) p->round_trip = 1e-6 * (double)info.tcpi_rtt;
 #endif
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -16635,8 +16329,8 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought",
-             t->base.rank, p->peer, p->name, strerror(why));
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought", t->base.rank,
+             p->peer, p->name, strerror(why));
 }
 
 void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
@@ -16647,7 +16341,8 @@ void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
     p->why = why;
 }
 
-void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
+/* A connection on which both know what the other has. */
+static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
     ddp_error err;
@@ -16663,11 +16358,9 @@ void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume
     t->stats.returns++;
     t->stats.bytes_again += (int64_t)(p->next - h->received);
     if (away > t->stats.longest_s) t->stats.longest_s = away;
-    ddp__log(
-        &t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
-        "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again",
-        t->base.rank, p->peer, p->name, away, strerror(p->why),
-        (unsigned long)(p->next - h->received));
+    ddp__log(&t->cfg.log, away > 1 ? DDP_LOG_WARN : DDP_LOG_INFO,
+             "rank %d: the link to rank %d (%s) is back after %.2f s (%s); %lu bytes are sent again", t->base.rank,
+             p->peer, p->name, away, strerror(p->why), (unsigned long)(p->next - h->received));
     p->next = h->received;
     p->pre_len = p->pre_sent = p->record_left = 0;
     p->stage_from = p->stage_to = p->in_left = 0;
@@ -16679,7 +16372,121 @@ void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume
     ddp__way_flush(t, p);
 }
 
+/* ---- newcomers ---- */
+
+/* Asks for something of the run: only who may be a rank of it, or is called a newcomer, hears anything. */
+static int ddp__knock_ask(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    char name[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
+    ddp__hello claim = *h;
+    ddp__refusal why;
+    int only;
+
+    claim.world = t->self.world; /* knows neither world nor rank */
+    claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
+    why = ddp__hello_check(&t->self, &claim);
+    if (!why && !t->visit) why = DDP__REFUSE_RANK;
+    if (why) {
+        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
+        return 0;
+    }
+    if (ddp__stream_may_join(t->cfg.tls, fd, &only, name, text)) return t->visit(t->visit_user, t->cfg.tls, fd, only);
+    ddp__door_note(&t->door, from, text);
+    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
+    return 0;
+}
+
+static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
+    ddp__refusal why;
+    ddp__way *p;
+    int id;
+
+    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, fd, h, from);
+    why = ddp__hello_check(&t->self, h);
+    if (!why && !t->visit) why = DDP__REFUSE_RANK;
+    if (!why && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
+    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
+        !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
+        why = DDP__REFUSE_NAME;
+    if (why) {
+        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
+        return 0;
+    }
+    p = &t->way[h->rank];
+    ddp__stream_close(t->cfg.tls, p->newcomer_fd);
+    p->newcomer_fd = fd;
+    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = *from;
+    ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
+    (void)ddp__hello_send(t->cfg.tls, fd, &t->self, DDP__JOIN_MESH, DDP__WELCOME, 0);
+    return 1;
+}
+
+void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    t->visit = visit;
+    t->visit_user = user;
+}
+
+int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+
+    *out = t->way[rank].where;
+    if (rank != w->rank) return out->size != 0;
+    return t->door.listen_fd >= 0 && ddp__addr_own(t->door.listen_fd, out) == 0;
+}
+
+void ddp__wire_resume_attach(ddp__wire *w, int id)
+{
+    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
+    ddp__way *p = &t->way[id], fresh;
+    ddp_error err;
+    int fd = p->newcomer_fd;
+
+    ddp__way_end(t, p, ECONNRESET);
+    memset(&fresh, 0, sizeof fresh);
+    fresh.peer = id;
+    fresh.fd = fresh.newcomer_fd = -1;
+    fresh.ring.data = p->ring.data;
+    fresh.ring.room = p->ring.room;
+    fresh.state = DDP__LINK_ENDED;
+    fresh.why = ECONNRESET;
+    fresh.where = p->newcomer_where;
+    fresh.ack_due = -1;
+    memcpy(fresh.name, p->name, sizeof fresh.name);
+    *p = fresh;
+    if (fd < 0) return;
+    if (ddp__way_open(t, p, fd, &err)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
+        ddp__stream_close(t->cfg.tls, fd);
+        return;
+    }
+    ddp__way_flush(t, p);
+}
+
 /* ---- the lower rank: it is sought ---- */
+
+/* Rank 0: who asks to be joined to another rank waits for that one. */
+static int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+{
+    ddp__refusal why = ddp__hello_check(&t->self, h);
+    char who[DDP__STREAM_TEXT];
+    ddp_error err;
+    int other;
+
+    if (!why && (t->base.rank != 0 || !t->pairs.relay || h->detail < 1 || h->detail >= (uint32_t)t->base.world ||
+                 h->detail == h->rank))
+        why = DDP__REFUSE_RANK;
+    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, who)) why = DDP__REFUSE_NAME;
+    if (why) ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
+    else if (ddp__pairs_take(&t->pairs, h, fd, &other, &err))
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: %s", err.msg);
+    return !why;
+}
 
 int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
 {
@@ -16693,8 +16500,7 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
 
     if (!ddp__hello_parse(bytes, &h)) return 0;
     if (h.kind == DDP__RELAY) return ddp__knock_relay(t, fd, &h, from);
-    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH)
-        return ddp__knock_join(t, fd, &h, from);
+    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH) return ddp__knock_join(t, fd, &h, from);
     why = ddp__hello_check(&t->self, &h);
     if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
     if (!why && !ddp__way_is(t, &t->way[h.rank], fd, who)) why = DDP__REFUSE_NAME;
@@ -16711,7 +16517,7 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
     if (r.attempt <= p->attempt) return 0; /* it has given that one up itself */
     p->attempt = r.attempt;
     if (p->state == DDP__LINK_LIVE) ddp__way_break(t, p, ECONNRESET); /* it noticed first */
-    ddp__way_close(t, p); /* of asking whether it lives */
+    ddp__way_close(t, p);                                             /* of asking whether it lives */
     p->state = DDP__LINK_DOWN;
     ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()) < 0) return 0;
@@ -16721,7 +16527,8 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
 
 /* ---- dialling ---- */
 
-void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
+/* An attempt is over; another one follows unless the process that was asked is gone. */
+static void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
 {
     ddp__way_close(t, p);
     p->state = DDP__LINK_DOWN;
@@ -16733,8 +16540,7 @@ void ddp__dial_failed(ddp__resume_wire *t, ddp__way *p, int why, double now)
     }
     if (p->refused_since < 0) p->refused_since = now;
     if (now >= p->refused_since + ddp__refused_limit) ddp__way_end(t, p, ECONNRESET);
-    else if (p->dial_at > p->refused_since + ddp__refused_limit)
-        p->dial_at = p->refused_since + ddp__refused_limit;
+    else if (p->dial_at > p->refused_since + ddp__refused_limit) p->dial_at = p->refused_since + ddp__refused_limit;
 }
 
 /* Where a peer is sought: a relayed one at rank 0. */
@@ -16743,44 +16549,44 @@ static const ddp__addr *ddp__way_where(const ddp__resume_wire *t, const ddp__way
     return p->relayed ? &t->way[0].where : &p->where;
 }
 
+/* Far ranks get their time. */
+static double ddp__dial_limit(const ddp__way *p, double now, double round_trips, double least)
+{
+    return now + (round_trips * p->round_trip > least ? round_trips * p->round_trip : least);
+}
+
 static void ddp__dial_start(ddp__resume_wire *t, ddp__way *p, double now)
 {
+    p->joined = !p->relayed;
     p->fd = ddp__tcp_dial_begin(ddp__way_where(t, p));
     if (p->fd < 0) {
         ddp__dial_failed(t, p, errno, now);
         return;
     }
     p->state = DDP__LINK_DIALLING;
-    /* A lost first packet is repeated by us, not by TCP after 1, 3, 7 s; far ranks get their time.
-     */
-    p->dial_until = now + (2.5 * p->round_trip > ddp__dial_most ? 2.5 * p->round_trip
-                                                                : ddp__dial_most);
+    /* a lost first packet is repeated by us, not by TCP after 1, 3, 7 s */
+    p->dial_until = ddp__dial_limit(p, now, 2.5, ddp__dial_most);
 }
 
 static void ddp__dial_look(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    if (!ddp__fd_wait(p->fd, POLLOUT, now)) {
-        if (now >= p->dial_until) ddp__dial_failed(t, p, ETIMEDOUT, now);
-        return;
-    }
-    if (ddp__tcp_dial_end(p->fd) < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
-    if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
+    int ready = ddp__fd_wait(p->fd, POLLOUT, now);
+
+    if (!ready && now < p->dial_until) return;
+    if (!ready || ddp__tcp_dial_end(p->fd) < 0) {
+        ddp__dial_failed(t, p, ready ? errno : ETIMEDOUT, now);
+    } else if (t->base.rank < p->peer && !p->relayed) { /* it lives and will come */
         p->pause = ddp__dial_most;
         ddp__dial_failed(t, p, 0, now);
-        return;
-    }
-    if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) {
+    } else if (ddp__stream_begin(t->cfg.tls, p->fd, 0) < 0) {
         ddp__dial_failed(t, p, ENOMEM, now);
-        return;
+    } else {
+        p->state = DDP__LINK_SHAKING;
+        p->dial_until = ddp__dial_limit(p, now, 4, ddp__answer_limit);
     }
-    p->state = DDP__LINK_SHAKING;
-    p->dial_until = now + (4 * p->round_trip > ddp__answer_limit ? 4 * p->round_trip
-                                                                 : ddp__answer_limit);
 }
 
+/* The handshake; after it the peer hears what this end has, or rank 0 whom to join it to. */
 static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
 {
     unsigned char b[DDP__HELLO_BYTES];
@@ -16792,18 +16598,18 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
         ddp__dial_failed(t, p, done ? errno : ETIMEDOUT, now);
         return;
     }
-    if (!ddp__way_is(t, p->relayed ? &t->way[0] : p, p->fd, who)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name,
-                 who);
+    if (!ddp__way_is(t, p->joined ? p : &t->way[0], p->fd, who)) {
+        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: who answers at %s %s", t->base.rank, p->name, who);
         ddp__dial_failed(t, p, EPROTO, now);
         return;
     }
-    if (p->relayed) {
-        ddp__relay_ask(t, p, now);
-        return;
+    if (p->joined) {
+        p->attempt += !p->relayed;
+        ddp__resume_pack(t, p, b);
+    } else {
+        ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, p->peer, b);
+        p->dial_until = ddp__dial_limit(p, now, 4, ddp__rejoin_limit);
     }
-    p->attempt++;
-    ddp__resume_pack(t, p, b);
     if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
         ddp__dial_failed(t, p, errno, now);
         return;
@@ -16812,13 +16618,33 @@ static void ddp__dial_shake(ddp__resume_wire *t, ddp__way *p, double now)
     p->answer_got = 0;
 }
 
-static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
+/* The answer is there: the link is back, or rank 0 has joined the two, who go on with each other. */
+static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
 {
-    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got,
-                              sizeof p->answer - p->answer_got);
     ddp__resume_hello r;
     ddp__hello h;
     int fd = p->fd;
+
+    ddp__resume_parse(p->answer, &r);
+    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h) ||
+        h.rank != (uint32_t)(p->joined ? p->peer : 0)) {
+        ddp__way_end(t, p, EPROTO);
+    } else if (!p->joined) {
+        p->joined = h.kind == DDP__RELAY && h.detail == (uint32_t)p->peer;
+        p->state = DDP__LINK_SHAKING;
+        if (!p->joined) ddp__way_end(t, p, EPROTO);
+        else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) ddp__dial_failed(t, p, ENOMEM, now);
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
+        ddp__way_end(t, p, ECONNRESET);
+    } else {
+        p->fd = -1;
+        ddp__way_return(t, p, fd, &r);
+    }
+}
+
+static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    long n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got, sizeof p->answer - p->answer_got);
 
     if (n == 0 && now < p->dial_until) return;
     if (n <= 0) { /* also where another program has the port now, or nobody after a kill */
@@ -16826,19 +16652,20 @@ static void ddp__dial_hear(ddp__resume_wire *t, ddp__way *p, double now)
         return;
     }
     p->answer_got += (size_t)n;
-    if (p->answer_got < sizeof p->answer) return;
-    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h) ||
-        h.rank != (uint32_t)p->peer) {
-        ddp__way_end(t, p, EPROTO);
-        return;
-    }
-    ddp__resume_parse(p->answer, &r);
-    if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
-        ddp__way_end(t, p, ECONNRESET);
-        return;
-    }
-    p->fd = -1;
-    ddp__way_return(t, p, fd, &r);
+    if (p->answer_got == sizeof p->answer) ddp__dial_answered(t, p, now);
+}
+
+/* As far as it goes: what came with the end of a handshake is not announced again. */
+static void ddp__dial_go(ddp__resume_wire *t, ddp__way *p, double now)
+{
+    ddp__link_state was;
+
+    do {
+        was = p->state;
+        if (was == DDP__LINK_DIALLING) ddp__dial_look(t, p, now);
+        else if (was == DDP__LINK_SHAKING) ddp__dial_shake(t, p, now);
+        else if (was == DDP__LINK_ASKING) ddp__dial_hear(t, p, now);
+    } while (p->state != was && p->state >= DDP__LINK_DIALLING && p->state <= DDP__LINK_ASKING);
 }
 
 /* ---- what is due ---- */
@@ -16872,10 +16699,8 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
             p->ack_due = 0;
             ddp__way_flush(t, p);
         }
-        if (p->state == DDP__LINK_LIVE && ddp__way_silent(t, p, now, &due))
-            ddp__way_break(t, p, ETIMEDOUT);
-        if (p->state == DDP__LINK_LIVE)
-            return p->ack_due > 0 && p->ack_due < due ? p->ack_due : due;
+        if (p->state == DDP__LINK_LIVE && ddp__way_silent(t, p, now, &due)) ddp__way_break(t, p, ETIMEDOUT);
+        if (p->state == DDP__LINK_LIVE) return p->ack_due > 0 && p->ack_due < due ? p->ack_due : due;
     }
     if (limit > 0 && now >= p->down_at + limit) {
         ddp__way_end(t, p, p->why ? p->why : ETIMEDOUT);
@@ -16883,12 +16708,8 @@ static double ddp__way_tick(ddp__resume_wire *t, ddp__way *p, double now)
     }
     if (limit > 0) due = p->down_at + limit;
     where = ddp__way_where(t, p)->size;
-    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at)
-        ddp__dial_start(t, p, now);
-    if (p->state == DDP__LINK_DIALLING) ddp__dial_look(t, p, now);
-    if (p->state == DDP__LINK_SHAKING) ddp__dial_shake(t, p, now);
-    if (p->relayed) ddp__relay_look(t, p, now);
-    else if (p->state == DDP__LINK_ASKING) ddp__dial_hear(t, p, now);
+    if (p->state == DDP__LINK_DOWN && where && now >= p->dial_at) ddp__dial_start(t, p, now);
+    ddp__dial_go(t, p, now);
     if (p->state == DDP__LINK_LIVE || p->state == DDP__LINK_ENDED) return now;
     if (p->state == DDP__LINK_DOWN && !where) return due;
     if (p->state == DDP__LINK_DOWN) return p->dial_at < due ? p->dial_at : due;
@@ -16912,578 +16733,234 @@ double ddp__resume_tick(ddp__resume_wire *t, double now)
     return next;
 }
 
-/* ==== wire/reconnect_relay.c ==== [wire] */
-/* A pair that rank 0 relays comes back: both ends ask rank 0 anew, which joins the two connections,
- * ends the old pair, so that the other end hears of it, and passes on what the two say to each
- * other: with TLS their own handshake, then a RESUME hello each way. */
-
-static const double ddp__rejoin_limit = 3; /* seconds that the other end may take */
-
-/* ---- rank 0 ---- */
-
-/* That pair's entry, a new one if there is none; NULL when memory is short. */
-static ddp__rejoin *ddp__rejoin_of(ddp__resume_wire *t, int low, int high)
-{
-    ddp__rejoin *j;
-    int i;
-
-    for (i = 0; i < t->rejoins; i++)
-        if (t->rejoin[i].low == low && t->rejoin[i].high == high) return &t->rejoin[i];
-    if (t->rejoins == t->rejoin_room) {
-        int room = t->rejoin_room ? 2 * t->rejoin_room : 8;
-        j = (ddp__rejoin *)DDP_REALLOC(t->rejoin, (size_t)room * sizeof *j);
-        if (!j) return NULL;
-        t->rejoin = j;
-        t->rejoin_room = room;
-    }
-    j = &t->rejoin[t->rejoins++];
-    j->low = low;
-    j->high = high;
-    j->fd[0] = j->fd[1] = -1;
-    return j;
-}
-
-void ddp__rejoin_close(ddp__resume_wire *t)
-{
-    for (int i = 0; i < t->rejoins; i++)
-        for (int k = 0; k < 2; k++) ddp__stream_close(t->cfg.tls, t->rejoin[i].fd[k]);
-    if (t->rejoin) DDP_FREE(t->rejoin);
-    t->rejoins = 0;
-}
-
-static int ddp__rejoin_tell(ddp__resume_wire *t, int fd, int about)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-
-    ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, about, b);
-    return ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
-}
-
-/* Both have come. */
-static void ddp__rejoin_fulfil(ddp__resume_wire *t, ddp__rejoin *j)
-{
-    ddp__rejoin v = *j;
-    ddp_error err;
-    int bad;
-
-    *j = t->rejoin[--t->rejoins];
-    bad = ddp__tcp_tune(v.fd[0], t->cfg.peer_timeout_s, t->cfg.congestion, &err) ||
-          ddp__tcp_tune(v.fd[1], t->cfg.peer_timeout_s, t->cfg.congestion, &err) ||
-          ddp__rejoin_tell(t, v.fd[0], v.high) < 0 || ddp__rejoin_tell(t, v.fd[1], v.low) < 0;
-    if (bad) { /* its end sees that, and asks once more */
-        ddp__stream_close(t->cfg.tls, v.fd[0]);
-        ddp__stream_close(t->cfg.tls, v.fd[1]);
-        return;
-    }
-    ddp__stream_leave(t->cfg.tls, v.fd[0]); /* what follows is between those two */
-    ddp__stream_leave(t->cfg.tls, v.fd[1]);
-    if (ddp__relay_add_named(t->cfg.relay, v.fd[0], v.fd[1], ddp__relay_name(v.low, v.high), &err))
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank 0: ranks %d and %d: %s", v.low, v.high, err.msg);
-    else
-        ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank 0 relays between ranks %d and %d again", v.low,
-                 v.high);
-}
-
-int ddp__knock_relay(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
-{
-    ddp__refusal why = ddp__hello_check(&t->self, h);
-    int me = (int)h->rank, other = (int)h->detail, high = me > other;
-    char who[DDP__STREAM_TEXT];
-    ddp__rejoin *j;
-
-    if (!why && (t->base.rank != 0 || !t->cfg.relay || other < 1 || other >= t->base.world ||
-                 other == me))
-        why = DDP__REFUSE_RANK;
-    if (!why && !ddp__stream_may_be(t->cfg.tls, fd, me, who)) why = DDP__REFUSE_NAME;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-        return 0;
-    }
-    j = ddp__rejoin_of(t, high ? other : me, high ? me : other);
-    if (!j) return 0;
-    ddp__relay_cut(t->cfg.relay, ddp__relay_name(j->low, j->high));
-    ddp__stream_close(t->cfg.tls, j->fd[high]); /* an earlier attempt of the same rank */
-    j->fd[high] = fd;
-    if (j->fd[1 - high] >= 0) ddp__rejoin_fulfil(t, j);
-    return 1;
-}
-
-/* ---- the two ---- */
-
-void ddp__relay_ask(ddp__resume_wire *t, ddp__way *p, double now)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-
-    ddp__hello_pack(&t->self, DDP__RELAY, DDP__WELCOME, p->peer, b);
-    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
-    p->state = DDP__LINK_ASKING;
-    p->dial_until = now + (4 * p->round_trip > ddp__rejoin_limit ? 4 * p->round_trip
-                                                                 : ddp__rejoin_limit);
-    p->answer_got = 0;
-}
-
-/* What this end has goes to the other one, who says the same at once. */
-static void ddp__relay_say(ddp__resume_wire *t, ddp__way *p, double now)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-
-    ddp__resume_pack(t, p, b);
-    if (ddp__stream_send_all(t->cfg.tls, p->fd, b, sizeof b, now) < 0) {
-        ddp__dial_failed(t, p, errno, now);
-        return;
-    }
-    p->state = DDP__LINK_MEETING;
-    p->answer_got = 0;
-}
-
-static void ddp__relay_shake(ddp__resume_wire *t, ddp__way *p, double now)
-{
-    char who[DDP__STREAM_TEXT];
-    int done = ddp__stream_shake(t->cfg.tls, p->fd);
-
-    if (done == 0 && now < p->dial_until) return;
-    if (done > 0 && ddp__way_is(t, p, p->fd, who)) ddp__relay_say(t, p, now);
-    else ddp__dial_failed(t, p, done < 0 ? errno : done ? EPROTO : ETIMEDOUT, now);
-}
-
-/* Rank 0 has joined the two. */
-static void ddp__relay_joined(ddp__resume_wire *t, ddp__way *p, const ddp__hello *h, double now)
-{
-    if (h->kind != DDP__RELAY || h->rank != 0 || h->detail != (uint32_t)p->peer) {
-        ddp__way_end(t, p, EPROTO);
-    } else if (!t->cfg.tls) {
-        ddp__relay_say(t, p, now);
-    } else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) {
-        ddp__dial_failed(t, p, ENOMEM, now);
-    } else {
-        p->state = DDP__LINK_PAIRING;
-        ddp__relay_shake(t, p, now); /* its first bytes may be here already */
-    }
-}
-
-static void ddp__relay_met(ddp__resume_wire *t, ddp__way *p, const ddp__hello *h)
-{
-    ddp__resume_hello r;
-    int fd = p->fd;
-
-    ddp__resume_parse(p->answer, &r);
-    if (h->kind != DDP__RESUME || h->rank != (uint32_t)p->peer || !ddp__resume_fits(t, p, &r)) {
-        ddp__way_end(t, p, ECONNRESET); /* it was started anew */
-        return;
-    }
-    p->fd = -1;
-    ddp__way_return(t, p, fd, &r);
-}
-
-void ddp__relay_look(ddp__resume_wire *t, ddp__way *p, double now)
-{
-    ddp__link_state state;
-    ddp__hello h;
-    long n;
-
-    if (p->state == DDP__LINK_PAIRING) ddp__relay_shake(t, p, now);
-    state = p->state;
-    if (p->state != DDP__LINK_ASKING && p->state != DDP__LINK_MEETING) return;
-    n = ddp__stream_recv(t->cfg.tls, p->fd, p->answer + p->answer_got,
-                         sizeof p->answer - p->answer_got);
-    if (n == 0 && now < p->dial_until) return;
-    if (n <= 0) {
-        ddp__dial_failed(t, p, n ? errno : ETIMEDOUT, now);
-        return;
-    }
-    p->answer_got += (size_t)n;
-    if (p->answer_got < sizeof p->answer) return;
-    if (!ddp__hello_parse(p->answer, &h) || ddp__hello_check(&t->self, &h))
-        ddp__way_end(t, p, EPROTO);
-    else if (p->state == DDP__LINK_ASKING) ddp__relay_joined(t, p, &h, now);
-    else ddp__relay_met(t, p, &h);
-    /* what came with the end of a handshake is not announced again */
-    if (state == DDP__LINK_ASKING && p->state == DDP__LINK_MEETING) ddp__relay_look(t, p, now);
-}
-
-/* ==== wire/reconnect_join.c ==== [wire] */
-/* What the wire does for newcomers: it says at the door where they are served, keeps the connection
- * that each has made, and puts it in the place of a lost one. */
-
-static void ddp__join_answer(ddp__resume_wire *t, int fd, ddp__hello_kind kind, int port)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-    ddp__hello self = t->self;
-
-    self.port = (uint32_t)port;
-    ddp__hello_pack(&self, kind, DDP__WELCOME, 0, b);
-    (void)ddp__stream_send_all(t->cfg.tls, fd, b, sizeof b, ddp_now()); /* its buffer is empty */
-}
-
-int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
-{
-    int service = ddp__atomic_load(&t->service);
-    ddp__hello claim = *h;
-    char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
-    ddp__refusal why;
-    ddp__way *p;
-    int id;
-
-    if (h->kind == DDP__JOIN_ASK) { /* knows neither world nor rank */
-        claim.world = t->self.world;
-        claim.rank = t->self.rank + 1 < t->self.world ? t->self.rank + 1 : t->self.rank - 1;
-    }
-    why = ddp__hello_check(&t->self, &claim);
-    if (!why && !service) why = DDP__REFUSE_RANK;
-    if (!why && h->kind == DDP__JOIN_MESH && t->way[h->rank].state != DDP__LINK_ENDED)
-        why = DDP__REFUSE_TWICE;
-    if (!why && h->kind == DDP__JOIN_MESH && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
-        !(ddp__stream_may_join(t->cfg.tls, fd, &id, name, text) && name[0]))
-        why = DDP__REFUSE_NAME;
-    if (why) {
-        ddp__door_refuse(&t->door, fd, from, &t->self, why, h);
-        return 0;
-    }
-    if (h->kind == DDP__JOIN_ASK) {
-        ddp__join_answer(t, fd, DDP__JOIN_ASK, service);
-        return 0;
-    }
-    p = &t->way[h->rank];
-    ddp__stream_close(t->cfg.tls, p->newcomer_fd);
-    p->newcomer_fd = fd;
-    if (!ddp__ip_parse(h->family, h->ip, &p->newcomer_where)) p->newcomer_where = *from;
-    ddp__addr_set_port(&p->newcomer_where, (int)(h->port & 65535));
-    ddp__join_answer(t, fd, DDP__JOIN_MESH, (int)t->self.port);
-    return 1;
-}
-
-void ddp__wire_resume_service(ddp__wire *w, int port)
-{
-    ddp__atomic_store(&((ddp__resume_wire *)(void *)w)->service, port);
-}
-
-int ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-
-    *out = t->way[rank].where;
-    if (rank != w->rank) return out->size != 0;
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    return t->door.listen_fd >= 0 &&
-           getsockname(t->door.listen_fd, (struct sockaddr *)&out->sa, &out->size) == 0;
-}
-
-void ddp__wire_resume_attach(ddp__wire *w, int id)
-{
-    ddp__resume_wire *t = (ddp__resume_wire *)(void *)w;
-    ddp__way *p = &t->way[id], fresh;
-    ddp_error err;
-    int fd = p->newcomer_fd;
-
-    ddp__way_end(t, p, ECONNRESET);
-    memset(&fresh, 0, sizeof fresh);
-    fresh.peer = id;
-    fresh.fd = fresh.newcomer_fd = -1;
-    fresh.ring.data = p->ring.data;
-    fresh.ring.room = p->ring.room;
-    fresh.state = DDP__LINK_ENDED;
-    fresh.why = ECONNRESET;
-    fresh.where = p->newcomer_where;
-    fresh.ack_due = -1;
-    memcpy(fresh.name, p->name, sizeof fresh.name);
-    *p = fresh;
-    if (fd < 0) return;
-    if (ddp__way_open(t, p, fd, &err)) {
-        ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", w->rank, err.msg);
-        ddp__stream_close(t->cfg.tls, fd);
-        return;
-    }
-    ddp__way_flush(t, p);
-}
-
 /* ==== wire/relay.c ==== [wire] */
-
-#include <poll.h>
+/* Rank 0 passes on what two others say to each other: a thread for each direction. */
 
 #define DDP__RELAY_ROOM  ((size_t)64 << 10)
 #define DDP__RELAY_LEAVE 5.0 /* seconds for those who are still talking when the relay closes */
 #define DDP__RELAY_QUIET 1.0 /* and for those who are not */
 
-/* One direction: from its socket into the buffer, from there to the other socket. */
-typedef struct ddp__relay_way {
-    unsigned char *bytes;      /* [DDP__RELAY_ROOM] */
-    size_t begin, end;         /* what waits in it */
-    int ended;                 /* nothing more comes */
-    int deaf;                  /* the other socket takes nothing more: what comes is dropped */
-    int shut;                  /* the other socket was told the end */
-} ddp__relay_way;
-
+/* Two joined connections. */
 typedef struct ddp__splice {
-    int fd[2];
-    ddp__relay_way way[2];           /* [i] begins at fd[i] */
-    uint32_t name;                   /* 0 = none */
-    int cut;                         /* it has to go */
+    struct ddp__relay *relay;
+    struct ddp__splice *next;
+    int fd[2], ways;       /* directions that have not ended */
+    uint32_t name;         /* 0 = none */
 } ddp__splice;
 
+typedef struct ddp__relay_way {
+    ddp__splice *splice;
+    int from;              /* index of fd */
+    unsigned char bytes[DDP__RELAY_ROOM];
+} ddp__relay_way;
+
 struct ddp__relay {
-    pthread_mutex_t lock;
-    pthread_t thread;
-    int bell[2];               /* a pipe: a byte when there is news */
-    ddp__splice **splice;      /* [count], under the lock with the next four */
-    int count, room;
-    int stop;
-    double leave;
+    pthread_mutex_t lock;  /* of the list and its members */
+    pthread_cond_t changed;
+    ddp__splice *first;
     int64_t bytes;
-    struct pollfd *polls;      /* [2 x poll_room + 1], the thread's */
-    int poll_room;
 };
 
-static void ddp__splice_free(ddp__splice *s)
+static void ddp__splice_shut(ddp__splice *s)
 {
-    int i;
-
-    if (!s) return;
-    for (i = 0; i < 2; i++) {
-        if (s->fd[i] >= 0) close(s->fd[i]);
-        if (s->way[i].bytes) DDP_FREE(s->way[i].bytes);
-    }
-    DDP_FREE(s);
+    shutdown(s->fd[0], SHUT_RDWR);
+    shutdown(s->fd[1], SHUT_RDWR);
 }
 
-static int ddp__would_block(void)
+/* A direction has ended, and the other end is told; the last of both closes the connections. */
+static void ddp__way_over(ddp__relay_way *w)
 {
-    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
-}
+    ddp__splice *s = w->splice, **at;
+    ddp__relay *r = s->relay;
 
-/* Moves what can be moved in one direction; bytes that came. A connection that breaks counts as
- * ended: what it said before is still delivered. */
-static size_t ddp__way_move(ddp__relay_way *w, int from, int to)
-{
-    size_t came = 0;
-    ssize_t n;
-
-    if (!w->ended && w->end < DDP__RELAY_ROOM) {
-        n = recv(from, w->bytes + w->end, DDP__RELAY_ROOM - w->end, 0);
-        if (n > 0) came = (size_t)n;
-        else if (n == 0 || !ddp__would_block()) w->ended = 1;
-        w->end += came;
-    }
-    while (w->begin < w->end && !w->deaf) {
-        n = send(to, w->bytes + w->begin, w->end - w->begin, DDP__NOSIGNAL);
-        if (n < 0 && ddp__would_block()) break;
-        if (n < 0) w->deaf = 1;
-        else w->begin += (size_t)n;
-    }
-    if (w->deaf || w->begin == w->end) w->begin = w->end = 0;
-    if (w->ended && w->begin == w->end && !w->shut) {
-        shutdown(to, SHUT_WR);
-        w->shut = 1;
-    }
-    return came;
-}
-
-/* What to wait for on fd[i]. */
-static short ddp__splice_events(const ddp__splice *s, int i)
-{
-    const ddp__relay_way *out = &s->way[1 - i];
-    int events = 0;
-
-    if (!s->way[i].ended && s->way[i].end < DDP__RELAY_ROOM) events |= POLLIN;
-    if (out->begin < out->end) events |= POLLOUT;
-    return (short)events;
-}
-
-/* Fills the poll list under the lock; the number of pairs, or -1 when the thread has to end. */
-static int ddp__relay_list(ddp__relay *r, double now, double moved)
-{
-    int count, i, k;
-
+    DDP_FREE(w);
     pthread_mutex_lock(&r->lock);
-    for (i = 0; i < r->count; i++) {
-        ddp__splice *s = r->splice[i];
-        if (!s->cut && (!s->way[0].shut || !s->way[1].shut)) continue;
-        ddp__splice_free(s);
-        r->splice[i--] = r->splice[--r->count];
+    if (--s->ways == 0) {
+        for (at = &r->first; *at != s; at = &(*at)->next) {}
+        *at = s->next;
+        close(s->fd[0]);
+        close(s->fd[1]);
+        DDP_FREE(s);
+        pthread_cond_broadcast(&r->changed);
     }
-    count = r->count;
-    if (count > r->poll_room) {
-        struct pollfd *grown = (struct pollfd *)DDP_REALLOC(
-            r->polls, (2 * (size_t)r->room + 1) * sizeof *r->polls);
-        if (grown) {
-            r->polls = grown;
-            r->poll_room = r->room;
-        } else {
-            count = r->poll_room; /* the others wait for a place */
-        }
-    }
-    for (i = 0; i < count; i++) {
-        for (k = 0; k < 2; k++) {
-            struct pollfd *p = &r->polls[2 * i + k];
-            p->events = ddp__splice_events(r->splice[i], k);
-            p->fd = p->events ? r->splice[i]->fd[k] : -1; /* else a hang-up would keep us awake */
-            p->revents = 0;
-        }
-    }
-    if (r->stop && (!count || now >= r->leave || now >= moved + DDP__RELAY_QUIET)) count = -1;
     pthread_mutex_unlock(&r->lock);
-    return count;
 }
 
-static void *ddp__relay_run(void *arg)
+/* A connection that breaks counts as ended: what it said before is still delivered. Where the other one takes nothing
+ * more, what comes is dropped. */
+static void *ddp__way_run(void *arg)
 {
-    ddp__relay *r = (ddp__relay *)arg;
-    double moved = ddp_now();
-    char sink[64];
-    int count, i, stopping = 0;
+    ddp__relay_way *w = (ddp__relay_way *)arg;
+    int from = w->splice->fd[w->from], to = w->splice->fd[1 - w->from], deaf = 0;
+    long n;
 
     ddp__thread_prompt();
-    while ((count = ddp__relay_list(r, ddp_now(), moved)) >= 0) {
-        struct pollfd *bell = &r->polls[2 * count];
-        bell->fd = r->bell[0];
-        bell->events = POLLIN;
-        bell->revents = 0;
-        if (poll(r->polls, (nfds_t)(2 * count + 1), stopping ? 100 : -1) < 0) continue;
-        if (bell->revents) {
-            while (read(r->bell[0], sink, sizeof sink) > 0) {}
-            pthread_mutex_lock(&r->lock);
-            if (r->stop && !stopping) {
-                stopping = 1;
-                moved = ddp_now();
-            }
-            pthread_mutex_unlock(&r->lock);
-        }
-        for (i = 0; i < count; i++) { /* only this thread takes pairs away: they stay in place */
-            ddp__splice *s;
-            size_t came;
-            if (!r->polls[2 * i].revents && !r->polls[2 * i + 1].revents) continue;
-            pthread_mutex_lock(&r->lock); /* the list may be moved by one who adds to it */
-            s = r->splice[i];
-            pthread_mutex_unlock(&r->lock);
-            came = ddp__way_move(&s->way[0], s->fd[0], s->fd[1]);
-            came += ddp__way_move(&s->way[1], s->fd[1], s->fd[0]);
-            if (!came) continue;
-            moved = ddp_now();
-            ddp__atomic_add(&r->bytes, (int64_t)came);
-        }
+    while ((n = ddp__stream_recv(NULL, from, w->bytes, sizeof w->bytes)) >= 0) {
+        if (n == 0) (void)ddp__fd_wait(from, POLLIN, ddp_now() + 3600);
+        if (n > 0 && !deaf) deaf = ddp__stream_send_all(NULL, to, w->bytes, (size_t)n, ddp_now() + 1e9) < 0;
+        ddp__atomic_add(&w->splice->relay->bytes, (int64_t)n);
     }
+    shutdown(to, SHUT_WR);
+    ddp__way_over(w);
     return NULL;
-}
-
-static void ddp__relay_ring(ddp__relay *r)
-{
-    ssize_t n;
-
-    do n = write(r->bell[1], "", 1); /* a full pipe rings by itself */
-    while (n < 0 && errno == EINTR);
 }
 
 ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err)
 {
     ddp__relay *r = (ddp__relay *)ddp__calloc(1, sizeof *r);
-    ddp_status bad = DDP_OK;
-    int why;
 
-    if (r) r->polls = (struct pollfd *)ddp__calloc(1, sizeof *r->polls);
-    if (!r || !r->polls) {
-        if (r) DDP_FREE(r);
+    if (!r || ddp__cond_init(&r->changed)) {
+        DDP_FREE(r);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a relay");
     }
-    if (pipe(r->bell) < 0) {
-        bad = ddp__fail(err, DDP_NET, "cannot make a pipe: %s", strerror(errno));
-    } else {
-        pthread_mutex_init(&r->lock, NULL);
-        why = ddp__fd_prepare(r->bell[0]) < 0 || ddp__fd_prepare(r->bell[1]) < 0
-                  ? errno
-                  : pthread_create(&r->thread, NULL, ddp__relay_run, r);
-        if (why) {
-            bad = ddp__fail(err, DDP_FAILED, "cannot start the relay: %s", strerror(why));
-            pthread_mutex_destroy(&r->lock);
-            close(r->bell[0]);
-            close(r->bell[1]);
-        }
-    }
-    if (bad) {
-        DDP_FREE(r->polls);
-        DDP_FREE(r);
-        return bad;
-    }
+    pthread_mutex_init(&r->lock, NULL);
     *out = r;
     return DDP_OK;
 }
 
-ddp_status ddp__relay_add(ddp__relay *r, int a, int b, ddp_error *err)
-{
-    return ddp__relay_add_named(r, a, b, 0, err);
-}
-
 void ddp__relay_cut(ddp__relay *r, uint32_t name)
 {
-    int i;
-
     pthread_mutex_lock(&r->lock);
-    for (i = 0; i < r->count; i++)
-        if (r->splice[i]->name == name) r->splice[i]->cut = 1;
+    for (ddp__splice *s = r->first; s; s = s->next)
+        if (s->name == name) ddp__splice_shut(s);
     pthread_mutex_unlock(&r->lock);
-    ddp__relay_ring(r);
 }
 
-ddp_status ddp__relay_add_named(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
+ddp_status ddp__relay_add(ddp__relay *r, int a, int b, uint32_t name, ddp_error *err)
 {
-    ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s), **grown;
-    int ok = 0, i;
+    ddp__splice *s = (ddp__splice *)ddp__calloc(1, sizeof *s);
+    ddp__relay_way *way[2];
+    pthread_t thread;
+    int k, why = 0;
 
-    if (!s) {
+    for (k = 0; k < 2; k++) way[k] = (ddp__relay_way *)ddp__calloc(1, sizeof **way);
+    if (!s || !way[0] || !way[1]) {
         close(a);
         close(b);
+        for (k = 0; k < 2; k++) DDP_FREE(way[k]);
+        DDP_FREE(s);
         return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
     }
+    s->relay = r;
     s->fd[0] = a;
     s->fd[1] = b;
     s->name = name;
-    for (i = 0; i < 2; i++) s->way[i].bytes = (unsigned char *)ddp__calloc(1, DDP__RELAY_ROOM);
-    if (s->way[0].bytes && s->way[1].bytes) {
-        pthread_mutex_lock(&r->lock);
-        if (r->count == r->room) {
-            int room = r->room ? 2 * r->room : 8;
-            grown = (ddp__splice **)DDP_REALLOC(r->splice, (size_t)room * sizeof *grown);
-            if (grown) {
-                r->splice = grown;
-                r->room = room;
-            }
-        }
-        ok = r->count < r->room;
-        if (ok) r->splice[r->count++] = s;
-        pthread_mutex_unlock(&r->lock);
+    s->ways = 2;
+    pthread_mutex_lock(&r->lock);
+    s->next = r->first;
+    r->first = s;
+    for (k = 0; k < 2; k++) {
+        way[k]->splice = s;
+        way[k]->from = k;
+        if (!why) why = pthread_create(&thread, NULL, ddp__way_run, way[k]);
+        if (!why) pthread_detach(thread);
+        else ddp__splice_shut(s);
+        if (!why) way[k] = NULL;
     }
-    if (!ok) {
-        ddp__splice_free(s);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a relayed connection");
-    }
-    ddp__relay_ring(r);
-    return DDP_OK;
+    pthread_mutex_unlock(&r->lock);
+    for (k = 0; k < 2; k++)
+        if (way[k]) ddp__way_over(way[k]);
+    return why ? ddp__fail(err, DDP_FAILED, "cannot start a relay: %s", strerror(why)) : DDP_OK;
 }
-
-uint32_t ddp__relay_name(int low, int high) { return (uint32_t)low << 16 | (uint32_t)high; }
 
 int64_t ddp__relay_bytes(ddp__relay *r) { return ddp__atomic_load(&r->bytes); }
 
 void ddp__relay_close(ddp__relay *r)
 {
-    int i;
+    double now = ddp_now(), moved = now, leave = now + DDP__RELAY_LEAVE;
+    int64_t last = -1;
 
     if (!r) return;
     pthread_mutex_lock(&r->lock);
-    r->stop = 1;
-    r->leave = ddp_now() + DDP__RELAY_LEAVE;
+    while (r->first) {
+        now = ddp_now();
+        if (ddp__relay_bytes(r) != last) moved = now;
+        last = ddp__relay_bytes(r);
+        if (now >= leave || now >= moved + DDP__RELAY_QUIET)
+            for (ddp__splice *s = r->first; s; s = s->next) ddp__splice_shut(s);
+        (void)ddp__cond_wait_until(&r->changed, &r->lock, now + 0.1);
+    }
     pthread_mutex_unlock(&r->lock);
-    ddp__relay_ring(r);
-    pthread_join(r->thread, NULL);
-    for (i = 0; i < r->count; i++) ddp__splice_free(r->splice[i]);
     pthread_mutex_destroy(&r->lock);
-    close(r->bell[0]);
-    close(r->bell[1]);
-    if (r->splice) DDP_FREE(r->splice);
-    DDP_FREE(r->polls);
+    pthread_cond_destroy(&r->changed);
     DDP_FREE(r);
+}
+
+/* ---- who asks ---- */
+
+/* The entry of that pair, a new one if there is none; NULL when memory is short. */
+static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
+{
+    ddp__pair *p;
+    int i;
+
+    for (i = 0; i < x->count; i++)
+        if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
+    if (x->count == x->room) {
+        int room = x->room ? 2 * x->room : 8;
+        p = (ddp__pair *)DDP_REALLOC(x->pair, (size_t)room * sizeof *p);
+        if (!p) return NULL;
+        x->pair = p;
+        x->room = room;
+    }
+    p = &x->pair[x->count++];
+    p->low = low;
+    p->high = high;
+    p->fd[0] = p->fd[1] = -1;
+    return p;
+}
+
+int ddp__pairs_tell(ddp__pairs *x, int fd, int about)
+{
+    return ddp__hello_send(x->tls, fd, x->self, DDP__RELAY, DDP__WELCOME, about);
+}
+
+/* Both ends are here: tells them, and joins their connections. */
+static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, ddp_error *err)
+{
+    ddp__pair v = *p;
+    ddp_status bad = DDP_OK;
+    int k;
+
+    *p = x->pair[--x->count];
+    if (!x->relay) bad = ddp__relay_open(&x->relay, err);
+    for (k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
+    if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
+        for (k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
+        return bad;
+    }
+    for (k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
+    ddp__log(x->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
+             v.high);
+    return ddp__relay_add(x->relay, v.fd[0], v.fd[1], name, err);
+}
+
+ddp_status ddp__pairs_take(ddp__pairs *x, const ddp__hello *h, int fd, int *waits_for, ddp_error *err)
+{
+    int me = (int)h->rank, other = (int)h->detail, high = me > other;
+    ddp__pair *p = ddp__pairs_find(x, high ? other : me, high ? me : other);
+    uint32_t name;
+
+    *waits_for = 0;
+    if (!p) {
+        ddp__stream_close(x->tls, fd);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me, other);
+    }
+    name = (uint32_t)p->low << 16 | (uint32_t)p->high;
+    if (x->relay) ddp__relay_cut(x->relay, name); /* so that the other end hears of it, and asks too */
+    ddp__stream_close(x->tls, p->fd[high]);       /* an earlier attempt of the same rank */
+    p->fd[high] = fd;
+    if (p->fd[1 - high] >= 0) return ddp__pairs_join(x, p, name, err);
+    *waits_for = other;
+    return DDP_OK;
+}
+
+void ddp__pairs_close(ddp__pairs *x)
+{
+    for (int i = 0; i < x->count; i++)
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, x->pair[i].fd[k]);
+    if (x->pair) DDP_FREE(x->pair);
+    memset(x, 0, sizeof *x);
 }
 
 /* ==== wire/iface.c ==== [wire] */
@@ -17555,8 +17032,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *n
     ddp_status bad = DDP_OK;
     ddp__text t;
 
-    if (getifaddrs(&all) < 0)
-        return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
+    if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
     for (i = all; i; i = i->ifa_next) {
         if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
         if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
@@ -17567,9 +17043,7 @@ ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *n
     } else {
         memset(&t, 0, sizeof t);
         ddp__iface_list(all, &t);
-        bad = ddp__fail(err, DDP_ARG,
-                        "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: "
-                        "%.300s",
+        bad = ddp__fail(err, DDP_ARG, "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
                         list ? list : "", t.size ? t.data : "none");
         ddp__text_free(&t);
     }
@@ -17584,11 +17058,7 @@ int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
 
     if (s < 0) return -1;
     if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 ||
-        getsockname(s, (struct sockaddr *)&out->sa, &out->size) < 0)
-        why = errno;
+    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0) why = errno;
     close(s);
     errno = why;
     if (why) return -1;
@@ -17624,8 +17094,7 @@ const char *ddp__iface_name(const ddp__addr *a, char *name)
     for (i = all; i && !name[0]; i = i->ifa_next) {
         if (!ddp__iface_usable(i)) continue;
         ddp__iface_addr(i, &own);
-        if (!strcmp(ddp__addr_text(&own, text), want))
-            snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
+        if (!strcmp(ddp__addr_text(&own, text), want)) snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
     }
     freeifaddrs(all);
     return name;
@@ -17633,13 +17102,9 @@ const char *ddp__iface_name(const ddp__addr *a, char *name)
 
 /* ==== wire/meetfile.c ==== [wire] */
 
-const char *ddp__meetfile_path(const char *addr)
-{
-    return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL;
-}
+const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
 
-ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id,
-                                 ddp_error *err)
+ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
 {
     char line[DDP__MEETFILE_TEXT + 32];
     int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
@@ -17675,8 +17140,7 @@ void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
     char there[DDP__MEETFILE_TEXT];
     uint64_t run;
 
-    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr))
-        unlink(path);
+    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr)) unlink(path);
 }
 
 uint64_t ddp__meetfile_run(void)
@@ -17694,6 +17158,7 @@ uint64_t ddp__meetfile_run(void)
 }
 
 /* ==== wire/meeting.c ==== [wire] */
+/* What is said while the ranks meet: frames, who comes to the door, whom to wait for. */
 
 double ddp__slice(const ddp__meeting *m, double until)
 {
@@ -17709,8 +17174,13 @@ ddp_status ddp__cancelled(const ddp__meeting *m, ddp_error *err)
     return ddp__fail(err, DDP_ABORTED, "cancelled while the ranks met");
 }
 
-void ddp__noted(ddp__meeting *m)
+/* Lines about waiting come after 5, 10, 20, ... seconds. */
+void ddp__wait_note(ddp__meeting *m, const char *what, const char *more)
 {
+    double now = ddp_now();
+
+    if (now < m->next_note || now >= m->until) return;
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank, now - m->begin, what, more);
     m->next_note = m->begin + 2 * (m->next_note - m->begin);
 }
 
@@ -17743,29 +17213,32 @@ static int ddp__root_moved(const ddp__meeting *m)
            (run != m->self.run_id || strcmp(addr, m->named));
 }
 
-ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more,
-                          ddp_error *err)
+ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const char *name, const char *more, ddp_error *err)
 {
     if (ddp__stream_wait(m->r->tls, m->fd[peer], ddp__slice(m, m->until))) return DDP_OK;
     DDP__TRY(ddp__cancelled(m, err));
     if (first && ddp__root_moved(m)) return DDP_PEER_LOST;
-    if (ddp_now() < m->next_note || ddp_now() >= m->until) return DDP_OK;
-    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s%s", m->r->rank,
-             ddp_now() - m->begin, name, more);
-    ddp__noted(m);
+    ddp__wait_note(m, name, more);
     return DDP_OK;
+}
+
+int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
+{
+    unsigned char b[DDP__HELLO_BYTES];
+
+    ddp__hello_pack(&m->self, kind, DDP__WELCOME, 0, b);
+    return ddp__frame_send(m, peer, b, sizeof b);
 }
 
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
-    double grace =
-        ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
+    double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
     m->sent[peer] += n;
     return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
 
-ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind,
-                           const char *name, ddp__hello *h, ddp_error *err)
+ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name, ddp__hello *h,
+                           ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
     unsigned char b[DDP__HELLO_BYTES];
@@ -17782,47 +17255,33 @@ ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or
         if (tls) return ddp__fail(err, DDP_MISMATCH, "%s %s", name, tls);
         if (!r->tls && ddp__stream_is_tls(b, got))
             return ddp__fail(err, DDP_MISMATCH,
-                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a "
-                             "certificate",
-                             name);
+                             "%s speaks TLS, this rank does not: give it the same --tls-psk, or a certificate", name);
         if (broken != ETIMEDOUT)
-            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name,
-                             strerror(broken));
-        return ddp__fail(
-            err, DDP_TIMEOUT,
-            kind == DDP__TABLE
-                ? "after %.3g s %s still waits for other ranks; DREAMDDP_JOIN_TIMEOUT waits longer"
-                : "after %.3g s %s is connected but has not answered: another program may own that "
-                  "address",
-            m->until - m->begin, name);
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", name, strerror(broken));
+        return ddp__fail(err, DDP_TIMEOUT, kind == DDP__TABLE ? "after %.3g s %s still waits for other ranks; "
+                         "DREAMDDP_JOIN_TIMEOUT waits longer" : "after %.3g s %s is connected but has not answered: "
+                         "another program may own that address", m->until - m->begin, name);
     }
     if (!ddp__hello_parse(b, h))
-        return ddp__fail(err, DDP_NET,
-                         "%s does not answer as a rank of dreamddp: another program owns that "
-                         "address, choose another with --addr or DREAMDDP_ADDR",
-                         name);
+        return ddp__fail(err, DDP_NET, "%s does not answer as a rank of dreamddp: another program owns that address, "
+                         "choose another with --addr or DREAMDDP_ADDR", name);
     why = ddp__hello_check(&m->self, h);
     if (!why && h->kind != DDP__REFUSED &&
         (h->rank != (uint32_t)peer || (h->kind != kind && (!or_kind || h->kind != or_kind))))
         why = DDP__REFUSE_RANK;
     if (h->kind == DDP__REFUSED && !why) {
         if (h->reason == DDP__REFUSE_LATE)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "%s gave up: only %u of %d ranks had connected in its time", name,
+            return ddp__fail(err, DDP_TIMEOUT, "%s gave up: only %u of %d ranks had connected in its time", name,
                              (unsigned)h->detail, r->world);
         if (h->reason == DDP__REFUSE_LOST)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met",
-                             (unsigned)h->detail);
+            return ddp__fail(err, DDP_PEER_LOST, "rank %u went away while the ranks met", (unsigned)h->detail);
         if (h->reason == DDP__REFUSE_TWICE)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s already has a rank %d: give each process a rank of its own", name,
+            return ddp__fail(err, DDP_MISMATCH, "%s already has a rank %d: give each process a rank of its own", name,
                              r->rank);
         if (h->reason == DDP__REFUSE_NAME)
-            return ddp__fail(err, DDP_MISMATCH,
-                             "%s refused the certificate of this rank: it does not name rank-%d",
+            return ddp__fail(err, DDP_MISMATCH, "%s refused the certificate of this rank: it does not name rank-%d",
                              name, r->rank);
-        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank,
-                         r->world);
+        return ddp__fail(err, DDP_MISMATCH, "%s does not expect rank %d of %d", name, r->rank, r->world);
     }
     if (why) {
         ddp__hello_dispute(&m->self, why, h, name, text, sizeof text);
@@ -17869,12 +17328,9 @@ static int ddp__poll_list(ddp__meeting *m, double now, double *next)
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
-        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1,
-                      ddp__stream_events(tls, m->fd[i], POLLIN));
+        ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
         if (listen && ddp__stream_ready(tls, m->fd[i])) *next = now;
-        ddp__poll_set(&legs[i], l->fd,
-                      l->state == DDP__LEG_CONNECT ? POLLOUT
-                                                   : ddp__stream_events(tls, l->fd, POLLIN));
+        ddp__poll_set(&legs[i], l->fd, l->state == DDP__LEG_CONNECT ? POLLOUT : ddp__stream_events(tls, l->fd, POLLIN));
         if (l->state != DDP__LEG_NONE && l->until < *next) *next = l->until;
     }
     return 2 * m->r->world + ddp__door_polls(&m->door, legs + m->r->world, next);
@@ -17893,16 +17349,14 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
     for (i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int revents = got > 0 ? legs[i].revents : 0;
-        if (l->state != DDP__LEG_NONE && (revents || now >= l->until))
-            DDP__TRY(ddp__leg_serve(m, i, revents, err));
+        if (l->state != DDP__LEG_NONE && (revents || now >= l->until)) DDP__TRY(ddp__leg_serve(m, i, revents, err));
     }
     for (i = 0; i < m->r->world; i++)
         if (peers[i].fd >= 0 && m->fd[i] == peers[i].fd &&
             ((got > 0 && peers[i].revents) || ddp__stream_ready(m->r->tls, m->fd[i])))
             DDP__TRY(ddp__peer_serve(m, i, err));
     ddp__door_serve(&m->door, now);
-    if (m->door.broken)
-        return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
+    if (m->door.broken) return ddp__fail(err, DDP_NET, "cannot accept a connection: %s", strerror(m->door.broken));
     if (m->failed.code && err) *err = m->failed;
     return m->failed.code;
 }
@@ -17910,7 +17364,6 @@ ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err)
 /* A connection becomes that of a peer. */
 static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const ddp__addr *from)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
     ddp__addr *where = &m->where[h->rank];
 
@@ -17918,20 +17371,17 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     m->sent[h->rank] = 0;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
-    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
-    if (ddp__frame_send(m, (int)h->rank, b, sizeof b) < 0) {
+    if (ddp__frame_say(m, (int)h->rank, DDP__HELLO) < 0) {
         ddp__stream_close(m->r->tls, fd);
         m->fd[h->rank] = -1;
     } else {
-        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank,
-                 ddp__addr_text(from, name));
+        ddp__log(&m->r->log, DDP_LOG_INFO, "rank %u is here, from %s", (unsigned)h->rank, ddp__addr_text(from, name));
     }
 }
 
 int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
 {
     ddp__meeting *m = (ddp__meeting *)user;
-    unsigned char b[DDP__HELLO_BYTES];
     char who[DDP__STREAM_TEXT];
     int rank = m->r->rank;
     ddp__tls *tls = m->r->tls;
@@ -17942,13 +17392,16 @@ int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const dd
     why = ddp__hello_check(&m->self, &h);
     if (!why && !ddp__stream_may_be(tls, fd, (int)h.rank, who)) {
         ddp__door_note(&m->door, from, who);
-        ddp__hello_pack(&m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
-        (void)ddp__stream_send_all(tls, fd, b, sizeof b, ddp_now());
+        (void)ddp__hello_send(tls, fd, &m->self, DDP__REFUSED, DDP__REFUSE_NAME, 0);
         return 0;
     }
     if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
         h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
-        (void)ddp__wish_take(m, &h, fd, &m->failed);
+        int other;
+        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other) {
+            (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h.rank); /* one that is gone never is ready */
+            m->sent[other] += DDP__HELLO_BYTES;
+        }
         return 1;
     }
     if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
@@ -17973,18 +17426,11 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     int missing;
 
     while ((missing = ddp__missing(m, text, sizeof text)) > 0) {
-        double now = ddp_now();
-        if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s %s not connected to %s: start what is missing, or "
-                             "raise DREAMDDP_JOIN_TIMEOUT%s%s",
-                             m->until - m->begin, text, missing == 1 ? "has" : "have", m->addr,
-                             m->door.refused[0] ? "; last refused: " : "", m->door.refused);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
-                     now - m->begin, text);
-            ddp__noted(m);
-        }
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s %s not connected to %s: start what is missing, or "
+                             "raise DREAMDDP_JOIN_TIMEOUT%s%s", m->until - m->begin, text, missing == 1 ? "has"
+                             : "have", m->addr, m->door.refused[0] ? "; last refused: " : "", m->door.refused);
+        ddp__wait_note(m, text, "");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);
@@ -17992,6 +17438,7 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
 }
 
 /* ==== wire/mesh.c ==== [wire] */
+/* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
 
 #include <netinet/in.h>
 
@@ -18002,6 +17449,7 @@ static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
     ddp__stream_close(m->r->tls, l->fd);
     l->fd = -1;
     l->got = 0;
+    l->joined = 0;
     l->state = DDP__LEG_NONE;
 }
 
@@ -18026,11 +17474,8 @@ ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err)
     ddp__stream_close(m->r->tls, m->fd[peer]); /* the other end has given that one up */
     m->fd[peer] = -1;
     l->relay = 1;
-    memset(&l->to, 0, sizeof l->to);
-    l->to.size = sizeof l->to.sa;
-    if (getpeername(m->fd[0], (struct sockaddr *)&l->to.sa, &l->to.size) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
-                         strerror(errno));
+    if (ddp__addr_peer(m->fd[0], &l->to) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__leg_dial(m, peer, err);
 }
 
@@ -18041,10 +17486,8 @@ static ddp_status ddp__leg_turn(ddp__meeting *m, int peer, const char *why, ddp_
     char text[DDP__ADDR_TEXT];
 
     snprintf(l->why, sizeof l->why, "%s", why);
-    ddp__log(&m->r->log, DDP_LOG_WARN,
-             "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is slower "
-             "than a direct connection",
-             m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d cannot reach rank %d at %s (%s): rank 0 relays between them, which is "
+             "slower than a direct connection", m->r->rank, peer, ddp__addr_text(&m->where[peer], text), l->why);
     return ddp__leg_relay(m, peer, err);
 }
 
@@ -18057,8 +17500,8 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
 
     ddp__leg_drop(m, l);
     if (why == EMFILE || why == ENFILE)
-        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n",
-                         m->r->rank, peer, strerror(why));
+        return ddp__fail(err, DDP_NET, "rank %d cannot open a connection to rank %d: %s; raise ulimit -n", m->r->rank,
+                         peer, strerror(why));
     if (again && now + DDP__AGAIN < (l->relay ? m->until : l->begin + DDP__DIRECT_LIMIT)) {
         l->state = DDP__LEG_PAUSE;
         l->until = now + DDP__AGAIN;
@@ -18066,9 +17509,8 @@ static ddp_status ddp__leg_failed(ddp__meeting *m, int peer, int why, ddp_error 
     }
     if (!l->relay) return ddp__leg_turn(m, peer, strerror(why), err);
     return ddp__fail(err, why == ETIMEDOUT ? DDP_TIMEOUT : DDP_NET,
-                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s",
-                     m->r->rank, peer, l->why[0] ? l->why : "it did not try", m->root,
-                     strerror(why));
+                     "rank %d can connect to rank %d neither directly (%s) nor through %s: %s", m->r->rank, peer,
+                     l->why[0] ? l->why : "it did not try", m->root, strerror(why));
 }
 
 static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
@@ -18083,14 +17525,13 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     return DDP_OK;
 }
 
-/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank
- * 0, with the other end of a relayed pair (after it the pair stands). */
+/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank 0, with the other
+ * end of a relayed pair (after it the pair stands). */
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && l->state == DDP__LEG_GREET ? 0 : peer;
+    int with = l->relay && !l->joined ? 0 : peer;
     int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
-    unsigned char b[DDP__HELLO_BYTES];
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 
@@ -18101,10 +17542,9 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
         if (!l->relay) return ddp__leg_turn(m, peer, text, err);
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
-    if (l->state == DDP__LEG_PAIR) return ddp__leg_done(m, peer);
-    ddp__hello_pack(&m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME, l->relay ? peer : 0,
-                    b);
-    if (ddp__stream_send_all(m->r->tls, l->fd, b, sizeof b, ddp_now()) < 0) /* its buffer is empty */
+    if (l->joined) return ddp__leg_done(m, peer);
+    if (ddp__hello_send(m->r->tls, l->fd, &m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
+                        l->relay ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
     l->state = DDP__LEG_ANSWER;
     return DDP_OK;
@@ -18120,16 +17560,15 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     if (l->relay) ok = ok && h.kind == DDP__RELAY && h.rank == 0 && h.detail == (uint32_t)peer;
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
     if (ok && l->relay && m->r->tls) {
-        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0)
-            return ddp__leg_failed(m, peer, ENOMEM, err);
-        l->state = DDP__LEG_PAIR;
+        if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
+        l->state = DDP__LEG_GREET;
+        l->joined = 1;
         return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
     }
     if (ok) return ddp__leg_done(m, peer);
     ddp__leg_drop(m, l);
     if (!l->relay) return ddp__leg_turn(m, peer, "somebody else answers there", err);
-    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root,
-                     m->r->rank, peer);
+    return ddp__fail(err, DDP_MISMATCH, "%s does not relay between ranks %d and %d", m->root, m->r->rank, peer);
 }
 
 ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err)
@@ -18141,8 +17580,7 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
     if (!revents) return ddp__leg_failed(m, peer, ETIMEDOUT, err);
     if (l->state == DDP__LEG_CONNECT) {
         if (ddp__tcp_dial_end(l->fd) < 0) return ddp__leg_failed(m, peer, errno, err);
-        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0)
-            return ddp__leg_failed(m, peer, ENOMEM, err);
+        if (ddp__stream_begin(m->r->tls, l->fd, 0) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
         l->state = DDP__LEG_GREET;
     }
     if (l->state != DDP__LEG_ANSWER) return ddp__leg_shake(m, peer, err);
@@ -18158,9 +17596,7 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
     ddp__addr own;
     int p;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    getsockname(m->fd[0], (struct sockaddr *)&own.sa, &own.size);
+    (void)ddp__addr_own(m->fd[0], &own);
     for (p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__leg *l = &m->leg[p];
@@ -18171,123 +17607,34 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
         if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6) {
             struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
             if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) /* the interface has to be named */
-                six->sin6_scope_id =
-                    ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
+                six->sin6_scope_id = ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
         }
         l->begin = ddp_now();
         l->to = *a;
-        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err)
-                                 : ddp__leg_dial(m, p, err));
+        DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
     }
     return DDP_OK;
 }
 
 ddp_status ddp__mesh_worker(ddp__meeting *m, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[128];
     int missing, ready = 0;
 
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     DDP__TRY(ddp__mesh_begin(m, err));
-    for (;;) {
-        double now = ddp_now();
-        missing = ddp__missing(m, text, sizeof text);
-        if (!missing && !ready) {
-            ddp__hello_pack(&m->self, DDP__READY, DDP__WELCOME, 0, b);
-            if (ddp__frame_send(m, 0, b, sizeof b) < 0)
-                return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s",
-                                 m->root, strerror(errno));
-            ready = 1;
-        }
-        if (!missing && m->go) break;
-        if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s",
-                             m->until - m->begin, m->r->rank,
+    while ((missing = ddp__missing(m, text, sizeof text)) > 0 || !m->go) {
+        if (!missing && !ready && ddp__frame_say(m, 0, DDP__READY) < 0)
+            return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
+        ready |= !missing;
+        if (ddp_now() >= m->until)
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s rank %d waits for %s", m->until - m->begin, m->r->rank,
                              missing ? text : "rank 0, which waits for others to be ready");
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s", m->r->rank,
-                     now - m->begin, missing ? text : m->root);
-            ddp__noted(m);
-        }
+        ddp__wait_note(m, missing ? text : m->root, "");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);
-    return DDP_OK;
-}
-
-/* ==== wire/wishes.c ==== [wire] */
-
-static int ddp__order(ddp__meeting *m, int fd, int about)
-{
-    unsigned char b[DDP__HELLO_BYTES];
-
-    ddp__hello_pack(&m->self, DDP__RELAY, DDP__WELCOME, about, b);
-    return ddp__stream_send_all(m->r->tls, fd, b, sizeof b, ddp_now() + 1);
-}
-
-/* The wish of that pair, a new one if there is none. At most one per pair of the world: what
- * arrives cannot ask for more memory than that. NULL when memory is short. */
-static ddp__wish *ddp__wish_of(ddp__meeting *m, int low, int high)
-{
-    ddp__wish *w;
-    int i;
-
-    for (i = 0; i < m->wishes; i++)
-        if (m->wish[i].low == low && m->wish[i].high == high) return &m->wish[i];
-    if (m->wishes == m->wish_room) {
-        int room = m->wish_room ? 2 * m->wish_room : 8;
-        w = (ddp__wish *)DDP_REALLOC(m->wish, (size_t)room * sizeof *w);
-        if (!w) return NULL;
-        m->wish = w;
-        m->wish_room = room;
-    }
-    w = &m->wish[m->wishes++];
-    w->low = low;
-    w->high = high;
-    w->fd[0] = w->fd[1] = -1;
-    return w;
-}
-
-/* Both ends are here: tells them, and joins their connections. */
-static ddp_status ddp__wish_fulfil(ddp__meeting *m, ddp__wish *w, ddp_error *err)
-{
-    ddp__wish v = *w;
-    ddp_status bad = DDP_OK;
-
-    *w = m->wish[--m->wishes];
-    if (!m->relay) bad = ddp__relay_open(&m->relay, err);
-    if (!bad) bad = ddp__tcp_tune(v.fd[0], m->r->peer_timeout_s, m->r->congestion, err);
-    if (!bad) bad = ddp__tcp_tune(v.fd[1], m->r->peer_timeout_s, m->r->congestion, err);
-    if (bad || ddp__order(m, v.fd[0], v.high) < 0 || ddp__order(m, v.fd[1], v.low) < 0) {
-        ddp__stream_close(m->r->tls, v.fd[0]); /* its end sees that, and asks once more */
-        ddp__stream_close(m->r->tls, v.fd[1]);
-        return bad;
-    }
-    ddp__stream_leave(m->r->tls, v.fd[0]); /* what follows is between those two */
-    ddp__stream_leave(m->r->tls, v.fd[1]);
-    ddp__log(&m->r->log, DDP_LOG_WARN,
-             "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low, v.high);
-    return ddp__relay_add_named(m->relay, v.fd[0], v.fd[1], ddp__relay_name(v.low, v.high), err);
-}
-
-ddp_status ddp__wish_take(ddp__meeting *m, const ddp__hello *h, int fd, ddp_error *err)
-{
-    int me = (int)h->rank, other = (int)h->detail, high = me > other;
-    ddp__wish *w = ddp__wish_of(m, high ? other : me, high ? me : other);
-
-    if (!w) {
-        ddp__stream_close(m->r->tls, fd);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for the relay of ranks %d and %d", me,
-                         other);
-    }
-    ddp__stream_close(m->r->tls, w->fd[high]); /* an earlier attempt of the same rank */
-    w->fd[high] = fd;
-    if (w->fd[1 - high] >= 0) return ddp__wish_fulfil(m, w, err);
-    /* one that is gone is found when it is not ready */
-    ddp__order(m, m->fd[other], me);
-    m->sent[other] += DDP__HELLO_BYTES;
     return DDP_OK;
 }
 
@@ -18299,23 +17646,16 @@ ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     for (;;) {
-        double now = ddp_now();
-        for (p = 1; p < m->r->world && m->ready[p]; p++) {}
-        if (p == m->r->world && !m->wishes) break;
+        for (p = 1; p < m->r->world && m->ready[p];) p++;
+        if (p == m->r->world && !m->pairs.count) break;
         if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
         else snprintf(name, sizeof name, "a relayed pair");
-        if (now >= m->until) {
-            m->lost = p < m->r->world ? p : m->wish[0].low;
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s has not been connected with all others",
+        if (ddp_now() >= m->until) {
+            m->lost = p < m->r->world ? p : m->pairs.pair[0].low;
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s has not been connected with all others",
                              m->until - m->begin, name);
         }
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN,
-                     "rank 0 has waited %.0f s: %s is not yet connected with all others",
-                     now - m->begin, name);
-            ddp__noted(m);
-        }
+        ddp__wait_note(m, name, " to be connected with all others");
         DDP__TRY(ddp__meeting_poll(m, m->until, err));
     }
     ddp__door_empty(&m->door);
@@ -18323,11 +17663,10 @@ ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
 }
 
 /* ==== wire/mpi.c ==== [wire] */
-/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one,
- * which MPI_Isend then has; receives are posted ahead of time, and MPI keeps their order. MPI tells
- * nobody that something has arrived, so wait() has to ask: for DDP__MPI_SPIN without a pause, then
- * with growing pauses. Where spinning was in vain the next waits do without: on slow links, or with
- * slow peers, it would take a core from the computation. */
+/* Streams over MPI: a few buffers per peer and direction. Bytes to send are copied into a free one, which MPI_Isend
+ * then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that something has arrived,
+ * so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses. Where spinning was in vain the
+ * next waits do without: on slow links, or with slow peers, it would take a core from the computation. */
 
 #ifdef DDP_USE_MPI
 
@@ -18345,33 +17684,33 @@ enum {
     DDP__MPI_TAG = 0,
     DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun in vain */
 };
-#define DDP__MPI_SPIN  100e-6 /* seconds that wait() may ask without a pause */
-#define DDP__MPI_PAUSE 20e-6  /* its first pause */
+#define DDP__MPI_SPIN 100e-6 /* seconds that wait() may ask without a pause */
+#define DDP__MPI_PAUSE 20e-6 /* its first pause */
 #define DDP__MPI_LONGEST 1e-3
 
 typedef struct ddp__mpi_peer {
-    unsigned char *in, *out;      /* DDP__MPI_BUFFERS buffers each */
-    int    got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
-    int    next_in, next_out;     /* the buffers go in turn */
-    size_t read;                  /* of got[next_in] */
-    int    lost;                  /* MPI reported an error */
-    char   name[24];
+    unsigned char *in, *out;   /* DDP__MPI_BUFFERS buffers each */
+    int got[DDP__MPI_BUFFERS]; /* bytes that have arrived in a buffer, -1 = none yet */
+    int next_in, next_out;     /* the buffers go in turn */
+    size_t read;               /* of got[next_in] */
+    int lost;                  /* MPI reported an error */
+    char name[24];
 } ddp__mpi_peer;
 
 typedef struct ddp__mpi_wire {
     ddp__wire base;
-    MPI_Comm  comm;
-    int       joined;             /* comm is ours */
-    int       owner;              /* this wire has initialised MPI */
-    ddp__mpi_peer *peers;         /* [world] */
-    unsigned char *data;          /* all buffers */
-    MPI_Request *request;         /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
-    MPI_Status  *status;          /* as many, for MPI_Testsome */
-    int         *index;
+    MPI_Comm comm;
+    int joined;           /* comm is ours */
+    int owner;            /* this wire has initialised MPI */
+    ddp__mpi_peer *peers; /* [world] */
+    unsigned char *data;  /* all buffers */
+    MPI_Request *request; /* [world][2][DDP__MPI_BUFFERS]: receives, sends */
+    MPI_Status *status;   /* as many, for MPI_Testsome */
+    int *index;
     pthread_mutex_t lock;
-    pthread_cond_t  bell;
-    int       called;             /* wake() came; written under lock */
-    int       patient;            /* waits that are still to do without spinning */
+    pthread_cond_t bell;
+    int called;  /* wake() came; written under lock */
+    int patient; /* waits that are still to do without spinning */
 } ddp__mpi_wire;
 
 static MPI_Request *ddp__mpi_request(ddp__mpi_wire *t, int peer, int sending, int buffer)
@@ -18384,8 +17723,8 @@ static void ddp__mpi_listen(ddp__mpi_wire *t, int peer, int buffer)
     ddp__mpi_peer *p = &t->peers[peer];
 
     p->got[buffer] = -1;
-    if (MPI_Irecv(p->in + buffer * DDP__MPI_BYTES, DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG,
-                  t->comm, ddp__mpi_request(t, peer, 0, buffer)) != MPI_SUCCESS)
+    if (MPI_Irecv(p->in + buffer * DDP__MPI_BYTES, DDP__MPI_BYTES, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
+                  ddp__mpi_request(t, peer, 0, buffer)) != MPI_SUCCESS)
         p->lost = 1;
 }
 
@@ -18396,8 +17735,7 @@ static void ddp__mpi_complete(ddp__mpi_wire *t, int i, const MPI_Status *s, int 
     int buffer = i % (2 * DDP__MPI_BUFFERS), n = 0;
 
     if (failed) p->lost = 1;
-    else if (buffer < DDP__MPI_BUFFERS && MPI_Get_count(s, MPI_BYTE, &n) == MPI_SUCCESS)
-        p->got[buffer] = n;
+    else if (buffer < DDP__MPI_BUFFERS && MPI_Get_count(s, MPI_BYTE, &n) == MPI_SUCCESS) p->got[buffer] = n;
 }
 
 /* Whether request i is complete. */
@@ -18416,13 +17754,11 @@ static void ddp__mpi_progress(ddp__mpi_wire *t)
 {
     int done = 0, i, result;
 
-    result = MPI_Testsome(2 * DDP__MPI_BUFFERS * t->base.world, t->request, &done, t->index,
-                          t->status);
+    result = MPI_Testsome(2 * DDP__MPI_BUFFERS * t->base.world, t->request, &done, t->index, t->status);
     if (done == MPI_UNDEFINED) return;
     for (i = 0; i < done; i++)
-        ddp__mpi_complete(
-            t, t->index[i], &t->status[i],
-            result == MPI_ERR_IN_STATUS && t->status[i].MPI_ERROR != MPI_SUCCESS);
+        ddp__mpi_complete(t, t->index[i], &t->status[i],
+                          result == MPI_ERR_IN_STATUS && t->status[i].MPI_ERROR != MPI_SUCCESS);
 }
 
 static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int count)
@@ -18439,8 +17775,8 @@ static long ddp__mpi_send(ddp__wire *w, int peer, const struct iovec *iov, int c
         if (n) memcpy(buffer + used, iov[i].iov_base, n);
         used += n;
     }
-    if (p->lost || (used && MPI_Isend(buffer, (int)used, MPI_BYTE, peer, DDP__MPI_TAG, t->comm,
-                                      request) != MPI_SUCCESS)) {
+    if (p->lost ||
+        (used && MPI_Isend(buffer, (int)used, MPI_BYTE, peer, DDP__MPI_TAG, t->comm, request) != MPI_SUCCESS)) {
         p->lost = 1;
         errno = ECONNRESET;
         return -1;
@@ -18474,22 +17810,19 @@ static long ddp__mpi_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-static int ddp__mpi_ready(ddp__mpi_wire *t, const unsigned char *want_send,
-                          const unsigned char *want_recv)
+static int ddp__mpi_ready(ddp__mpi_wire *t, const unsigned char *want_send, const unsigned char *want_recv)
 {
     for (int i = 0; i < t->base.world; i++) {
         const ddp__mpi_peer *p = &t->peers[i];
         if (i == t->base.rank) continue;
         if ((!want_recv || want_recv[i]) && (p->got[p->next_in] >= 0 || p->lost)) return 1;
-        if (want_send && want_send[i] &&
-            (p->lost || *ddp__mpi_request(t, i, 1, p->next_out) == MPI_REQUEST_NULL))
+        if (want_send && want_send[i] && (p->lost || *ddp__mpi_request(t, i, 1, p->next_out) == MPI_REQUEST_NULL))
             return 1;
     }
     return 0;
 }
 
-static void ddp__mpi_wait(ddp__wire *w, const unsigned char *want_send,
-                          const unsigned char *want_recv, double until)
+static void ddp__mpi_wait(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until)
 {
     ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
     double pause = DDP__MPI_PAUSE, begin = ddp_now(), now = begin;
@@ -18531,17 +17864,10 @@ static void ddp__mpi_wake(ddp__wire *w)
     pthread_mutex_unlock(&t->lock);
 }
 
-static const char *ddp__mpi_peer_name(ddp__wire *w, int peer)
-{
-    return ((ddp__mpi_wire *)(void *)w)->peers[peer].name;
-}
+static const char *ddp__mpi_peer_name(ddp__wire *w, int peer) { return ((ddp__mpi_wire *)(void *)w)->peers[peer].name; }
 
-static void ddp__mpi_close(ddp__wire *w)
+static void ddp__mpi_free(ddp__mpi_wire *t)
 {
-    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
-
-    pthread_mutex_destroy(&t->lock);
-    pthread_cond_destroy(&t->bell);
     DDP_FREE(t->peers);
     DDP_FREE(t->data);
     DDP_FREE(t->request);
@@ -18550,19 +17876,26 @@ static void ddp__mpi_close(ddp__wire *w)
     DDP_FREE(t);
 }
 
-static const ddp__wire_table ddp__mpi_table = {
-    ddp__mpi_send, ddp__mpi_recv, ddp__mpi_wait, ddp__mpi_wake, ddp__mpi_peer_name, ddp__mpi_close,
-    NULL
-};
+static void ddp__mpi_close(ddp__wire *w)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->bell);
+    ddp__mpi_free(t);
+}
+
+static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,      ddp__mpi_recv,  ddp__mpi_wait, ddp__mpi_wake,
+                                               ddp__mpi_peer_name, ddp__mpi_close, NULL};
 
 /* ---- MPI's own beginning and end ---- */
 
 static const char *ddp__mpi_level(int level)
 {
-    return level == MPI_THREAD_SINGLE     ? "MPI_THREAD_SINGLE"
-         : level == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
-         : level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
-                                          : "MPI_THREAD_MULTIPLE";
+    return level == MPI_THREAD_SINGLE       ? "MPI_THREAD_SINGLE"
+           : level == MPI_THREAD_FUNNELED   ? "MPI_THREAD_FUNNELED"
+           : level == MPI_THREAD_SERIALIZED ? "MPI_THREAD_SERIALIZED"
+                                            : "MPI_THREAD_MULTIPLE";
 }
 
 static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
@@ -18579,12 +17912,10 @@ static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
 static ddp_status ddp__mpi_launched(ddp_error *err)
 {
 #ifdef OPEN_MPI
-    if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") &&
-        !getenv("PMI_RANK") && !getenv("OMPI_COMM_WORLD_RANK"))
-        return ddp__fail(err, DDP_USAGE,
-                         "srun started rank %s without PMIx, by which the ranks of Open MPI find "
-                         "each other: use srun --mpi=pmix, mpirun, or the tcp transport",
-                         getenv("SLURM_PROCID"));
+    if (getenv("SLURM_STEP_ID") && getenv("SLURM_PROCID") && !getenv("PMIX_RANK") && !getenv("PMI_RANK") &&
+        !getenv("OMPI_COMM_WORLD_RANK"))
+        return ddp__fail(err, DDP_USAGE, "srun started rank %s without PMIx, by which the ranks of Open MPI find each "
+                         "other: use srun --mpi=pmix, mpirun, or the tcp transport", getenv("SLURM_PROCID"));
 #endif
     (void)err;
     return DDP_OK;
@@ -18596,9 +17927,8 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
 
     (void)MPI_Finalized(&over);
     if (over)
-        return ddp__fail(err, DDP_USAGE,
-                         "MPI was finalised in this process and cannot begin again: use one "
-                         "context over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
+        return ddp__fail(err, DDP_USAGE, "MPI was finalised in this process and cannot begin again: use one context "
+                         "over MPI, or call MPI_Init_thread and MPI_Finalize yourself");
     (void)MPI_Initialized(&was);
     if (was) {
         (void)MPI_Query_thread(&level);
@@ -18610,14 +17940,10 @@ static ddp_status ddp__mpi_start(ddp__mpi_wire *t, ddp_error *err)
     }
     if (level >= MPI_THREAD_SERIALIZED) return DDP_OK;
     if (t->owner)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
-                         "install one with thread support, or choose the tcp transport",
-                         ddp__mpi_level(level));
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program initialised MPI with %s, but another of its threads has to call "
-                     "MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling "
-                     "MPI_Init",
+        return ddp__fail(err, DDP_UNSUPPORTED, "this MPI library gives %s at most, MPI_THREAD_SERIALIZED is needed: "
+                         "install one with thread support, or choose the tcp transport", ddp__mpi_level(level));
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program initialised MPI with %s, but another of its threads has to "
+                     "call MPI: ask MPI_Init_thread for MPI_THREAD_SERIALIZED instead of calling MPI_Init",
                      ddp__mpi_level(level));
 }
 
@@ -18633,10 +17959,8 @@ static ddp_status ddp__mpi_begin(ddp__wire *w, ddp_error *err)
     (void)MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     (void)MPI_Comm_size(MPI_COMM_WORLD, &world);
     if (rank != w->rank || world != w->world)
-        return ddp__fail(err, DDP_ARG,
-                         "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and "
-                         "world 0, so that the MPI launcher decides",
-                         w->rank, w->world, rank, world);
+        return ddp__fail(err, DDP_ARG, "this is rank %d of %d, but to MPI it is rank %d of %d: leave rank and world 0, "
+                         "so that the MPI launcher decides", w->rank, w->world, rank, world);
     result = MPI_Comm_dup(MPI_COMM_WORLD, &t->comm);
     if (result != MPI_SUCCESS) return ddp__mpi_says(err, "MPI_Comm_dup", result);
     (void)MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
@@ -18692,23 +18016,13 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
         t->request = (MPI_Request *)ddp__calloc(requests, sizeof *t->request);
         t->status = (MPI_Status *)ddp__calloc(requests, sizeof *t->status);
         t->index = (int *)ddp__calloc(requests, sizeof *t->index);
-        if (t->peers && t->data && t->request && t->status && t->index &&
-            pthread_mutex_init(&t->lock, NULL) == 0) {
-            ready = ddp__cond_init(&t->bell) == 0;
-            if (!ready) pthread_mutex_destroy(&t->lock);
-        }
+        ready = t->peers && t->data && t->request && t->status && t->index && ddp__cond_init(&t->bell) == 0;
     }
     if (!ready) {
-        if (t) {
-            DDP_FREE(t->peers);
-            DDP_FREE(t->data);
-            DDP_FREE(t->request);
-            DDP_FREE(t->status);
-            DDP_FREE(t->index);
-        }
-        DDP_FREE(t);
+        if (t) ddp__mpi_free(t);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
+    pthread_mutex_init(&t->lock, NULL);
     for (size_t i = 0; i < requests; i++) t->request[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < world; i++) {
         ddp__mpi_peer *p = &t->peers[i];
@@ -18748,9 +18062,8 @@ int ddp__mpi_ranks(int *rank, int *world)
 
 ddp_status ddp__mpi_built(ddp_error *err)
 {
-    return ddp__fail(err, DDP_UNSUPPORTED,
-                     "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, or "
-                     "choose the tcp transport");
+    return ddp__fail(err, DDP_UNSUPPORTED, "this program was built without MPI: compile it with mpicc -DDDP_USE_MPI, "
+                     "or choose the tcp transport");
 }
 
 ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
@@ -18783,14 +18096,10 @@ static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, dd
     if (m->r->tls || ddp__addr_is_loopback(a)) return DDP_OK;
     ddp__addr_text(a, text);
     if (!m->r->insecure)
-        return ddp__fail(err, DDP_ARG,
-                         "%s lies beyond this machine, and the connections are neither encrypted "
-                         "nor authenticated: give every rank the same key with --tls-psk FILE or "
-                         "DREAMDDP_TLS_PSK, or --insecure (DREAMDDP_INSECURE=1) if the network can "
-                         "be trusted",
-                         text);
-    ddp__log(&m->r->log, DDP_LOG_WARN,
-             "insecure: connections to %s are neither encrypted nor authenticated", text);
+        return ddp__fail(err, DDP_ARG, "%s lies beyond this machine, and the connections are neither encrypted nor "
+                         "authenticated: give every rank the same key with --tls-psk FILE or DREAMDDP_TLS_PSK, or "
+                         "--insecure (DREAMDDP_INSECURE=1) if the network can be trusted", text);
+    ddp__log(&m->r->log, DDP_LOG_WARN, "insecure: connections to %s are neither encrypted nor authenticated", text);
     return DDP_OK;
 }
 
@@ -18799,8 +18108,8 @@ static void ddp__say_where(const ddp__meeting *m, const ddp__addr *a, const char
     char text[DDP__ADDR_TEXT], name[DDP__IFACE_TEXT];
 
     ddp__iface_name(a, name);
-    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank,
-             ddp__addr_text(a, text), name[0] ? " (" : "", name, name[0] ? ")" : "", why);
+    ddp__log(&m->r->log, DDP_LOG_INFO, "rank %d listens on %s%s%s%s%s", m->r->rank, ddp__addr_text(a, text),
+             name[0] ? " (" : "", name, name[0] ? ")" : "", why);
 }
 
 static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
@@ -18809,16 +18118,14 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface
- * that was asked for. */
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface that was asked
+ * for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    if (getsockname(fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+    if (ddp__addr_own(fd, &own) < 0)
         return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
@@ -18847,9 +18154,8 @@ static int ddp__look_up(ddp__meeting *m, ddp__addr *list, int *count, char *why,
         return 0;
     }
     if (m->r->run_id && m->r->run_id != run) {
-        snprintf(why, room,
-                 "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64,
-                 m->path, run, m->r->rank, m->r->run_id);
+        snprintf(why, room, "%.200s is left over: it belongs to run %" PRIu64 ", rank %d to run %" PRIu64, m->path, run,
+                 m->r->rank, m->r->run_id);
         return 0;
     }
     if (ddp__addr_parse(addr, list, DDP__ADDRESSES, count, &e) != DDP_OK) {
@@ -18874,8 +18180,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the connection to %s", m->root);
     while ((done = ddp__stream_shake(tls, m->fd[0])) == 0) {
         if (ddp_now() >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             "after %.3g s %s is connected but has not finished its TLS handshake",
+            return ddp__fail(err, DDP_TIMEOUT, "after %.3g s %s is connected but has not finished its TLS handshake",
                              m->until - m->begin, m->root);
         DDP__TRY(ddp__wait_word(m, 0, 1, m->root, "", err));
     }
@@ -18883,17 +18188,14 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
         why = ddp__stream_why(tls, m->fd[0]);
         return why ? ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, why) : DDP_PEER_LOST;
     }
-    if (!ddp__stream_may_be(tls, m->fd[0], 0, text))
-        return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
+    if (!ddp__stream_may_be(tls, m->fd[0], 0, text)) return ddp__fail(err, DDP_MISMATCH, "%s %s", m->root, text);
     return DDP_OK;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is
- * worth another one; else what cannot be helped. */
-static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room,
-                                 ddp_error *err)
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is worth another one;
+ * else what cannot be helped. */
+static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
     ddp_status bad;
@@ -18911,14 +18213,12 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     m->sent[0] = 0;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-    ddp__hello_pack(&m->self, DDP__HELLO, DDP__WELCOME, 0, b);
     memset(&local, 0, sizeof local);
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad) {
         bad = DDP_PEER_LOST;
-        if (ddp__frame_send(m, 0, b, sizeof b) == 0)
-            bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
+        if (ddp__frame_say(m, 0, DDP__HELLO) == 0) bad = ddp__frame_recv(m, 0, DDP__HELLO, 0, m->root, &h, &local);
     }
     if (!bad) return DDP_OK;
     /* an earlier run that is just ending, or a full house: try again */
@@ -18939,25 +18239,18 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
 static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_error *err)
 {
     double pause = 0.02;
-    char why[420] = "";
+    char why[420] = "", note[424];
     int i = 0;
 
     for (;;) {
         double now = ddp_now();
         if (now >= m->until)
-            return ddp__fail(err, DDP_TIMEOUT,
-                             m->path ? "%s did not answer within %.3g s: %s; is it running, and "
-                                       "does it write the same file? "
-                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)"
-                                     : "%s did not answer within %.3g s: %s; is it running, and is "
-                                       "the address right? "
-                                       "(DREAMDDP_CONNECT_TIMEOUT waits longer)",
-                             m->root, m->until - m->begin, why);
-        if (now >= m->next_note) {
-            ddp__log(&m->r->log, DDP_LOG_WARN, "rank %d has waited %.0f s for %s: %s", m->r->rank,
-                     now - m->begin, m->root, why);
-            ddp__noted(m);
-        }
+            return ddp__fail(err, DDP_TIMEOUT, m->path ? "%s did not answer within %.3g s: %s; is it running, and does "
+                             "it write the same file? (DREAMDDP_CONNECT_TIMEOUT waits longer)" : "%s did not answer "
+                             "within %.3g s: %s; is it running, and is the address right? (DREAMDDP_CONNECT_TIMEOUT "
+                             "waits longer)", m->root, m->until - m->begin, why);
+        snprintf(note, sizeof note, ": %s", why);
+        ddp__wait_note(m, m->root, note);
         DDP__TRY(ddp__cancelled(m, err));
         if (!m->path || i || ddp__look_up(m, list, &count, why, sizeof why)) {
             ddp_status bad;
@@ -18994,28 +18287,20 @@ static ddp_status ddp__meet_as_worker(ddp__meeting *m, ddp__addr *list, int coun
     DDP__TRY(ddp__dial(m, list, count, err));
     m->until = m->begin + m->join_s;
     DDP__TRY(ddp__frame_recv(m, 0, DDP__TABLE, 0, m->root, &h, err));
-    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table,
-                             (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
-        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root,
-                         strerror(errno));
+    if (ddp__stream_recv_all(m->r->tls, m->fd[0], m->table, (size_t)m->r->world * DDP__ENTRY_BYTES, NULL, m->until) < 0)
+        return ddp__fail(err, DDP_PEER_LOST, "%s went away while the ranks met: %s", m->root, strerror(errno));
     return ddp__mesh_worker(m, err);
 }
 
 /* Tells those who came why there will be no run. */
 static void ddp__call_off(ddp__meeting *m, ddp__refusal reason, int detail)
 {
-    unsigned char b[DDP__HELLO_BYTES];
-    int p;
-
-    ddp__hello_pack(&m->self, DDP__REFUSED, reason, detail, b);
-    for (p = 1; p < m->r->world; p++)
-        if (m->fd[p] >= 0)
-            ddp__stream_send_all(m->r->tls, m->fd[p], b, sizeof b, ddp_now());
+    for (int p = 1; p < m->r->world; p++)
+        if (m->fd[p] >= 0) (void)ddp__hello_send(m->r->tls, m->fd[p], &m->self, DDP__REFUSED, reason, detail);
 }
 
 static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char text[128];
     ddp_status bad = ddp__gather(m, err);
     int p, world = m->r->world;
@@ -19032,16 +18317,14 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
         ddp__call_off(m, DDP__REFUSE_LOST, m->lost);
         return bad;
     }
-    ddp__hello_pack(&m->self, DDP__GO, DDP__WELCOME, 0, b);
     for (p = 1; p < world; p++)
-        if (ddp__frame_send(m, p, b, sizeof b) < 0)
-            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p,
-                             strerror(errno));
+        if (ddp__frame_say(m, p, DDP__GO) < 0)
+            return ddp__fail(err, DDP_PEER_LOST, "rank %d went away while the ranks met: %s", p, strerror(errno));
     return DDP_OK;
 }
 
-/* Rank 0 without an address of its own: a free port of the interface that others reach, or of
- * loopback where nobody else may come. */
+/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback where nobody
+ * else may come. */
 static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
@@ -19055,15 +18338,15 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     return DDP_OK;
 }
 
-/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address:
- * that of its network. */
+/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address: that of its
+ * network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET ||
-        ntohl(in->sin_addr.s_addr) != 0x7f000101 || strstr(m->r->addr, "127.0.1.1"))
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(in->sin_addr.s_addr) != 0x7f000101 ||
+        strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
     if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
     else ddp__iface_default(a);
@@ -19078,31 +18361,24 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
     int i;
 
     if (m->door.listen_fd >= 0) {
-        memset(&list[0], 0, sizeof list[0]);
-        list[0].size = sizeof list[0].sa;
-        if (ddp__fd_prepare(m->door.listen_fd) < 0 ||
-            getsockname(m->door.listen_fd, (struct sockaddr *)&list[0].sa, &list[0].size) < 0)
+        if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
             return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->door.listen_fd,
                              strerror(errno));
         *count = 1;
     } else if (m->path) {
         if (!*m->path)
-            return ddp__fail(err, DDP_ARG,
-                             "address '%.100s' names no file: write file:///PATH, for example "
-                             "file:///tmp/run1",
-                             r->addr);
+            return ddp__fail(err, DDP_ARG, "address '%.100s' names no file: write file:///PATH, for example "
+                             "file:///tmp/run1", r->addr);
         snprintf(m->root, sizeof m->root, "rank 0");
         if (r->rank) return DDP_OK;
         DDP__TRY(ddp__choose_address(m, &list[0], err));
         *count = 1;
     } else {
-        DDP__TRY(
-            ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
+        DDP__TRY(ddp__addr_parse(r->addr ? r->addr : "127.0.0.1", list, DDP__ADDRESSES, count, err));
         if (ddp__addr_port(&list[0]) == 0)
-            return ddp__fail(err, DDP_ARG,
-                             "address '%.100s': port 0 leaves the other ranks without an address: "
-                             "name a port, for example %d, or file:///PATH, where rank 0 writes it",
-                             r->addr, DDP__DEFAULT_PORT);
+            return ddp__fail(err, DDP_ARG, "address '%.100s': port 0 leaves the other ranks without an address: name a "
+                             "port, for example %d, or file:///PATH, where rank 0 writes it", r->addr,
+                             DDP__DEFAULT_PORT);
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
     ddp__set_root(m, &list[0]);
@@ -19156,8 +18432,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->ready = (unsigned char *)ddp__calloc(world, 1);
     for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
     for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg &&
-           m->relayed && m->ready;
+    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg && m->relayed && m->ready;
 }
 
 /* All that does not belong to the wire. */
@@ -19167,13 +18442,8 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
 
     for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
     for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
-    for (i = 0; i < m->wishes; i++) {
-        ddp__stream_close(m->r->tls, m->wish[i].fd[0]);
-        ddp__stream_close(m->r->tls, m->wish[i].fd[1]);
-    }
-    if (failed) ddp__relay_close(m->relay);
-    if (m->r->listener) *m->r->listener = failed ? -1 : m->door.listen_fd;
-    if (m->r->listener && !failed) m->door.listen_fd = -1;
+    if (failed) ddp__relay_close(m->pairs.relay);
+    ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
@@ -19183,25 +18453,18 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->leg);
     DDP_FREE(m->relayed);
     DDP_FREE(m->ready);
-    if (m->wish) DDP_FREE(m->wish);
 }
 
-/* The wire whose links come back: it goes on listening, and knows where the others do. */
-static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_error *err)
+/* The wire; one whose links come back goes on listening, and knows where the others do. */
+static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    ddp__resume_config c;
+    ddp__tcp_config c;
     ddp_status bad;
 
     for (int p = 0; p < r->world; p++) {
-        ddp__addr *a = &m->where[p];
-        if (m->relayed[p] || p == r->rank) {
-            a->size = 0;
-            continue;
-        }
-        if (p > r->rank) continue; /* it has told where it listens */
-        a->size = sizeof a->sa; /* it was dialled */
-        if (getpeername(m->fd[p], (struct sockaddr *)&a->sa, &a->size) < 0) a->size = 0;
+        if (m->relayed[p] || p == r->rank) m->where[p].size = 0;
+        else if (p < r->rank) (void)ddp__addr_peer(m->fd[p], &m->where[p]); /* a higher one has told where it listens */
     }
     memset(&c, 0, sizeof c);
     c.rank = r->rank;
@@ -19211,7 +18474,7 @@ static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_erro
     c.listen_fd = m->door.listen_fd;
     c.where = m->where;
     c.relayed = m->relayed;
-    c.relay = m->relay;
+    c.relay = m->pairs.relay;
     c.tls = r->tls;
     c.self = m->self;
     c.self.world = (uint32_t)m->ids;
@@ -19219,6 +18482,7 @@ static ddp_status ddp__meeting_resume(ddp__meeting *m, ddp__wire **out, ddp_erro
     c.replay_bytes = r->replay_bytes;
     c.congestion = r->congestion;
     c.log = r->log;
+    if (!r->resume) return ddp__wire_tcp(&c, out, err);
     bad = ddp__wire_resume(&c, out, err);
     if (!bad) m->door.listen_fd = -1; /* it is the wire's */
     return bad;
@@ -19228,16 +18492,13 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
 {
     ddp__meeting m;
     ddp_status bad;
-    int i;
 
     memset(&m, 0, sizeof m);
     m.r = r;
     m.door.listen_fd = r->rank == 0 ? r->listen_fd : -1;
-    if (r->listener) *r->listener = -1;
     if (r->world < 1 || r->world > 4096 || r->rank < 0 || r->rank >= r->world) {
         if (m.door.listen_fd >= 0) close(m.door.listen_fd);
-        return ddp__fail(err, DDP_ARG,
-                         "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
+        return ddp__fail(err, DDP_ARG, "rank %d of %d ranks: ranks count from 0, and 1 to 4096 of them can meet",
                          r->rank, r->world);
     }
     m.path = m.door.listen_fd < 0 ? ddp__meetfile_path(r->addr) : NULL;
@@ -19247,6 +18508,11 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     m.self.rank = (uint32_t)r->rank;
     m.ids = r->resume && r->ids > r->world ? r->ids : r->world;
     m.self.world = ddp__hello_world(r->world, m.ids) | (r->resume ? DDP__HELLO_RESUMES : 0);
+    m.pairs.tls = r->tls;
+    m.pairs.self = &m.self;
+    m.pairs.peer_timeout_s = r->peer_timeout_s;
+    m.pairs.congestion = r->congestion;
+    m.pairs.log = &r->log;
     m.begin = ddp_now();
     m.until = m.begin + (r->timeout_s > 0 ? r->timeout_s : 30);
     m.join_s = r->join_timeout_s > 0 ? r->join_timeout_s : m.until - m.begin;
@@ -19259,20 +18525,10 @@ ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_er
     }
     if (!ddp__meeting_alloc(&m))
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the meeting of %d ranks", r->world);
-    else
-        bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
+    else bad = m.ids == 1 ? DDP_OK : ddp__meet(&m, err);
     if (!bad && m.next_note > m.begin + 5)
-        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank,
-                 ddp_now() - m.begin);
-    if (!bad && r->resume)
-        bad = ddp__meeting_resume(&m, out, err);
-    else if (!bad)
-        bad = ddp__wire_tcp(r->rank, r->world, m.fd, m.sent, r->peer_timeout_s, r->congestion, out,
-                            err);
-    for (i = 0; !bad && !r->resume && i < r->world; i++)
-        if (m.relayed[i]) ddp__wire_tcp_via(*out, i);
-    if (!bad && !r->resume) ddp__wire_tcp_keep(*out, m.relay);
-    if (!bad && !r->resume) ddp__wire_tcp_tls(*out, r->tls);
+        ddp__log(&r->log, DDP_LOG_WARN, "rank %d: all ranks are there after %.1f s", r->rank, ddp_now() - m.begin);
+    if (!bad) bad = ddp__meeting_wire(&m, out, err);
     ddp__meeting_free(&m, bad != DDP_OK);
     return bad;
 }
@@ -19338,18 +18594,20 @@ DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
 /* The processor has an instruction for it. */
 DDP_LIB int      ddp__crc32c_is_fast(void);
 
-/* ==== emulate/shape.h ==== [emulate] */
-/* Emulation of slow links: when bytes leave, and when they count as received. Pure arithmetic
- * on times given by the caller, so that rates are exact however late a thread wakes up. */
+/* ==== emulate/links.h ==== [emulate] */
+/* What is emulated for one worker: its access link, the ways to its peers, and a script of incidents. Texts are read
+ * here; the engine gets times, rates and acts. */
 
-/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second,
- * 0 = unlimited, below 0 = nothing passes. */
+/* ---- shape.c ---- */
+
+/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second, 0 = unlimited, below
+ * 0 = nothing passes. */
 typedef struct ddp__turn {
     double at, rate;
 } ddp__turn;
 
-/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 =
- * unlimited) and shared by all its peers. */
+/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 = unlimited) and shared by all
+ * its peers. */
 typedef struct ddp__link {
     double rate;              /* until the first turn */
     const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
@@ -19375,28 +18633,24 @@ DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at);
 /* The next time after `at` at which the rate turns; -1: it stays. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
-/* A frame that could go at time ready occupies the uplink after the frames before it, and the way
- * to its peer at the same time; returns when its last byte has left both. An idle link saves up
- * nothing. */
+/* A frame that could go at time ready occupies the uplink after the frames before it, and the way to its peer at the
+ * same time; returns when its last byte has left both. An idle link saves up nothing. */
 DDP_LIB double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes);
-/* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and
- * jitter later, never before the one before it. To be called once per frame, in order. */
+/* A frame whose last byte left the sender at that time reaches this rank's downlink: delay and jitter later, never
+ * before the one before it. To be called once per frame, in order. */
 DDP_LIB double ddp__path_receive(ddp__path *from, double left);
-/* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as
- * received if it were next. Alone: at once; behind others: one serialisation after the one before.
- */
+/* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as received if it were
+ * next. Alone: at once; behind others: one serialisation after the one before. */
 DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
 /* The same, and it is next. */
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums
- * come back early, within 4..128 KiB. */
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums come back early, within
+ * 4..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
-/* ==== emulate/links.h ==== [emulate] */
-/* What is emulated for one worker: its access link, the ways to its peers, and a script of
- * incidents. Texts are read here; the engine gets times, rates and acts. */
+/* ---- links.c ---- */
 
 /* A link as text: bytes per second, 0 = unlimited; seconds. */
 typedef struct ddp__netspec {
@@ -19442,39 +18696,30 @@ typedef struct ddp__links {
     int        by_pair;   /* ways have rates of their own: no ring is laid over them */
 } ddp__links;
 
-/* netspec.c */
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
-/* RATE alone, the first n bytes of text; 1, or 0 if it is none. */
+/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
 DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
-
 /* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
 DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
-/* script.c */
-/* One incident a line, "#" begins a comment:
- *     t=3.0 stall 2 for 1.5
- *     t=5 drop 1-3
- *     t=8 kill 2
- *     t=10 slow 0 to 10mbit
- * Times and durations are seconds, workers those of a world of `world`; appended to *s.
+/* One incident a line: "t=3.0 stall 2 for 1.5", "t=5 drop 1-3", "t=8 kill 2", "t=10 slow 0 to 10mbit"; "#" begins a
+ * comment. Times and durations are seconds, workers those of a world of `world`; appended to *s.
  * Errors: DDP_FORMAT, naming file, line and part; DDP_ARG for a worker that does not exist. */
-DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n,
-                                    int world, ddp__incidents *s, ddp_error *err);
-DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s,
-                                    ddp_error *err);
+DDP_LIB ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
+                                    ddp__incidents *s, ddp_error *err);
+DDP_LIB ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err);
 DDP_LIB void       ddp__incidents_free(ddp__incidents *s);
 /* Makes turns and acts of *l for worker rank, and slowest; l->rate is the rate until then. */
-DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err);
 
 /* Every worker's access link is like spec; jitter is drawn from seed. */
-DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
-                                    ddp__links *l, ddp_error *err);
+DDP_LIB ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l,
+                                    ddp_error *err);
 DDP_LIB ddp_rng    ddp__jitter_rng(uint64_t seed, int from, int to);
 DDP_LIB void       ddp__links_free(ddp__links *l);
 
 /* ==== comm/engine.h ==== [comm] */
-/* The comm worker: one thread per context that owns the wire and runs the send queue. Everything that
+/* The comm thread: one thread per context that owns the wire and runs the send queue. Everything that
  * travels is one kind of message here; strategies never see a socket. */
 
 typedef struct ddp__engine ddp__engine;
@@ -19574,7 +18819,7 @@ DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_err
  * same order, those included that they are not in; the n-th collective of a group meets the n-th of its other
  * members, whatever the world and other groups do meanwhile. Not with a membership (DDP_UNSUPPORTED). At most 63. */
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
-/* Its ranks; 1 where it is none. */
+/* Its ranks; 1 where there is no such group. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
@@ -19992,7 +19237,7 @@ struct ddp__engine {
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked;        /* the comm thread leaves the engine to whoever drives it, */
+    int                parked;        /* the comm thread leaves the engine to the caller that drives it, */
     double             park_until;    /* until then */
     int                driven;        /* a caller moves the bytes */
     pthread_cond_t     park;
@@ -20040,7 +19285,7 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Since when an operation stands still. */
+/* Since when an operation has not moved. */
 DDP_LIB double ddp__still_since(const ddp__op *op);
 /* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
  * comm thread's round. */
@@ -20635,7 +19880,7 @@ void ddp__op_release(ddp__engine *e, ddp__op *op)
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;
-    if (op->note_s > e->cfg.note_s) { /* a line said that it stands still */
+    if (op->note_s > e->cfg.note_s) { /* a line said that it does not move */
         char text[128];
         op->note_s = e->cfg.note_s;
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: %s goes on after %.1f s", e->rank,
@@ -20870,7 +20115,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
 
     if (!sums)
-        return ddp__fail(err, DDP_MEMORY, "the check of writes needs %lu bytes and got none", (unsigned long)bytes);
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted) {
         status = ddp__fail(err, DDP_USAGE, "the check of writes cannot begin while %ld messages are in flight",
@@ -20928,7 +20173,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
     return h;
 }
 
-/* Chunks begin anew with each segment of an all-reduce: no two of them have the same number. */
+/* Chunks begin again with each segment of an all-reduce: no two of them have the same number. */
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
@@ -22325,7 +21570,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
     if (e->look_by > 0 && late > beat + 1) {
         /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
          * read before anybody is judged. */
-        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process stood still for %.1f s", e->rank, late);
+        ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
         return e->look_by = now + beat / 5;
     }
 
@@ -22406,7 +21651,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
     if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
     e->stalled = ddp__link_stalled(&e->link, now);
-    /* what this rank did not read for want of room is no silence, what the stall keeps away is */
+    /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
     for (int r = 0; e->stalled && !stalled && r < e->world; r++)
         if (e->peers[r].in_state == DDP__IN_PAUSED) e->peers[r].last_got = now;
     next = ddp__link_turns(&e->link, now);
@@ -22427,7 +21672,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
 
 /* When the frame just read from a peer would have been read, had neither side been late. The quickest frame tells
  * what the wire itself takes and how far apart the clocks are; they drift by 50 ppm at most. Without this the
- * emulated downlink would stand still whenever a thread oversleeps. */
+ * emulated downlink would stop whenever a thread oversleeps. */
 static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
@@ -23021,7 +22266,7 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* Whoever came first becomes the peer of a receive that names none; the message says how much of a
+/* The rank that came first becomes the peer of a receive that names none; the message says how much of a
  * serve it is. 0: nobody has come, or it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
@@ -24093,7 +23338,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
     plan.block_bytes = ddp__engine_layout(&plan, NULL);
     block = (unsigned char *)ddp__alloc(&cfg->allocator, plan.block_bytes);
     if (!block)
-        return ddp__fail(err, DDP_MEMORY, "the network engine needs %lu bytes and got none",
+        return ddp__fail(err, DDP_MEMORY, "out of memory: the network engine needs %lu bytes",
                          (unsigned long)plan.block_bytes);
     (void)ddp__engine_layout(&plan, block);
     e = (ddp__engine *)(void *)block;
@@ -24163,8 +23408,8 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
 
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
-            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks rise from 0 to %d at most", ranks[i],
-                             i, e->world - 1);
+            return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
+                             ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
         return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
@@ -24546,34 +23791,33 @@ void ddp__engine_nudge(ddp__engine *e)
 }
 
 /* ==== member/elastic.h ==== [member] */
-/* Elastic worlds: a lost worker begins a new epoch, another may come in its place. */
+/* Elastic worlds: a lost worker begins a new epoch, another may come in its place. What an engine has in addition
+ * there: the memory of what is in flight (shadow.c), the change to a new epoch (renew.c) and the search for it
+ * (epoch.c). All of it belongs to the comm thread but the part marked "shared". docs/elastic.md has the protocol. */
+
+/* ---- elastic.c ---- */
+
+/* Connects the wire with a worker that comes: called once, on the comm thread, before the first byte to or from id.
+ * From then on the wire must not report id's former stream. */
+typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
 
 /* For ddp__engine_config.membership, of worlds of at most 64 ids. */
 DDP_LIB const struct ddp__membership *ddp__elastic_membership(void);
 
-/* Connects the wire with a worker that comes: called once, on the comm thread, before the first
- * byte to or from id. From then on the wire must not report id's former stream. */
-typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
-
 /* ddp__engine_admit - a new or returning worker comes into the world.
  *
- * Called by all live workers between the same two operations, with nothing in flight (else
- * DDP_USAGE), after each has a connection to id, which attach puts into the wire (NULL: it is
- * there). Returns in the epoch with id in it. If meanwhile somebody is lost the epoch is without
- * them; if that is id itself the world goes on without it: DDP_PEER_LOST, the engine is healthy.
+ * Called by all live workers between the same two operations, with nothing in flight (else DDP_USAGE), after each has
+ * a connection to id, which attach puts into the wire (NULL: it is there). Returns in the epoch with id in it. If
+ * meanwhile somebody is lost the epoch is without them; if that is id itself the world goes on without it:
+ * DDP_PEER_LOST, the engine is healthy.
  *
- * The newcomer opens its engine with the same world and min_world, live = those who admit it,
- * joining = 1 and a wire with their streams (streams of all others report their end at once);
- * ddp__engine_joined waits until it is in an epoch: its first operation is then the next of the
- * others. Any thread, one call at a time. */
-DDP_LIB ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
-                                     ddp_error *err);
+ * The newcomer opens its engine with the same world and min_world, live = those who admit it, joining = 1 and a wire
+ * with their streams (streams of all others report their end at once); ddp__engine_joined waits until it is in an
+ * epoch: its first operation is then the next of the others. Any thread, one call at a time. */
+DDP_LIB ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err);
 DDP_LIB ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err);
 
-/* ==== member/elastic_state.h ==== [member] */
-/* What an engine has in addition where the world is elastic: the memory of what is in flight
- * (shadow.c), the change to a new epoch (renew.c) and the search for it (epoch.c). All of it belongs
- * to the comm thread but the part marked "shared". docs/elastic.md has the protocol. */
+/* ---- what the files of an elastic engine share ---- */
 
 enum {
     DDP__ELASTIC_WORLD = 64,   /* a live set is one word */
@@ -24603,7 +23847,7 @@ typedef struct ddp__word {
     ddp__done_set done;
     uint64_t  refused;    /* a newcomer that was lost as this worker admitted it, */
     uint32_t  refused_at; /* with so many operations complete */
-    int       attempts;   /* votes since base: epochs that may have begun unseen */
+    uint32_t  attempts;   /* votes since base: epochs that may have begun unseen */
     ddp__view attempt[DDP__ATTEMPTS];
     uint64_t  edge[DDP__ELASTIC_WORLD]; /* bit j of edge[i]: i and j have lost each other */
 } ddp__word;
@@ -24625,11 +23869,9 @@ typedef struct ddp__elastic_peer {
 } ddp__elastic_peer;
 
 typedef struct ddp__kept { /* input, later result of an operation */
-    uint32_t  seq;
+    ddp__frame frame;      /* of the result */
     int       result;
-    int       verb, coding;
-    int32_t   layer;
-    size_t    n, unit, at, end; /* values, bytes of one; where in the ring, and the ring's head after it */
+    size_t    unit, at, end; /* bytes of a value; where in the ring, and the ring's head after it */
     uint64_t  asked;       /* who wants the result */
 } ddp__kept;
 
@@ -24644,7 +23886,8 @@ typedef struct ddp__elastic {
     double    lost_at, round_at;
     double    admit_at;      /* since when this worker waits for the others with a newcomer */
     double    hopeless_at;   /* no majority since then, or -1 */
-    int       left_then;     /* workers that were left at that moment */
+    int       why_then;      /* what ddp__hopeless said then, */
+    uint64_t  set_then;      /* of that set */
     ddp__word own;
     ddp__elastic_peer *peer; /* [world] */
     size_t    bytes;         /* of this block */
@@ -24664,59 +23907,45 @@ typedef struct ddp__elastic {
 } ddp__elastic;
 
 /* ---- shadow.c: the memory of what is in flight ---- */
-DDP_LIB int    ddp__done_has(const ddp__done_set *d, uint32_t seq);
+/* Room for so many bytes, in place of what there was. */
+DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err);
 /* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
-/* 1 if the operation may begin now. */
-DDP_LIB int    ddp__shadow_may(ddp__engine *e, const ddp__op *op);
-/* An operation begins: its input is kept, or the way it goes is that of one which another worker has
- * completed. Again: in a new epoch, with the residual as it was; not where it is complete elsewhere:
- * then what it cut off this worker's segment is part of the result. */
-DDP_LIB void   ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
-DDP_LIB void   ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
-DDP_LIB void   ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
-/* Forgets what every live worker has completed. */
-DDP_LIB void   ddp__shadow_release(ddp__engine *e);
-DDP_LIB int    ddp__shadow_busy(const ddp__engine *e);
-DDP_LIB void   ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq);
-/* A chunk of a kept result for a peer that asked for it. */
-DDP_LIB int    ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f);
-
-/* The next WANT frame for a peer. */
-DDP_LIB int    ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f);
-
-/* ---- epoch_frames.c ---- */
-/* What a STATE or EPOCH frame says; 0 if its payload is none. */
-DDP_LIB int    ddp__word_read(const ddp__engine *e, const unsigned char *p, uint32_t length,
-                              ddp__word *w);
-DDP_LIB int    ddp__decision_read(const ddp__engine *e, const unsigned char *p, uint32_t length,
-                                  ddp__view *view, ddp__done_set *table);
-/* 1 if a frame belongs to a past epoch, or comes from nobody who counts. */
-DDP_LIB int    ddp__epoch_drops(const ddp__engine *e, int peer, const ddp__frame *f);
-/* The next frame for a peer: of the protocol (urgent), or of a kept result. */
-DDP_LIB int    ddp__epoch_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f);
+DDP_LIB int  ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* it may begin now */
+/* An operation begins: its input is kept, or the way it goes is that of one which another worker has completed. Again:
+ * in a new epoch, with the residual as it was; not where it is complete elsewhere: then what it cut off this worker's
+ * segment is part of the result. */
+DDP_LIB void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
+DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
+DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
+DDP_LIB void ddp__shadow_release(ddp__engine *e); /* forgets what every live worker has completed */
+DDP_LIB int  ddp__shadow_busy(const ddp__engine *e);
+DDP_LIB void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq);
+DDP_LIB int  ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f); /* a chunk of what that peer asked for */
+DDP_LIB int  ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f); /* the next WANT */
 
 /* ---- renew.c: from one epoch to the next ---- */
-DDP_LIB int    ddp__bit_count(uint64_t bits);
-DDP_LIB void   ddp__edge_add(ddp__word *w, int a, int b);
-/* A peer was lost, or left while somebody needs it. */
-DDP_LIB void   ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
-DDP_LIB void   ddp__epoch_left(ddp__engine *e, int peer);
-/* Lets go of everything of the past epoch that is half done. */
-DDP_LIB void   ddp__epoch_freeze(ddp__engine *e, double now);
+DDP_LIB uint64_t ddp__bit(int id);
+DDP_LIB int  ddp__lowest(uint64_t bits);
+DDP_LIB int  ddp__bit_count(uint64_t bits);
+DDP_LIB void ddp__edge_add(ddp__word *w, int a, int b);
+DDP_LIB void ddp__epoch_lost(ddp__engine *e, int peer, const char *why);
+DDP_LIB const char *ddp__epoch_why(const ddp__engine *e, int peer);
+DDP_LIB int  ddp__of_epoch(const ddp__frame *f); /* it counts in the epoch alone in which it was sent */
+DDP_LIB void ddp__epoch_freeze(ddp__engine *e, double now); /* lets go of all that is half done */
 /* Begins an epoch: table is what its workers have completed. */
-DDP_LIB void   ddp__epoch_install(ddp__engine *e, const ddp__view *view,
-                                  const ddp__done_set *table, double now);
+DDP_LIB void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now);
 /* The engine of another worker takes the place of one that is lost. */
-DDP_LIB void   ddp__epoch_attach(ddp__engine *e, int id, double now);
+DDP_LIB void ddp__epoch_attach(ddp__engine *e, int id, double now);
 
 /* ---- epoch.c: the search for the next one ---- */
-/* A STATE, EPOCH, DONE or WANT frame was read. */
-DDP_LIB void   ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now);
-/* Once a round of the comm thread: newcomers, and votes where something changed. */
-DDP_LIB void   ddp__epoch_run(ddp__engine *e, double now);
-/* Time limits of a search. */
-DDP_LIB void   ddp__epoch_check(ddp__engine *e, double now, double *again);
+/* What another worker knows, and a decision. */
+DDP_LIB void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now);
+DDP_LIB void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table,
+                                double now);
+/* Once a round of the comm thread: newcomers, and votes where something changed; and time limits. */
+DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
+DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
 
 /* ==== member/shadow.c ==== [member] */
 /* The memory of an elastic world: what an operation began with, until it is complete, and what came
@@ -24733,7 +23962,7 @@ static size_t ddp__shadow_bytes(const ddp_message *m, size_t n)
     return ddp__shadow_part(n * (m->bytes ? 1 : sizeof(float))) * (m->residual ? 2 : 1);
 }
 
-int ddp__done_has(const ddp__done_set *d, uint32_t seq)
+static int ddp__done_has(const ddp__done_set *d, uint32_t seq)
 {
     int32_t ahead = (int32_t)(seq - d->from);
     return ahead < 0 || (ahead < 64 && (d->bits >> ahead & 1));
@@ -24748,46 +23977,46 @@ static void ddp__done_add(ddp__done_set *d, uint32_t seq)
     }
 }
 
+ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
+{
+    ddp__elastic *el = e->elastic;
+    unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
+
+    if (room && !ring)
+        return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
+                         (unsigned long)room);
+    ddp__release(&e->cfg.allocator, el->ring, el->room);
+    e->stats.staging_bytes += room - el->room;
+    e->stats.elastic_bytes += room - el->room;
+    el->ring = ring;
+    el->room = room;
+    el->head = el->tail = 0;
+    return DDP_OK;
+}
+
 /* The ring may change only while the comm thread keeps nothing in it. */
 ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
-    size_t n = 0, bytes, room;
-    unsigned char *ring;
+    size_t n = 0, bytes;
+    const char *why = NULL;
 
     if (m->verb >= DDP_SEND) return DDP_OK;
-    if (m->after || m->verb == DDP_REDUCE_SCATTER || m->add)
-        return ddp__fail(err, DDP_UNSUPPORTED,
-                         m->after ? "messages after one another in an elastic world (min_world)"
-                         : m->add ? "a message that adds, in an elastic world (min_world): let it "
-                                    "overwrite, and add what has come"
-                                  : "a reduce-scatter in an elastic world (min_world): whoever is "
-                                    "lost takes its block along; use an all-reduce");
+    if (m->verb == DDP_REDUCE_SCATTER)
+        why = "a reduce-scatter in an elastic world (min_world): whoever is lost takes its block along; use an "
+              "all-reduce";
+    if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
+    if (m->after) why = "messages after one another in an elastic world (min_world)";
+    if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
     if (bytes > el->room && e->cfg.elastic_bytes > 0)
-        return ddp__fail(err, DDP_ARG,
-                         "a message needs %lu bytes, more than the %lu that an elastic world may "
-                         "keep of what is in flight: raise elastic_bytes",
-                         (unsigned long)bytes, (unsigned long)el->room);
-    if (bytes > el->room) {
-        while (e->error.code == DDP_OK && el->released < el->collectives)
-            pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
-        room = 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST;
-        ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
-        if (!ring)
-            return ddp__fail(err, DDP_MEMORY,
-                             "an elastic world needs %lu bytes for what is in flight and got none",
-                             (unsigned long)room);
-        ddp__release(&e->cfg.allocator, el->ring, el->room);
-        e->stats.staging_bytes += room - el->room;
-        e->stats.elastic_bytes += room - el->room;
-        el->ring = ring;
-        el->room = room;
-        el->head = el->tail = 0;
-    }
-    return DDP_OK;
+        return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
+                         "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
+    if (bytes <= el->room) return DDP_OK;
+    while (e->error.code == DDP_OK && el->released < el->collectives) pthread_cond_wait(&e->changed, &e->lock);
+    if (e->error.code != DDP_OK) return DDP_OK; /* the caller finds it */
+    return ddp__shadow_room(e, 2 * bytes > DDP__SHADOW_LEAST ? 2 * bytes : DDP__SHADOW_LEAST, err);
 }
 
 static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
@@ -24810,10 +24039,7 @@ int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
     return bytes == 0 || ddp__shadow_place(el, bytes) + bytes - el->tail <= el->room;
 }
 
-static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq)
-{
-    return &el->kept[seq % DDP__ELASTIC_SPAN];
-}
+static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq) { return &el->kept[seq % DDP__ELASTIC_SPAN]; }
 
 static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strips *strips, int back)
 {
@@ -24843,23 +24069,16 @@ static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
     size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     memset(k, 0, sizeof *k);
-    k->seq = op->seq;
-    k->verb = (int)op->m.verb;
-    k->coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT;
-    k->layer = op->m.layer;
-    k->n = op->n;
+    ddp__describe(&k->frame, op, DDP__FRAME_RESULT, 0, 0);
+    k->frame.coding = op->unit == 1 ? (int)DDP__AS_BYTES : (int)DDP_AS_FLOAT; /* the result, not what travelled */
     k->unit = op->unit;
     k->at = bytes ? ddp__shadow_place(el, bytes) : el->head;
     k->end = el->head = k->at + bytes;
     ddp__shadow_copy(e, op, &op->from, 0);
-    if (op->m.residual && op->n)
-        memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
+    if (op->m.residual && op->n) memcpy(ddp__shadow_residual(e, op), op->m.residual, op->n * sizeof(float));
 }
 
-void ddp__shadow_restore(ddp__engine *e, const ddp__op *op)
-{
-    ddp__shadow_copy(e, op, &op->from, 1);
-}
+void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e, op, &op->from, 1); }
 
 void ddp__shadow_result(ddp__engine *e, ddp__op *op)
 {
@@ -24882,7 +24101,7 @@ void ddp__shadow_release(ddp__engine *e)
         int all = k->result;
         for (int i = 0; i < e->members && all; i++) {
             int r = e->member[i];
-            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, k->seq);
+            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, el->oldest);
         }
         if (!all) break;
         el->tail = k->end;
@@ -24924,13 +24143,6 @@ static int  ddp__handed_never(ddp__engine *e, const ddp__op *op, int peer)
     return 0;
 }
 
-static int ddp__handed_fits(const ddp__engine *e, const ddp__op *op)
-{
-    (void)e;
-    (void)op;
-    return 0;
-}
-
 static void ddp__handed_begin(ddp__engine *e, ddp__op *op)
 {
     (void)e;
@@ -24963,10 +24175,9 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, ddp__handed_fits,
-                                       ddp__handed_begin, ddp__handed_next, NULL, NULL,
-                                       ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
-                                       ddp__handed_over, NULL};
+    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_begin, ddp__handed_next, NULL,
+                                        NULL, ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
+                                        ddp__handed_over, NULL};
 
     return &way;
 }
@@ -24990,8 +24201,7 @@ int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
 {
     for (int i = 0; i < DDP__WINDOW && !e->frozen; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way != ddp__handed_way() || op->u.handed.donor != peer || op->u.handed.asked)
-            continue;
+        if (!op || op->way != ddp__handed_way() || op->u.handed.donor != peer || op->u.handed.asked) continue;
         op->u.handed.asked = 1;
         f->type = DDP__FRAME_WANT;
         f->seq = op->seq;
@@ -25008,13 +24218,11 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
     ddp__kept *k = ddp__kept_of(el, seq);
 
     if (e->next_seq - el->oldest > seq - el->oldest && k->result) {
-        k->asked |= (uint64_t)1 << peer;
+        k->asked |= ddp__bit(peer);
         return;
     }
-    ddp__fault(e, DDP_NET,
-               "rank %d asks for the result of operation %lu, which this rank does not keep: it "
-               "runs another version of this library",
-               peer, (unsigned long)seq);
+    ddp__fault(e, DDP_NET, "rank %d asks for the result of operation %lu, which this rank does not keep: it runs "
+               "another version of this library", peer, (unsigned long)seq);
 }
 
 int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
@@ -25028,7 +24236,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
         ddp__kept *asked = ddp__kept_of(el, s);
         if (!(asked->asked >> peer & 1)) continue;
-        asked->asked &= ~((uint64_t)1 << peer);
+        asked->asked &= ~ddp__bit(peer);
         ep->giving = 1;
         ep->giving_seq = s;
         ep->given = 0;
@@ -25036,174 +24244,14 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     if (!ep->giving) return 0;
     k = ddp__kept_of(el, ep->giving_seq);
     most = e->chunk * sizeof(float) / k->unit;
-    count = k->n - ep->given < most ? k->n - ep->given : most;
-    memset(f, 0, sizeof *f);
-    f->type = DDP__FRAME_RESULT;
-    f->verb = k->verb;
-    f->seq = k->seq;
-    f->count = (uint32_t)k->n;
+    count = k->frame.count - ep->given < most ? k->frame.count - ep->given : most;
+    *f = k->frame;
     f->offset = (uint32_t)ep->given;
-    f->coding = k->coding;
     f->length = (uint32_t)(count * k->unit);
-    f->layer = k->layer;
     e->peers[peer].out_text = (const char *)el->ring + k->at % el->room + ep->given * k->unit;
     ep->given += count;
-    if (ep->given == k->n) ep->giving = 0;
+    if (ep->given == k->frame.count) ep->giving = 0;
     return 1;
-}
-
-/* ==== member/epoch_frames.c ==== [member] */
-/* The frames of the search for the next epoch: what a worker knows, and the decision. */
-
-static unsigned char *ddp__put(unsigned char *p, uint64_t v, int bytes)
-{
-    for (int i = 0; i < bytes; i++) p[i] = (unsigned char)(v >> (8 * i));
-    return p + bytes;
-}
-
-static const unsigned char *ddp__take(const unsigned char *p, uint64_t *v, int bytes)
-{
-    *v = 0;
-    for (int i = 0; i < bytes; i++) *v |= (uint64_t)p[i] << (8 * i);
-    return p + bytes;
-}
-
-static uint32_t ddp__word_write(const ddp__engine *e, const ddp__word *w, unsigned char *out)
-{
-    unsigned char *p = out;
-
-    p = ddp__put(p, w->round, 4);
-    p = ddp__put(p, w->vote, 8);
-    p = ddp__put(p, w->joining, 8);
-    p = ddp__put(p, w->left, 8);
-    p = ddp__put(p, w->base.ballot, 4);
-    p = ddp__put(p, w->base.live, 8);
-    p = ddp__put(p, w->done.from, 4);
-    p = ddp__put(p, w->done.bits, 8);
-    p = ddp__put(p, w->refused, 8);
-    p = ddp__put(p, w->refused_at, 4);
-    p = ddp__put(p, (uint64_t)w->attempts, 4);
-    for (int i = 0; i < w->attempts; i++) {
-        p = ddp__put(p, w->attempt[i].ballot, 4);
-        p = ddp__put(p, w->attempt[i].live, 8);
-    }
-    for (int r = 0; r < e->world; r++) p = ddp__put(p, w->edge[r], 8);
-    return (uint32_t)(p - out);
-}
-
-int ddp__word_read(const ddp__engine *e, const unsigned char *p, uint32_t length, ddp__word *w)
-{
-    uint64_t v;
-
-    memset(w, 0, sizeof *w);
-    if (length < 68 + 8 * (uint32_t)e->world) return 0;
-    p = ddp__take(p, &v, 4), w->round = (uint32_t)v;
-    p = ddp__take(p, &w->vote, 8);
-    p = ddp__take(p, &w->joining, 8);
-    p = ddp__take(p, &w->left, 8);
-    p = ddp__take(p, &v, 4), w->base.ballot = (uint32_t)v;
-    p = ddp__take(p, &w->base.live, 8);
-    p = ddp__take(p, &v, 4), w->done.from = (uint32_t)v;
-    p = ddp__take(p, &w->done.bits, 8);
-    p = ddp__take(p, &w->refused, 8);
-    p = ddp__take(p, &v, 4), w->refused_at = (uint32_t)v;
-    p = ddp__take(p, &v, 4);
-    if (v > DDP__ATTEMPTS || length != 68 + 12 * (uint32_t)v + 8 * (uint32_t)e->world) return 0;
-    w->attempts = (int)v;
-    for (int i = 0; i < w->attempts; i++) {
-        p = ddp__take(p, &v, 4), w->attempt[i].ballot = (uint32_t)v;
-        p = ddp__take(p, &w->attempt[i].live, 8);
-    }
-    for (int r = 0; r < e->world; r++) p = ddp__take(p, &w->edge[r], 8);
-    return 1;
-}
-
-/* The decision: ballot, live set, and what each of it had completed. */
-static uint32_t ddp__decision_write(const ddp__engine *e, unsigned char *out)
-{
-    const ddp__elastic *el = e->elastic;
-    unsigned char *p = out;
-
-    p = ddp__put(p, el->view.ballot, 4);
-    p = ddp__put(p, el->view.live, 8);
-    for (int r = 0; r < e->world; r++) {
-        if (!(el->view.live >> r & 1)) continue;
-        p = ddp__put(p, el->table[r].from, 4);
-        p = ddp__put(p, el->table[r].bits, 8);
-    }
-    return (uint32_t)(p - out);
-}
-
-int ddp__decision_read(const ddp__engine *e, const unsigned char *p, uint32_t length,
-                       ddp__view *view, ddp__done_set *table)
-{
-    uint64_t v;
-
-    if (length < 12) return 0;
-    p = ddp__take(p, &v, 4), view->ballot = (uint32_t)v;
-    p = ddp__take(p, &view->live, 8);
-    if (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
-        (e->world < 64 && view->live >> e->world) || view->live == 0)
-        return 0;
-    for (int r = 0; r < e->world; r++) {
-        if (!(view->live >> r & 1)) continue;
-        p = ddp__take(p, &v, 4), table[r].from = (uint32_t)v;
-        p = ddp__take(p, &table[r].bits, 8);
-    }
-    return 1;
-}
-
-int ddp__epoch_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
-{
-    ddp__elastic *el = e->elastic;
-    ddp__elastic_peer *ep = &el->peer[peer];
-
-    if (!urgent) return ddp__shadow_frame(e, peer, f);
-    if (ep->want_epoch) {
-        ep->want_epoch = 0;
-        f->type = DDP__FRAME_EPOCH;
-        f->length = ddp__decision_write(e, ep->out);
-    } else if (e->peers[peer].out_of_world || (ep->want_state && e->peers[peer].left)) {
-        ep->want_state = 0;
-        return 0;
-    } else if (ep->want_state) {
-        ep->want_state = 0;
-        f->type = DDP__FRAME_STATE;
-        f->length = ddp__word_write(e, &el->own, ep->out);
-    } else if (ep->want_done && !e->frozen) {
-        ep->want_done = 0;
-        f->type = DDP__FRAME_DONE;
-        f->seq = el->own.done.from;
-        f->count = (uint32_t)el->own.done.bits;
-        f->offset = (uint32_t)(el->own.done.bits >> 32);
-    } else {
-        return ddp__handed_wanted(e, peer, f);
-    }
-    e->peers[peer].out_text = (const char *)ep->out;
-    return 1;
-}
-
-int ddp__epoch_drops(const ddp__engine *e, int peer, const ddp__frame *f)
-{
-    const ddp__elastic *el = e->elastic;
-    const ddp__elastic_peer *ep = &el->peer[peer];
-
-    if (e->peers[peer].out_of_world) return 1;
-    switch (f->type) {
-    case DDP__FRAME_STATE:
-    case DDP__FRAME_EPOCH: return e->closing;
-    case DDP__FRAME_PART:
-    case DDP__FRAME_SUM:
-    case DDP__FRAME_RESULT:
-    case DDP__FRAME_DONE:
-    case DDP__FRAME_WANT: break;
-    case DDP__FRAME_DATA:
-    case DDP__FRAME_CREDIT:
-        if (f->p2p) return 0;
-        break;
-    default: return 0;
-    }
-    return e->frozen || ep->marked != el->view.ballot;
 }
 
 /* ==== member/renew.c ==== [member] */
@@ -25211,6 +24259,15 @@ int ddp__epoch_drops(const ddp__engine *e, int peer, const ddp__frame *f)
  * or is given the result where one of the survivors has it. */
 
 /* ---- losses ---- */
+
+uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
+
+int ddp__lowest(uint64_t bits)
+{
+    int id = 0;
+    while (id < 63 && !(bits >> id & 1)) id++;
+    return id;
+}
 
 int ddp__bit_count(uint64_t bits)
 {
@@ -25221,48 +24278,37 @@ int ddp__bit_count(uint64_t bits)
 
 void ddp__edge_add(ddp__word *w, int a, int b)
 {
-    w->edge[a] |= (uint64_t)1 << b;
-    w->edge[b] |= (uint64_t)1 << a;
+    w->edge[a] |= ddp__bit(b);
+    w->edge[b] |= ddp__bit(a);
 }
 
 void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 {
     ddp__elastic *el = e->elastic;
 
-    if (e->peers[peer].out_of_world || e->peers[peer].left) return;
-    if (el->own.edge[e->rank] >> peer & 1) return;
-    if (!el->peer[peer].why[0])
-        snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
+    if (e->peers[peer].out_of_world || e->peers[peer].left || el->own.edge[e->rank] >> peer & 1) return;
+    if (!el->peer[peer].why[0]) snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
     if (el->lost_at < 0) el->lost_at = ddp_now();
     ddp__edge_add(&el->own, e->rank, peer);
     el->look = 1;
 }
 
-void ddp__epoch_left(ddp__engine *e, int peer)
+const char *ddp__epoch_why(const ddp__engine *e, int peer)
 {
-    ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->elastic;
 
-    if (e->peers[peer].out_of_world) return;
-    snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "it closed its context");
-    el->look = 1;
+    if (e->peers[peer].left || (el->own.left >> peer & 1)) return "it closed its context";
+    return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
 }
 
 /* ---- letting go ---- */
 
-static int ddp__is_collective(const ddp__frame *f)
-{
-    return f->type < DDP__FRAME_CREDIT && !f->p2p;
-}
+static int ddp__is_collective(const ddp__frame *f) { return f->type < DDP__FRAME_CREDIT && !f->p2p; }
 
-static void ddp__slot_drop(ddp__engine *e, int slot)
+int ddp__of_epoch(const ddp__frame *f)
 {
-    ddp__slot *s = &e->slot[slot];
-    ddp__peer *p = &e->peers[s->peer];
-
-    if (s->f.type == DDP__FRAME_RESULT) p->solicited--;
-    else p->staged--;
-    s->next = p->free_slot;
-    p->free_slot = slot;
+    return ddp__is_collective(f) || (f->type == DDP__FRAME_CREDIT && !f->p2p) || f->type == DDP__FRAME_DONE ||
+           f->type == DDP__FRAME_WANT;
 }
 
 /* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
@@ -25284,15 +24330,14 @@ static void ddp__out_drop(ddp__engine *e, int peer)
         const ddp__op *op = p->out_op;
         size_t at = 0, values = p->out.length / op->unit, here;
         for (; at < values; at += here) {
-            const void *data = ddp__memory_at(
-                op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, p->out.offset + at,
-                values - at, &here);
+            const void *data = ddp__memory_at(op, p->out.type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from,
+                                              p->out.offset + at, values - at, &here);
             memcpy(ep->tail + at * op->unit, data, here * op->unit);
         }
     } else if ((const unsigned char *)p->out_text != ep->tail) {
         memcpy(ep->tail, p->out_text, p->out.length);
     }
-    if (p->out_slot >= 0) ddp__slot_drop(e, p->out_slot);
+    if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_slot = -1;
     p->out_op = NULL;
     p->out_text = (const char *)ep->tail;
@@ -25303,8 +24348,7 @@ static void ddp__in_drop(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
 
     if (p->in_state == DDP__IN_HEAD || !ddp__is_collective(&p->in)) return;
-    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0)
-        ddp__slot_drop(e, p->in_slot);
+    if (p->in_state == DDP__IN_PAYLOAD && !e->peers[peer].discard && p->in_slot >= 0) ddp__slot_free(e, p->in_slot);
     p->in_slot = -1;
     p->in_op = NULL;
     p->in_state = DDP__IN_PAYLOAD;
@@ -25320,7 +24364,7 @@ static int ddp__list_drop(ddp__engine *e, int *first)
     while (s >= 0) {
         int next = e->slot[s].next;
         if (ddp__is_collective(&e->slot[s].f)) {
-            ddp__slot_drop(e, s);
+            ddp__slot_free(e, s);
         } else {
             if (last < 0) *first = s;
             else e->slot[last].next = s;
@@ -25338,9 +24382,7 @@ static void ddp__controls_drop(ddp__engine *e)
 
     for (int i = 0; i < e->control_count; i++) {
         ddp__control *c = &e->control[(e->control_first + i) % e->control_room];
-        int drop = (c->f.type == DDP__FRAME_CREDIT && !c->f.p2p) ||
-                   c->f.type == DDP__FRAME_DONE || c->f.type == DDP__FRAME_WANT;
-        if (!drop) e->control[(e->control_first + n++) % e->control_room] = *c;
+        if (!ddp__of_epoch(&c->f)) e->control[(e->control_first + n++) % e->control_room] = *c;
     }
     e->control_count = n;
 }
@@ -25352,21 +24394,22 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->elastic->kept[i].asked = 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (op && op->way == ddp__ring_way())
-            op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
+        if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
     }
+    e->last_due = ddp__list_drop(e, &e->first_due);
     for (int r = 0; r < e->world; r++) {
-        ddp__peer *p = &e->peers[r];
-        int n = 0;
         if (r == e->rank) continue;
         ddp__out_drop(e, r);
         ddp__in_drop(e, r);
-        p->last_pending = ddp__list_drop(e, &p->first_pending);
+        e->peers[r].last_pending = ddp__list_drop(e, &e->peers[r].first_pending);
+    }
+    for (int r = 0; r < e->world; r++) { /* what was dropped is not given back: all begin with all their credits */
+        ddp__peer *p = &e->peers[r];
+        int n = 0;
         for (int i = 0; i < p->owed_count; i++)
             if (p->owed[i].p2p) p->owed[n++] = p->owed[i];
         p->owed_count = n;
     }
-    e->last_due = ddp__list_drop(e, &e->first_due);
     ddp__controls_drop(e);
 }
 
@@ -25374,21 +24417,17 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
 
 static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 {
-    const ddp__elastic *el = e->elastic;
-    char who[300];
+    const ddp__view *v = &e->elastic->view;
+    char who[300] = "";
     size_t used = 0;
 
-    who[0] = '\0';
-    for (int r = 0; r < e->world && used + 100 < sizeof who; r++) {
-        int was = (int)(before >> r & 1), is = (int)(el->view.live >> r & 1);
-        if (was == is) continue;
-        if (is) used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d came", r);
-        else
-            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d was lost: %s", r,
-                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
-    }
-    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s",
-             e->rank, (unsigned long)el->view.ballot, e->members, took, who);
+    for (int r = 0; r < e->world && used + 100 < sizeof who; r++)
+        if ((before ^ v->live) >> r & 1)
+            used += (size_t)snprintf(who + used, sizeof who - used, "; worker %d %s%s", r,
+                                     v->live >> r & 1 ? "came" : "was lost: ",
+                                     v->live >> r & 1 ? "" : ddp__epoch_why(e, r));
+    ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: epoch %lu with %d workers after %.3f s%s", e->rank,
+             (unsigned long)v->ballot, e->members, took, who);
 }
 
 /* Who is out of the epoch is told once, and not heard any more. */
@@ -25409,10 +24448,9 @@ static void ddp__peers_renew(ddp__engine *e)
         if (!p->out_of_world || !was) continue;
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
-            if (!p->paired[i]) continue;
-            ddp__op_text(e, p->paired[i], text, sizeof text);
-            ddp__fault(e, DDP_PEER_LOST,
-                       "rank %d was lost during %s: only collectives survive that", r, text);
+            if (p->paired[i])
+                ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
+                           ddp__op_text(e, p->paired[i], text, sizeof text));
         }
     }
 }
@@ -25422,7 +24460,7 @@ static void ddp__admitted(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->elastic;
     int id = el->admit_id;
-    uint64_t bit = (uint64_t)1 << id;
+    uint64_t bit = ddp__bit(id);
 
     if (!(el->own.joining & bit)) return;
     if (!(el->view.live & bit) && !el->own.edge[id]) { /* not all were ready for it */
@@ -25438,18 +24476,7 @@ static void ddp__admitted(ddp__engine *e, double now)
     el->admit = el->view.live & bit ? 3 : 4;
 }
 
-static void ddp__ops_restart(ddp__engine *e, double now)
-{
-    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
-        for (int i = 0; i < DDP__WINDOW; i++)
-            if (e->window[i] && e->window[i]->seq == s && e->fault.code == DDP_OK) {
-                ddp__start(e, e->window[i], 1, now);
-                break;
-            }
-}
-
-void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table,
-                        double now)
+void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now)
 {
     ddp__elastic *el = e->elastic;
     uint64_t before = el->view.live, lost;
@@ -25502,7 +24529,9 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     e->last_move = now;
     e->dirty = 1;
     if (e->fault.code != DDP_OK) return;
-    ddp__ops_restart(e, now);
+    for (uint32_t seq = el->oldest; seq != e->next_seq; seq++) /* oldest first */
+        for (int i = 0; i < DDP__WINDOW && e->fault.code == DDP_OK; i++)
+            if (e->window[i] && e->window[i]->seq == seq) ddp__start(e, e->window[i], 1, now);
     ddp__shadow_release(e);
 }
 
@@ -25520,32 +24549,22 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     p->in_slot = p->out_slot = p->first_pending = p->last_pending = -1;
     p->last_got = p->last_sent = now;
     p->free_slot = id * e->slots;
-    for (int i = 0; i < e->slots; i++)
-        e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
+    for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);
     ep->tail = tail;
     ep->marked = e->elastic->view.ballot;
-    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~((uint64_t)1 << id);
+    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~ddp__bit(id);
     e->elastic->own.edge[id] = 0;
 }
 
 /* ==== member/epoch.c ==== [member] */
 /* The search for the next epoch, when a worker is lost or comes.
  *
- * Everybody gossips who has lost whom, computes from it who could go on together, and votes for
- * that set, once per round. The lowest of the set decides when all of it have voted for it; who
- * reads the decision passes it on. A set must hold a majority of the last epoch, and of every set that one of
- * its members has voted for since: that one may have begun unseen. (Yeger Lotem, Keidar and Dolev
- * 1997, Dynamic voting for consistent primary components.) tests/member/model has this as a model. */
-
-static uint64_t ddp__bit(int id) { return (uint64_t)1 << id; }
-
-static int ddp__lowest(uint64_t bits)
-{
-    int id = 0;
-    while (id < 63 && !(bits >> id & 1)) id++;
-    return id;
-}
+ * Everybody gossips who has lost whom, computes from it who could go on together, and votes for that set, once per
+ * round. The lowest of the set decides when all of it have voted for it; who reads the decision passes it on. A set
+ * must hold a majority of the last epoch, and of every set that one of its members has voted for since: that one may
+ * have begun unseen. (Yeger Lotem, Keidar and Dolev 1997, Dynamic voting for consistent primary components.)
+ * tests/member/model has this as a model. */
 
 /* ---- who could go on ---- */
 
@@ -25586,7 +24605,7 @@ static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
     set &= ~w->joining | w->base.live;
     if (ddp__bit_count(set) < e->cfg.min_world) return 1;
     if (!ddp__majority(set, w->base.live, w->left)) return 2;
-    for (int i = 0; i < w->attempts; i++)
+    for (uint32_t i = 0; i < w->attempts; i++)
         if (!ddp__majority(set, w->attempt[i].live, w->left)) return 2;
     return 0;
 }
@@ -25596,16 +24615,14 @@ static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
 {
     if (a->ballot <= w->base.ballot) return;
-    for (int i = 0; i < w->attempts; i++) {
+    for (uint32_t i = 0; i < w->attempts; i++) {
         if (w->attempt[i].live != a->live) continue;
         if (w->attempt[i].ballot < a->ballot) w->attempt[i].ballot = a->ballot;
         return;
     }
     if (w->attempts == DDP__ATTEMPTS) {
-        ddp__fault(e, DDP_PEER_LOST,
-                   "the workers could not agree within %d attempts on who is left: the network "
-                   "changes too fast; restart the job from its last checkpoint",
-                   DDP__ATTEMPTS);
+        ddp__fault(e, DDP_PEER_LOST, "the workers could not agree within %d attempts on who is left: the network "
+                   "changes too fast; restart the job from its last checkpoint", DDP__ATTEMPTS);
         return;
     }
     w->attempt[w->attempts++] = *a;
@@ -25613,11 +24630,11 @@ static void ddp__attempt_add(ddp__engine *e, ddp__word *w, const ddp__view *a)
 
 static void ddp__base_rises(ddp__word *w, const ddp__view *base)
 {
-    int n = 0;
+    uint32_t n = 0;
 
     if (base->ballot <= w->base.ballot) return;
     w->base = *base;
-    for (int i = 0; i < w->attempts; i++)
+    for (uint32_t i = 0; i < w->attempts; i++)
         if (w->attempt[i].ballot > base->ballot) w->attempt[n++] = w->attempt[i];
     w->attempts = n;
 }
@@ -25665,9 +24682,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
         if (r == e->rank || !(set >> r & 1)) continue;
         if (!el->peer[r].heard) return 0;
         for (int q = 0; q < e->world; q++)
-            if ((own->base.live >> q & 1) &&
-                (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q]))
-                return 0;
+            if ((own->base.live >> q & 1) && (own->edge[q] & own->base.live & ~el->peer[r].word.edge[q])) return 0;
     }
     return 1;
 }
@@ -25690,6 +24705,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
     ddp__elastic *el = e->elastic;
     ddp__word *own = &el->own;
     uint32_t round;
+    int why;
 
     el->look = 0;
     if (e->newcomer || e->closing || e->fault.code != DDP_OK) return;
@@ -25716,12 +24732,13 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         ddp__attempt_add(e, own, &attempt);
     }
     ddp__tell_state(e);
-    if (!ddp__hopeless(e, own, el->set) && (el->set >> e->rank & 1)) el->hopeless_at = -1;
-    else if (el->hopeless_at < 0) {
-        el->hopeless_at = now;
-        el->left_then = ddp__bit_count(el->set >> e->rank & 1
-                                           ? el->set & own->base.live
-                                           : own->base.live & ~own->left & ~own->edge[e->rank]);
+    why = ddp__hopeless(e, own, el->set);
+    if (!why && (el->set >> e->rank & 1)) {
+        el->hopeless_at = -1;
+    } else if (el->hopeless_at < 0 || why != el->why_then) {
+        if (el->hopeless_at < 0) el->hopeless_at = now;
+        el->why_then = why;
+        el->set_then = el->set;
     }
     ddp__decide(e, now);
 }
@@ -25732,7 +24749,7 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
     ddp__word *own = &e->elastic->own, before = *own;
 
     ddp__base_rises(own, &w->base);
-    for (int i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
+    for (uint32_t i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
     own->left |= w->left & own->base.live;
     for (int r = 0; r < e->world; r++) own->edge[r] |= w->edge[r];
     if (w->round > e->elastic->seen) e->elastic->seen = w->round;
@@ -25742,10 +24759,8 @@ static int ddp__merge(ddp__engine *e, const ddp__word *w)
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
-    ddp__fault(e, DDP_PEER_LOST,
-               "the other workers go on without this one (rank %d) since epoch %lu, because they "
-               "had lost it: start it again to rejoin",
-               e->rank, (unsigned long)ballot);
+    ddp__fault(e, DDP_PEER_LOST, "the other workers go on without this one (rank %d) since epoch %lu, because they had "
+               "lost it: start it again to rejoin", e->rank, (unsigned long)ballot);
 }
 
 /* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
@@ -25763,22 +24778,16 @@ static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
     el->look = 1;
 }
 
-/* A search for a newcomer begins when all are: an engine that joins it stops its operations, and a
- * worker that waits for one of them would never come to admit. */
-static int ddp__all_ready(const ddp__engine *e)
+/* A worker need not be waited for with the newcomer: it has left, or is ready as well. */
+static int ddp__is_ready(const ddp__engine *e, int r)
 {
-    const ddp__elastic *el = e->elastic;
-    uint64_t joining = el->own.joining;
+    const ddp__elastic_peer *ep = &e->elastic->peer[r];
 
-    for (int i = 0; i < e->members; i++) {
-        int r = e->member[i];
-        if (r == e->rank || e->peers[r].left) continue;
-        joining &= el->peer[r].ready_in == el->view.ballot ? el->peer[r].ready : 0;
-    }
-    return joining != 0;
+    if (r == e->rank || e->peers[r].left) return 1;
+    return ep->ready_in == e->elastic->view.ballot && (ep->ready & e->elastic->own.joining);
 }
 
-static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
+void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
 {
     ddp__elastic *el = e->elastic;
 
@@ -25799,8 +24808,7 @@ static void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double
     else ddp__decide(e, now);
 }
 
-static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
-                                const ddp__done_set *table, double now)
+void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
 {
     ddp__elastic *el = e->elastic;
     int in = (int)(view->live >> e->rank & 1);
@@ -25818,49 +24826,13 @@ static void ddp__decision_taken(ddp__engine *e, int peer, const ddp__view *view,
     ddp__epoch_install(e, view, table, now);
 }
 
-/* A word or a decision; 0 if its payload is neither. */
-static int ddp__word_taken(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    ddp__elastic_peer *ep = &e->elastic->peer[peer];
-    ddp__done_set table[DDP__ELASTIC_WORLD];
-    ddp__view view;
-    ddp__word w;
-
-    if (f->type == DDP__FRAME_STATE) {
-        if (!ddp__word_read(e, ep->in, f->length, &w)) return 0;
-        ddp__state_read(e, peer, &w, now);
-        return 1;
-    }
-    memset(table, 0, sizeof table);
-    if (!ddp__decision_read(e, ep->in, f->length, &view, table)) return 0;
-    ddp__decision_taken(e, peer, &view, table, now);
-    return 1;
-}
-
-void ddp__epoch_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
-{
-    if (f->type == DDP__FRAME_WANT) {
-        ddp__shadow_asked(e, peer, f->seq);
-    } else if (f->type == DDP__FRAME_DONE) {
-        ddp__done_set *done = &e->elastic->peer[peer].done;
-        done->from = f->seq;
-        done->bits = f->count | (uint64_t)f->offset << 32;
-        ddp__shadow_release(e);
-    } else if (!ddp__word_taken(e, peer, f, now)) {
-        ddp__fault(e, DDP_NET,
-                   "rank %d sent a word about the next epoch that cannot be read: it runs another "
-                   "version of this library",
-                   peer);
-    }
-}
-
 /* ---- what begins a search ---- */
 
 void ddp__epoch_run(ddp__engine *e, double now)
 {
     ddp__elastic *el = e->elastic;
     uint64_t left = 0;
-    int admit = 0;
+    int admit = 0, ready;
 
     pthread_mutex_lock(&e->lock);
     if (el->admit == 1) admit = el->admit = 2;
@@ -25874,7 +24846,11 @@ void ddp__epoch_run(ddp__engine *e, double now)
         if (e->frozen) el->look = 1;
         else ddp__tell_state(e);
     }
-    if (el->own.joining && !e->frozen && ddp__all_ready(e)) el->look = 1;
+    /* a search for a newcomer begins when all are ready: an engine that joins it stops its operations, and a worker
+     * that waits for one of them would never come to admit */
+    ready = el->own.joining && !e->frozen;
+    for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
+    if (ready) el->look = 1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].left && !e->peers[r].out_of_world) left |= ddp__bit(r) & el->own.base.live;
     /* a search waits for nobody who has left, whether or not an operation needs it */
@@ -25907,80 +24883,81 @@ static void ddp__search_stuck(ddp__engine *e)
 
 static void ddp__admit_late(ddp__engine *e, double now)
 {
-    const ddp__elastic *el = e->elastic;
-    char who[96];
+    char who[96] = "";
     size_t used = 0;
 
-    who[0] = '\0';
-    for (int i = 0; i < e->members && used + 16 < sizeof who; i++) {
-        int r = e->member[i];
-        if (r == e->rank || e->peers[r].left ||
-            (el->peer[r].ready_in == el->view.ballot && (el->peer[r].ready & el->own.joining)))
-            continue;
-        used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
-    }
-    ddp__fault(e, DDP_TIMEOUT,
-               "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation",
-               el->admit_id, now - el->admit_at, who);
+    for (int r = 0; r < e->world && used + 16 < sizeof who; r++)
+        if (e->place[r] >= 0 && !ddp__is_ready(e, r))
+            used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
+    ddp__fault(e, DDP_TIMEOUT, "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
+               "rank %s; every worker has to make it after the same operation", e->elastic->admit_id,
+               now - e->elastic->admit_at, who);
 }
 
-static const char *ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
+static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
 {
     const ddp__elastic *el = e->elastic;
+    uint64_t lost = el->own.edge[e->rank] | el->own.left;
     size_t used = 0;
 
+    if (el->set_then >> e->rank & 1) lost &= ~el->set_then; /* not those who have given in since */
     buf[0] = '\0';
     for (int r = 0; r < e->world && used + 80 < room; r++)
-        if (el->own.edge[e->rank] >> r & 1 || (el->own.left >> r & 1))
-            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)",
-                                     used ? ", " : "", r,
-                                     el->peer[r].why[0] ? el->peer[r].why : "others say so");
-    return buf;
+        if (lost >> r & 1)
+            used += (size_t)snprintf(buf + used, room - used, "%srank %d was lost (%s)", used ? ", " : "", r,
+                                     ddp__epoch_why(e, r));
 }
 
 static void ddp__give_in(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->elastic;
     const ddp__word *w = &el->own;
-    uint64_t old = el->set & w->base.live, before = w->base.live & ~w->left;
-    int left = el->left_then, of = ddp__bit_count(before);
-    char who[220];
+    uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
+    int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
+    const char *then = "restart the job from its last checkpoint";
+    char who[180], when[140], rest[120];
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
-    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(ddp__lowest(before))))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; of two workers only rank %d may go on alone: restart the job from its last "
-                   "checkpoint",
-                   who, ddp__lowest(before));
-    else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; the others can go on without this worker (rank %d): start it again to "
-                   "rejoin",
-                   who, e->rank);
-    else if (left < e->cfg.min_world)
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, min_world is %d: restart the job from its last "
-                   "checkpoint",
-                   who, left, of, e->cfg.min_world);
-    else if (ddp__majority(old, w->base.live, w->left))
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, but those who were lost may have gone on "
-                   "without them: restart the job from its last checkpoint",
-                   who, left, of);
-    else
-        ddp__fault(e, DDP_PEER_LOST,
-                   "%s; %d of %d workers are left, a majority of %d is needed: restart the job "
-                   "from its last checkpoint",
-                   who, left, of, of / 2 + 1);
+    ddp__when_text(e, e->rank, when, sizeof when);
+    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
+        snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
+    } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
+        snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
+        then = "start it again to rejoin";
+    } else {
+        int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
+        if (left < e->cfg.min_world) snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
+        else if (ddp__majority(old, w->base.live, w->left))
+            snprintf(rest + n, sizeof rest - (size_t)n, "but those who were lost may have gone on without them");
+        else snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
+    }
+    ddp__fault(e, DDP_PEER_LOST, "%s%s; %s: %s", who, when, rest, then);
+}
+
+/* How long to wait, where a set without hope may yet become another one: for a word from somebody of that set as long
+ * as anybody may be silent, for one from others a moment, where nobody is left that could say it not at all. */
+static double ddp__grace(const ddp__engine *e, double limit)
+{
+    const ddp__elastic *el = e->elastic;
+    const ddp__word *w = &el->own;
+    const uint64_t all = w->base.live & ~w->left, own = ddp__bit(e->rank);
+    uint64_t near = own, before = 0;
+
+    while (near != before) { /* those that a word from here can reach, by way of others too */
+        before = near;
+        for (int r = 0; r < e->world; r++)
+            if (before >> r & 1) near |= all & ~w->edge[r];
+    }
+    if (near == own) return 0;
+    if (!(el->set & own) && (near & el->set)) return limit;
+    return limit < 0.3 ? limit : 0.3;
 }
 
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
     ddp__elastic *el = e->elastic;
-    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10;
-    double grace = limit < 0.3 ? limit : 0.3, due;
+    double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
         due = el->admit_at + e->cfg.op_timeout_s;
@@ -25989,8 +24966,7 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
     }
     if (!e->frozen || e->newcomer) return;
     if (el->hopeless_at >= 0) {
-        if (!(el->set >> e->rank & 1)) grace = limit; /* the others will say it themselves */
-        due = el->hopeless_at + grace;
+        due = el->hopeless_at + ddp__grace(e, limit);
         if (now >= due) ddp__give_in(e);
     } else {
         /* the one who decides looks first at who is late */
@@ -26005,61 +24981,149 @@ void ddp__epoch_check(ddp__engine *e, double now, double *again)
 }
 
 /* ==== member/elastic.c ==== [member] */
-/* The membership of an elastic world: what an engine asks of it, and how workers come in. */
+/* The membership of an elastic world: what an engine asks of it, how workers come in, and the frames of the search. */
 
-static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
-{
-    uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
-    size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bytes, room;
-    ddp__elastic *el;
+/* ---- frames ---- */
+
+/* The fields of a payload, one after another: written or read. */
+typedef struct ddp__fields {
     unsigned char *at;
+    int reads;
+} ddp__fields;
 
-    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d",
-                         e->cfg.min_world, e->world, e->world);
-    if (e->world > DDP__ELASTIC_WORLD)
-        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d",
-                         (int)DDP__ELASTIC_WORLD, e->world);
-    bytes = sizeof *el + world * (sizeof *el->peer + chunk);
-    room = e->cfg.elastic_bytes / 64 * 64;
-    if (room == 0) room = 2 * ((e->cfg.max_count * sizeof(float) + 63) / 64 * 64);
-    if (e->cfg.elastic_bytes && e->cfg.max_count * sizeof(float) > room)
-        return ddp__fail(err, DDP_ARG,
-                         "elastic_bytes is %lu, the longest message has %lu bytes: raise "
-                         "elastic_bytes to that at least",
-                         (unsigned long)e->cfg.elastic_bytes,
-                         (unsigned long)(e->cfg.max_count * sizeof(float)));
-    at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
-    if (!at)
-        return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none",
-                         (unsigned long)bytes);
-    memset(at, 0, bytes);
-    el = (ddp__elastic *)(void *)at;
-    el->bytes = bytes;
-    el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
-    at += sizeof *el + world * sizeof *el->peer;
-    for (int r = 0; r < e->world; r++, at += chunk) el->peer[r].tail = at;
-    if (room) el->ring = (unsigned char *)ddp__alloc(&e->cfg.allocator, room);
-    if (room && !el->ring) {
-        ddp__release(&e->cfg.allocator, el, bytes);
-        return ddp__fail(err, DDP_MEMORY,
-                         "an elastic world needs %lu bytes for what is in flight and got none",
-                         (unsigned long)room);
-    }
-    el->room = room;
-    el->view.live = e->cfg.live ? e->cfg.live & all : all;
-    el->own.base = el->view;
-    el->lost_at = el->hopeless_at = -1;
-    e->newcomer = e->frozen = e->cfg.joining != 0;
-    e->epoch.live = el->view.live;
-    e->epoch.workers = ddp__bit_count(el->view.live);
-    for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
-    e->elastic = el;
-    ddp__members_set(e, e->newcomer ? (uint64_t)1 << e->rank : el->view.live);
-    e->stats.elastic_bytes = bytes + room;
-    e->stats.staging_bytes += bytes + room;
-    return DDP_OK;
+static void ddp__field64(ddp__fields *f, uint64_t *v)
+{
+    if (f->reads) *v = ddp__hello_get(f->at, 8);
+    else ddp__hello_put(f->at, *v, 8);
+    f->at += 8;
 }
+
+static void ddp__field32(ddp__fields *f, uint32_t *v)
+{
+    if (f->reads) *v = (uint32_t)ddp__hello_get(f->at, 4);
+    else ddp__hello_put(f->at, *v, 4);
+    f->at += 4;
+}
+
+static void ddp__field_pair(ddp__fields *f, uint32_t *a, uint64_t *b)
+{
+    ddp__field32(f, a);
+    ddp__field64(f, b);
+}
+
+/* The payload of a STATE frame; its bytes, or 0: what is read is none of length bytes. */
+static uint32_t ddp__word_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__word *w)
+{
+    const unsigned char *start = f.at;
+    const uint32_t least = 68 + 8 * (uint32_t)e->world;
+
+    if (f.reads && length < least) return 0;
+    ddp__field32(&f, &w->round);
+    ddp__field64(&f, &w->vote);
+    ddp__field64(&f, &w->joining);
+    ddp__field64(&f, &w->left);
+    ddp__field_pair(&f, &w->base.ballot, &w->base.live);
+    ddp__field_pair(&f, &w->done.from, &w->done.bits);
+    ddp__field64(&f, &w->refused);
+    ddp__field32(&f, &w->refused_at);
+    ddp__field32(&f, &w->attempts);
+    if (f.reads && (w->attempts > DDP__ATTEMPTS || length != least + 12 * w->attempts)) return 0;
+    for (uint32_t i = 0; i < w->attempts; i++) ddp__field_pair(&f, &w->attempt[i].ballot, &w->attempt[i].live);
+    for (int r = 0; r < e->world; r++) ddp__field64(&f, &w->edge[r]);
+    return (uint32_t)(f.at - start);
+}
+
+/* The decision: ballot, live set, and what each of it had completed. */
+static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32_t length, ddp__view *view,
+                                     ddp__done_set *table)
+{
+    const unsigned char *start = f.at;
+
+    if (f.reads && length < 12) return 0;
+    ddp__field_pair(&f, &view->ballot, &view->live);
+    if (f.reads && (length != 12 + 12 * (uint32_t)ddp__bit_count(view->live) ||
+                    (e->world < 64 && view->live >> e->world) || view->live == 0))
+        return 0;
+    for (int r = 0; r < e->world; r++)
+        if (view->live >> r & 1) ddp__field_pair(&f, &table[r].from, &table[r].bits);
+    return (uint32_t)(f.at - start);
+}
+
+/* A word or a decision; 0 if its payload is neither. */
+static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    const ddp__fields in = {e->elastic->peer[peer].in, 1};
+    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__view view;
+    ddp__word w;
+
+    memset(&w, 0, sizeof w);
+    memset(table, 0, sizeof table);
+    if (f->type == DDP__FRAME_STATE) {
+        if (!ddp__word_fields(e, in, f->length, &w)) return 0;
+        ddp__state_read(e, peer, &w, now);
+    } else {
+        if (!ddp__decision_fields(e, in, f->length, &view, table)) return 0;
+        ddp__decision_read(e, peer, &view, table, now);
+    }
+    return 1;
+}
+
+static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
+{
+    ddp__done_set *done = &e->elastic->peer[peer].done;
+
+    if (f->type == DDP__FRAME_WANT) {
+        ddp__shadow_asked(e, peer, f->seq);
+    } else if (f->type == DDP__FRAME_DONE) {
+        done->from = f->seq;
+        done->bits = f->count | (uint64_t)f->offset << 32;
+        ddp__shadow_release(e);
+    } else if (!ddp__word_read(e, peer, f, now)) {
+        ddp__fault(e, DDP_NET, "rank %d sent a word about the next epoch that cannot be read: it runs another version "
+                   "of this library", peer);
+    }
+}
+
+static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
+{
+    ddp__elastic *el = e->elastic;
+    ddp__elastic_peer *ep = &el->peer[peer];
+    const ddp__fields out = {ep->out, 0};
+
+    if (!urgent) return ddp__shadow_frame(e, peer, f);
+    if (ep->want_epoch) {
+        ep->want_epoch = 0;
+        f->type = DDP__FRAME_EPOCH;
+        f->length = ddp__decision_fields(e, out, 0, &el->view, el->table);
+    } else if (e->peers[peer].out_of_world || (ep->want_state && e->peers[peer].left)) {
+        ep->want_state = 0;
+        return 0;
+    } else if (ep->want_state) {
+        ep->want_state = 0;
+        f->type = DDP__FRAME_STATE;
+        f->length = ddp__word_fields(e, out, 0, &el->own);
+    } else if (ep->want_done && !e->frozen) {
+        ep->want_done = 0;
+        f->type = DDP__FRAME_DONE;
+        f->seq = el->own.done.from;
+        f->count = (uint32_t)el->own.done.bits;
+        f->offset = (uint32_t)(el->own.done.bits >> 32);
+    } else {
+        return ddp__handed_wanted(e, peer, f);
+    }
+    e->peers[peer].out_text = (const char *)ep->out;
+    return 1;
+}
+
+static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *f)
+{
+    if (e->peers[peer].out_of_world) return 1;
+    if (f->type == DDP__FRAME_STATE || f->type == DDP__FRAME_EPOCH) return e->closing;
+    return ddp__of_epoch(f) && (e->frozen || e->elastic->peer[peer].marked != e->elastic->view.ballot);
+}
+
+/* ---- the membership ---- */
 
 static void ddp__elastic_close(ddp__engine *e)
 {
@@ -26069,9 +25133,56 @@ static void ddp__elastic_close(ddp__engine *e)
     e->elastic = NULL;
 }
 
+static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
+{
+    const uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ddp__bit(e->world) - 1;
+    const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.elastic_bytes;
+    const size_t longest = e->cfg.max_count * sizeof(float), bytes = sizeof(ddp__elastic) +
+                           world * (sizeof(ddp__elastic_peer) + chunk);
+    ddp__elastic *el;
+    unsigned char *at;
+    ddp_status code;
+
+    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d", e->cfg.min_world, e->world,
+                         e->world);
+    if (e->world > DDP__ELASTIC_WORLD)
+        return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d", (int)DDP__ELASTIC_WORLD,
+                         e->world);
+    if (bounded && longest > bounded / 64 * 64)
+        return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
+                         "to that at least", (unsigned long)bounded, (unsigned long)longest);
+    at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
+    if (!at) return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none", (unsigned long)bytes);
+    memset(at, 0, bytes);
+    e->elastic = el = (ddp__elastic *)(void *)at;
+    el->bytes = bytes;
+    el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
+    at += sizeof *el + world * sizeof *el->peer;
+    for (int r = 0; r < e->world; r++, at += chunk) el->peer[r].tail = at;
+    el->view.live = e->cfg.live ? e->cfg.live & all : all;
+    el->own.base = el->view;
+    el->lost_at = el->hopeless_at = -1;
+    e->newcomer = e->frozen = e->cfg.joining != 0;
+    e->epoch.live = el->view.live;
+    e->epoch.workers = ddp__bit_count(el->view.live);
+    for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
+    ddp__members_set(e, e->newcomer ? ddp__bit(e->rank) : el->view.live);
+    e->stats.elastic_bytes = bytes;
+    e->stats.staging_bytes += bytes;
+    code = ddp__shadow_room(e, bounded ? bounded / 64 * 64 : 2 * ((longest + 63) / 64 * 64), err);
+    if (code != DDP_OK) ddp__elastic_close(e);
+    return code;
+}
+
 static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
 {
     if (m->verb < DDP_SEND) e->elastic->collectives++;
+}
+
+static void ddp__elastic_left(ddp__engine *e, int peer)
+{
+    if (!e->peers[peer].out_of_world) e->elastic->look = 1;
 }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
@@ -26083,30 +25194,27 @@ static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__
 const ddp__membership *ddp__elastic_membership(void)
 {
     static const ddp__membership table = {
-        ddp__elastic_open, ddp__elastic_close, ddp__shadow_fit,      ddp__elastic_queued,
-        ddp__shadow_may,   ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,
-        ddp__epoch_left,   ddp__epoch_frame,   ddp__elastic_payload, ddp__epoch_read,
-        ddp__epoch_drops,  ddp__epoch_run,     ddp__epoch_check,     ddp__shadow_busy};
+        ddp__elastic_open,  ddp__elastic_close,   ddp__shadow_fit,   ddp__elastic_queued, ddp__shadow_may,
+        ddp__shadow_began,  ddp__shadow_result,   ddp__epoch_lost,   ddp__elastic_left,   ddp__elastic_frame,
+        ddp__elastic_payload, ddp__elastic_read,  ddp__elastic_drops, ddp__epoch_run,     ddp__epoch_check,
+        ddp__shadow_busy};
 
     return &table;
 }
 
 /* ---- newcomers ---- */
 
-ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user,
-                             ddp_error *err)
+ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
     ddp_status status = DDP_OK;
 
-    if (!el)
-        return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
+    if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
     if (id < 0 || id >= e->world)
         return ddp__fail(err, DDP_ARG, "worker %d cannot join a world of %d ids", id, e->world);
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
-        status =
-            ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
+        status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
     else if (e->epoch.live >> id & 1)
         status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
     if (status == DDP_OK) {
@@ -26116,12 +25224,10 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
         el->attach_user = user;
         ddp__notify(e);
         while (el->admit < 3 && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
-        if (e->error.code != DDP_OK) {
-            if (err) *err = e->error;
-            status = e->error.code;
-        } else if (el->admit == 4) {
+        status = e->error.code;
+        if (status != DDP_OK && err) *err = e->error;
+        if (status == DDP_OK && el->admit == 4)
             status = ddp__fail(err, DDP_PEER_LOST, "worker %d was lost while it joined", id);
-        }
         el->admit = 0;
     }
     pthread_mutex_unlock(&e->lock);
@@ -26132,28 +25238,24 @@ ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 {
     ddp__elastic *el = e->elastic;
     double until = ddp_now() + timeout_s;
-    ddp_status status = DDP_OK;
+    ddp_status status;
     int late = 0;
 
     if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world is joined: set min_world");
     pthread_mutex_lock(&e->lock);
     while (e->epoch.changes == 0 && e->error.code == DDP_OK && !late && e->cfg.joining)
         late = ddp__cond_wait_until(&e->changed, &e->lock, until) == ETIMEDOUT;
-    if (e->error.code != DDP_OK) {
-        if (err) *err = e->error;
-        status = e->error.code;
-    } else if (e->cfg.joining && e->epoch.changes == 0) {
-        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank,
-                           timeout_s);
-    }
+    status = e->error.code;
+    if (status != DDP_OK && err) *err = e->error;
+    if (status == DDP_OK && e->cfg.joining && e->epoch.changes == 0)
+        status = ddp__fail(err, DDP_TIMEOUT, "rank %d was not admitted within %g s", e->rank, timeout_s);
     pthread_mutex_unlock(&e->lock);
     return status;
 }
 
 /* ==== member/state.h ==== [member] */
-/* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of
- * named arrays. The room above makes the list and reads the small values back; this one saves it,
- * loads it, serves it and tells it. */
+/* The state of a worker: all that a checkpoint's file holds and that a newcomer takes, as a list of named arrays. The
+ * room above makes the list and reads the small values back; this one saves it, loads it, serves it and tells it. */
 
 enum {
     DDP__WORKER_OWN = 1,   /* each has its own, in a synchronised checkpoint too */
@@ -26184,8 +25286,7 @@ typedef struct ddp__worker {
     int              layers;
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
-    /* Looks at the small values after they were read and before anything else changes; step: of
-       the manifest, -1 where there is none. */
+    /* Looks at the small values after they were read and before anything else changes; step: of the manifest, or -1. */
     ddp_status (*check)(const struct ddp__worker *s, long step, const char *path, ddp_error *err);
 } ddp__worker;
 
@@ -26193,8 +25294,7 @@ typedef struct ddp__worker {
 DDP_LIB ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err);
 DDP_LIB void       ddp__worker_free(ddp__worker *s);
 /* Adds an array of floats of a layer (l = layers: of none), named "name.l" or, with b >= 0, "name.l.b". */
-DDP_LIB void       ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data,
-                                  size_t count, int flags);
+DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags);
 /* Adds count small values, zero; where they are, or NULL when memory is short. most: values that a
  * member may tell of a blob. */
 DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type,
@@ -26207,41 +25307,42 @@ typedef struct ddp__worker_hash {
 } ddp__worker_hash;
 
 /* As a safetensors file. */
-DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash,
-                                    ddp_error *err);
-/* The same as bytes in memory, for the caller to free; and the most that a worker with the same
- * list can make of it. */
-DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err);
+/* The same as bytes in memory, for the caller to free; and the most that a worker with the same list can make of it. */
+DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory,
- * of which no large one changes before all that can be wrong was found. step as for check, path for
- * errors. */
-DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path,
-                                   ddp_error *err);
+/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory, of which no large one
+ * changes before all that can be wrong was found. step as for check, path for errors. */
+DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
-                                   ddp_error *err);
+DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
 
 /* ---- to the other workers; collective ---- */
 
-/* The lowest live worker, which does what is done once. */
-DDP_LIB int        ddp__worker_first(const ddp__worker *s);
-/* n bytes of worker `from`, or of the lowest live one if that is gone, reach all. */
-DDP_LIB ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from,
-                                     ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
-DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a newcomer: it is told the run, and the values of the list
  * that all hold. Those of the members stay as they are. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
-/* ==== member/state.c ==== [member] */
-/* A worker's state as a list, as a file and as bytes. */
+/* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
 
-enum { DDP__WORKER_PART = 65536 }; /* values copied and hashed at a time */
+/* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
+ * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
+ * s->run is then that of the files. Collective; nothing may be in flight. */
+DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
+/* Loads the newest into s, and s->run. *same: it goes on with exactly these workers, strategy and
+ * period; *world: of how many workers it is. Collective. */
+DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
+
+/* ==== member/state.c ==== [member] */
+/* A worker's state as a list, as a file, as bytes, and told to the others: a few bytes, or what a newcomer needs. */
+
+enum {
+    DDP__WORKER_PART = 65536,    /* values copied and hashed at a time */
+    DDP__TELL_BYTES = 4 << 20    /* of a message */
+};
 
 /* ---- the list ---- */
 
@@ -26259,17 +25360,14 @@ ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_error *err
 
 void ddp__worker_free(ddp__worker *s)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
+    for (int i = 0; i < s->tensors; i++)
         if (!s->tensor[i].layer && s->tensor[i].data) DDP_FREE(s->tensor[i].data);
     if (s->tensor) DDP_FREE(s->tensor);
     if (s->layer) DDP_FREE(s->layer);
     memset(s, 0, sizeof *s);
 }
 
-static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, size_t count,
-                                    int flags)
+static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, size_t count, int flags)
 {
     ddp__tensor *t = &s->tensor[s->tensors++];
 
@@ -26280,8 +25378,7 @@ static ddp__tensor *ddp__worker_next(ddp__worker *s, ddp_safetensors_type type, 
     return t;
 }
 
-void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count,
-                    int flags)
+void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags)
 {
     ddp__tensor *t = ddp__worker_next(s, DDP_ST_F32, count, flags);
 
@@ -26304,29 +25401,22 @@ void *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type t
 
 const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
+    for (int i = 0; i < s->tensors; i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
 
-static size_t ddp__tensor_bytes(const ddp__tensor *t)
-{
-    return t->count * ddp_safetensors_type_bytes(t->type);
-}
+static size_t ddp__tensor_bytes(const ddp__tensor *t) { return t->count * ddp_safetensors_type_bytes(t->type); }
 
 /* ---- to a file, and to memory ---- */
 
-static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__text *head,
-                                  ddp_error *err)
+static ddp_status ddp__worker_head(const ddp__worker *s, const char *path, ddp__text *head, ddp_error *err)
 {
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->tensors, sizeof *list);
     ddp_status code;
-    int i;
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         list[i].name = s->tensor[i].name;
         list[i].type = s->tensor[i].type;
         list[i].dims = 1;
@@ -26343,80 +25433,89 @@ static uint64_t ddp__part_hash(uint64_t h, ddp_safetensors_type type, const void
     return ddp__hash(h, p, n * ddp_safetensors_type_bytes(type));
 }
 
-/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type. */
-static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__file *f,
-                                  double *part, ddp__worker_hash *hash, ddp_error *err)
+/* Where a state is written: a file, or memory that has room for it. */
+typedef struct ddp__state_out {
+    ddp__file     *file;
+    unsigned char *at;
+} ddp__state_out;
+
+static void ddp__state_put(ddp__state_out *k, const void *data, size_t n)
+{
+    if (k->file) {
+        ddp__file_put(k->file, data, n);
+    } else if (n) {
+        memcpy(k->at, data, n);
+        k->at += n;
+    }
+}
+
+/* What lies on a device comes and goes by way of part, [DDP__WORKER_PART] of the widest type; hash may be NULL. */
+static ddp_status ddp__tensor_put(const ddp__worker *s, const ddp__tensor *t, ddp__state_out *k, double *part,
+                                  ddp__worker_hash *hash, ddp_error *err)
 {
     const size_t width = ddp_safetensors_type_bytes(t->type);
-    const int there = (t->flags & DDP__WORKER_THERE) != 0;
     size_t at, n;
 
     for (at = 0; at < t->count; at += n) {
         const void *data = (const char *)t->data + at * width;
         n = t->count - at < (size_t)DDP__WORKER_PART ? t->count - at : (size_t)DDP__WORKER_PART;
-        if (there) {
+        if (t->flags & DDP__WORKER_THERE) {
             DDP__TRY(ddp__host_download(s->host, part, data, n * width, err));
             data = part;
         }
-        hash->all = ddp__part_hash(hash->all, t->type, data, n);
-        if (!(t->flags & DDP__WORKER_OWN))
-            hash->common = ddp__part_hash(hash->common, t->type, data, n);
-        ddp__file_put(f, data, n * width);
+        if (hash) hash->all = ddp__part_hash(hash->all, t->type, data, n);
+        if (hash && !(t->flags & DDP__WORKER_OWN)) hash->common = ddp__part_hash(hash->common, t->type, data, n);
+        ddp__state_put(k, data, n * width);
     }
     return DDP_OK;
 }
 
-ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash,
-                            ddp_error *err)
+static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, ddp__state_out *k,
+                                  ddp__worker_hash *hash, ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
-    ddp__text head;
-    ddp__file f;
-    ddp_status code;
-    int i;
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for writing a state");
 
-    memset(hash, 0, sizeof *hash);
-    memset(&head, 0, sizeof head);
-    code = part ? ddp__worker_head(s, path, &head, err)
-                : ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path);
-    if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
-    if (code == DDP_OK) {
-        ddp__file_put(&f, head.data, head.size);
-        for (i = 0; code == DDP_OK && i < s->tensors; i++)
-            code = ddp__tensor_put(s, &s->tensor[i], &f, part, hash, err);
-        if (code == DDP_OK) code = ddp__file_end(&f, err);
-        else ddp__file_drop(&f);
-    }
-    ddp__text_free(&head);
+    ddp__state_put(k, head->data, head->size);
+    for (int i = 0; code == DDP_OK && i < s->tensors; i++) code = ddp__tensor_put(s, &s->tensor[i], k, part, hash, err);
     if (part) DDP_FREE(part);
     return code;
 }
 
-ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes,
-                            ddp_error *err)
+ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
 {
     ddp__text head;
+    ddp__file f;
+    ddp__state_out k = {&f, NULL};
     ddp_status code;
-    unsigned char *at;
-    int i;
+
+    memset(hash, 0, sizeof *hash);
+    memset(&head, 0, sizeof head);
+    code = ddp__worker_head(s, path, &head, err);
+    if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
+    if (code == DDP_OK) {
+        code = ddp__worker_put(s, &head, &k, hash, err);
+        if (code == DDP_OK) code = ddp__file_end(&f, err);
+        else ddp__file_drop(&f);
+    }
+    ddp__text_free(&head);
+    return code;
+}
+
+ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
+{
+    ddp__text head;
+    ddp__state_out k = {NULL, NULL};
+    ddp_status code;
 
     memset(&head, 0, sizeof head);
     *out = NULL;
     code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
     *bytes = head.size;
-    for (i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
-    if (code == DDP_OK) *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
-    if (code == DDP_OK && !*out)
-        code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
-    if (code == DDP_OK) memcpy(*out, head.data, head.size);
-    at = code == DDP_OK ? *out + head.size : NULL;
-    for (i = 0; code == DDP_OK && i < s->tensors; i++) {
-        const ddp__tensor *t = &s->tensor[i];
-        const size_t n = ddp__tensor_bytes(t);
-        if (t->flags & DDP__WORKER_THERE) code = ddp__host_download(s->host, at, t->data, n, err);
-        else if (n) memcpy(at, t->data, n);
-        at += n;
-    }
+    for (int i = 0; i < s->tensors; i++) *bytes += ddp__tensor_bytes(&s->tensor[i]);
+    if (code == DDP_OK) k.at = *out = (unsigned char *)DDP_REALLOC(NULL, *bytes);
+    if (code == DDP_OK && !*out) code = ddp__fail(err, DDP_MEMORY, "out of memory for a copy of %zu bytes", *bytes);
+    if (code == DDP_OK) code = ddp__worker_put(s, &head, &k, NULL, err);
     ddp__text_free(&head);
     if (code == DDP_OK || !*out) return code;
     DDP_FREE(*out);
@@ -26427,13 +25526,12 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
     ddp__text head;
-    int i;
 
     memset(&head, 0, sizeof head);
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
     ddp__text_free(&head);
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *t = &s->tensor[i];
         *bytes += ddp__tensor_bytes(t);
         if (t->flags & DDP__WORKER_BLOB) *bytes += t->most - t->count;
@@ -26444,22 +25542,17 @@ ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 
 /* ---- from a file ---- */
 
-ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path,
-                           ddp_error *err)
+ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; i < s->tensors; i++) {
+    for (int i = 0; i < s->tensors; i++) {
         const ddp__tensor *x = &s->tensor[i];
         const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
 
-        if (t && t->type == x->type && t->dims == 1 &&
-            (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
+        if (t && t->type == x->type && t->dims == 1 && (x->flags & DDP__WORKER_BLOB || t->dim[0] == (int64_t)x->count))
             continue;
-        return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu "
-                         "values of %s: it is a checkpoint of another model or wire format", path,
-                         x->name, x->layer ? " of layer " : "", x->layer ? x->layer : "", x->count,
-                         ddp_safetensors_type_name(x->type));
+        return ddp__fail(err, DDP_MISMATCH, "%.200s: tensor \"%s\"%s%.60s is missing or not %zu values of %s: it is a "
+                         "checkpoint of another model or wire format", path, x->name, x->layer ? " of layer " : "",
+                         x->layer ? x->layer : "", x->count, ddp_safetensors_type_name(x->type));
     }
     if (ddp_safetensors_count(f) == s->tensors) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.200s: %d tensors, this model with this wire format has "
@@ -26471,13 +25564,11 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     uint64_t h = 0, n, at;
     ddp_status s = DDP_OK;
-    int i;
 
     if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
-    for (i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
+    for (int i = 0; s == DDP_OK && i < ddp_safetensors_count(f); i++) {
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
-        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n;
-             at += DDP__WORKER_PART) {
+        for (n = ddp_safetensors_elements(t), at = 0; s == DDP_OK && at < n; at += DDP__WORKER_PART) {
             const size_t now = n - at < DDP__WORKER_PART ? (size_t)(n - at) : (size_t)DDP__WORKER_PART;
             s = ddp_safetensors_bytes(f, t, at, now, part, err);
             if (s == DDP_OK) h = ddp__part_hash(h, t->type, part, now);
@@ -26488,71 +25579,46 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
     return s;
 }
 
-static ddp_status ddp__small_load(ddp__tensor *x, ddp_safetensors *f, ddp_error *err)
+static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
+                                   ddp_error *err)
 {
     const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
-    const size_t n = (size_t)t->dim[0], width = ddp_safetensors_type_bytes(x->type);
-
-    if (n > x->most) {
-        void *grown = DDP_REALLOC(x->data, n * width);
-        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
-        x->data = grown;
-        x->most = n;
-    }
-    x->count = n;
-    return ddp_safetensors_bytes(f, t, 0, n, x->data, err);
-}
-
-static ddp_status ddp__large_load(const ddp__worker *s, const ddp__tensor *x, ddp_safetensors *f,
-                                  float *part, ddp_error *err)
-{
-    const ddp_safetensor *t = ddp_safetensors_find(f, x->name);
+    const size_t count = (size_t)t->dim[0];
     size_t at, n;
 
-    if (!(x->flags & DDP__WORKER_THERE))
-        return ddp_safetensors_bytes(f, t, 0, x->count, x->data, err);
-    for (at = 0; at < x->count; at += n) {
-        n = x->count - at < (size_t)DDP__WORKER_PART ? x->count - at : (size_t)DDP__WORKER_PART;
+    if (!x->layer && count > x->most) {
+        void *grown = DDP_REALLOC(x->data, count * ddp_safetensors_type_bytes(x->type));
+        if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %s", x->name);
+        x->data = grown;
+        x->most = count;
+    }
+    x->count = count;
+    if (!(x->flags & DDP__WORKER_THERE)) return ddp_safetensors_bytes(f, t, 0, count, x->data, err);
+    for (at = 0; at < count; at += n) {
+        n = count - at < (size_t)DDP__WORKER_PART ? count - at : (size_t)DDP__WORKER_PART;
         DDP__TRY(ddp_safetensors_bytes(f, t, at, n, part, err));
         ddp__host_upload(s->host, (float *)x->data + at, part, n * sizeof *part);
     }
     return DDP_OK;
 }
 
-ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path,
-                           ddp_error *err)
+ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err)
 {
-    float *part;
-    ddp_status code = DDP_OK;
-    int i;
+    float *part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
+    ddp_status code = part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
 
-    for (i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer) DDP__TRY(ddp__small_load(&s->tensor[i], f, err));
-    DDP__TRY(s->check(s, step, path, err));
-    part = (float *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
-    if (!part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
-    for (i = 0; code == DDP_OK && i < s->tensors; i++)
-        if (s->tensor[i].layer) code = ddp__large_load(s, &s->tensor[i], f, part, err);
-    DDP_FREE(part);
+    for (int large = 0; large < 2; large++) {
+        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+            if (large == (s->tensor[i].layer != NULL)) code = ddp__tensor_load(s, &s->tensor[i], f, part, err);
+        if (code == DDP_OK && !large) code = s->check(s, step, path, err);
+    }
+    if (part) DDP_FREE(part);
     return code;
 }
 
-/* ==== member/tell.c ==== [member] */
-/* What workers tell each other of their states: a few bytes, or the values a newcomer needs. */
+/* ---- to the other workers ---- */
 
-enum { DDP__TELL_FLOATS = 1 << 20 }; /* of a message: 4 MiB */
-
-int ddp__worker_first(const ddp__worker *s)
-{
-    ddp__epoch_info info;
-
-    if (!s->engine) return 1;
-    ddp__engine_epoch(s->engine, &info);
-    return s->world > 64 ? s->rank == 0 : !(info.live & (((uint64_t)1 << s->rank) - 1));
-}
-
-static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from,
-                                  ddp_error *err)
+static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *bytes, size_t n, int from, ddp_error *err)
 {
     ddp_message m;
     ddp_piece p;
@@ -26572,19 +25638,6 @@ static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *byt
     return ddp__engine_run(s->engine, &m, err);
 }
 
-ddp_status ddp__worker_spread(const ddp__worker *s, void *bytes, size_t n, int from, ddp_error *err)
-{
-    const size_t most = DDP__TELL_FLOATS * sizeof(float);
-    unsigned char *b = (unsigned char *)bytes;
-    size_t now;
-
-    for (; n; n -= now, b += now) {
-        now = n < most ? n : most;
-        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, b, now, from, err));
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err)
 {
     const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
@@ -26602,70 +25655,38 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
 /* ---- a newcomer ---- */
 
-/* A member's memory stays as it is: should `from` be lost, what is told is some other worker's, and
- * is told again. */
-static ddp_status ddp__enter_small(const ddp__worker *s, ddp__tensor *t, int from, int comes,
-                                   ddp_error *err)
+/* All hear the values of worker `from`, or of the lowest live one if that is gone. A member's memory stays as it is:
+ * should `from` be lost, what is told is some other worker's, and is told again. part: [DDP__TELL_BYTES]. */
+static ddp_status ddp__enter_tensor(const ddp__worker *s, ddp__tensor *t, int from, int comes, unsigned char *part,
+                                    ddp_error *err)
 {
-    const size_t width = ddp_safetensors_type_bytes(t->type);
-    unsigned char word[8], *copy;
-    uint64_t count;
-    ddp_status code;
-
-    ddp__hello_put(word, t->count, 8);
-    if (t->flags & DDP__WORKER_BLOB) DDP__TRY(ddp__worker_spread(s, word, 8, from, err));
-    count = ddp__hello_get(word, 8);
-    if (count > t->most)
-        return ddp__fail(err, DDP_MISMATCH, "rank %d tells %" PRIu64 " values of %s; at most %zu "
-                         "are possible", from, count, t->name, t->most);
-    copy = (unsigned char *)ddp__calloc((size_t)count + 1, width);
-    if (!copy) return ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
-    memcpy(copy, t->data, (count < t->count ? (size_t)count : t->count) * width);
-    code = ddp__worker_spread(s, copy, (size_t)count * width, from, err);
-    if (code == DDP_OK && comes) {
-        memcpy(t->data, copy, (size_t)count * width);
-        t->count = (size_t)count;
-    }
-    DDP_FREE(copy);
-    return code;
-}
-
-static ddp_status ddp__enter_large(const ddp__worker *s, const ddp__tensor *t, int from, int comes,
-                                   float *part, ddp_error *err)
-{
+    const size_t width = ddp_safetensors_type_bytes(t->type), own = t->count * width;
+    uint64_t count = t->count;
     size_t at, n;
 
-    for (at = 0; at < t->count; at += n) {
-        float *here = (float *)t->data + at;
-        n = t->count - at < (size_t)DDP__TELL_FLOATS ? t->count - at : (size_t)DDP__TELL_FLOATS;
-        if (t->flags & DDP__WORKER_THERE)
-            DDP__TRY(ddp__host_download(s->host, part, here, n * sizeof *part, err));
-        else memcpy(part, here, n * sizeof *part);
-        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n * sizeof *part, from, err));
-        if (!comes) continue;
-        if (t->flags & DDP__WORKER_THERE)
-            ddp__host_upload(s->host, here, part, n * sizeof *part);
-        else memcpy(here, part, n * sizeof *part);
+    if (t->flags & DDP__WORKER_BLOB) {
+        ddp__hello_put(part, count, 8);
+        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, 8, from, err));
+        count = ddp__hello_get(part, 8);
+        if (count > t->most)
+            return ddp__fail(err, DDP_MISMATCH, "rank %d tells %" PRIu64 " values of %s; at most %zu are possible",
+                             from, count, t->name, t->most);
     }
-    return DDP_OK;
-}
-
-static ddp_status ddp__enter_from(ddp__worker *s, int from, int comes, float *part, ddp_error *err)
-{
-    int i;
-
-    for (i = 0; i < s->tensors; i++)
-        if (!s->tensor[i].layer && (s->tensor[i].flags & DDP__WORKER_TOLD))
-            DDP__TRY(ddp__enter_small(s, &s->tensor[i], from, comes, err));
-    for (i = 0; i < s->tensors; i++)
-        if (s->tensor[i].layer && (s->tensor[i].flags & DDP__WORKER_TOLD))
-            DDP__TRY(ddp__enter_large(s, &s->tensor[i], from, comes, part, err));
+    for (at = 0; at < count * width; at += n) {
+        unsigned char *here = (unsigned char *)t->data + at;
+        n = (size_t)count * width - at < (size_t)DDP__TELL_BYTES ? (size_t)count * width - at : (size_t)DDP__TELL_BYTES;
+        if (t->flags & DDP__WORKER_THERE) DDP__TRY(ddp__host_download(s->host, part, here, n, err));
+        else if (at < own) memcpy(part, here, n < own - at ? n : own - at);
+        DDP__TRY(ddp__worker_say(s, DDP_BROADCAST, part, n, from, err));
+        if (comes && (t->flags & DDP__WORKER_THERE)) ddp__host_upload(s->host, here, part, n);
+        else if (comes) memcpy(here, part, n);
+    }
+    if (comes) t->count = (size_t)count;
     return DDP_OK;
 }
 
 /* The lowest member that lives, and what it says of the run. */
-static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from,
-                                     ddp_error *err)
+static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *words, int *from, ddp_error *err)
 {
     int r = 0;
 
@@ -26674,9 +25695,7 @@ static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *wor
     words[2 * s->rank + 1] = s->run;
     DDP__TRY(ddp__worker_gather(s, words, 2, err));
     while (r < s->world && !words[2 * r]) r++;
-    if (r == s->world)
-        return ddp__fail(err, DDP_PEER_LOST, "all members were lost while rank %d joined",
-                         newcomer);
+    if (r == s->world) return ddp__fail(err, DDP_PEER_LOST, "all members were lost while rank %d joined", newcomer);
     s->run = words[2 * r + 1];
     *from = r;
     return DDP_OK;
@@ -26685,15 +25704,16 @@ static ddp_status ddp__enter_members(ddp__worker *s, int newcomer, uint64_t *wor
 ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc(2 * (size_t)s->world, sizeof *words);
-    float *part = (float *)ddp__calloc(DDP__TELL_FLOATS, sizeof *part);
+    unsigned char *part = (unsigned char *)ddp__calloc(DDP__TELL_BYTES, 1);
     int from = 0, told = -1;
-    ddp_status code = words && part ? DDP_OK
-                                    : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
+    ddp_status code = words && part ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for an entry");
 
     if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
     while (code == DDP_OK && told != from) { /* who told it all must still be there behind that */
         told = from;
-        code = ddp__enter_from(s, from, s->rank == newcomer, part, err);
+        for (int i = 0; code == DDP_OK && i < s->tensors; i++)
+            if (s->tensor[i].flags & DDP__WORKER_TOLD)
+                code = ddp__enter_tensor(s, &s->tensor[i], from, s->rank == newcomer, part, err);
         if (code == DDP_OK) code = ddp__enter_members(s, newcomer, words, &from, err);
     }
     if (code == DDP_OK && s->rank == newcomer) code = s->check(s, -1, "an entry", err);
@@ -26702,45 +25722,16 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     return code;
 }
 
-/* ==== member/checkpoint.h ==== [member] */
-/* A checkpoint: a file of each worker's state, and when all are there the manifest. */
+/* ==== member/checkpoint.c ==== [member] */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
+ * machines without a shared disk on each of them. */
 
-/* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
- * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
- * s->run is then that of the files. Collective; nothing may be in flight. */
-DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
-                                        ddp_error *err);
-/* Loads the newest into s, and s->run. *same: it goes on with exactly these workers, strategy and
- * period; *world: of how many workers it is. Collective. */
-DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world,
-                                        ddp_error *err);
+#include <dirent.h>
 
-/* ---- checkpoint_files.c: names, which are there, which go ---- */
+#define DDP__MANIFEST "dreamddp checkpoint 3"
 
-/* Writes a path into t. Errors: DDP_MEMORY. */
-DDP_LIB ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
-    DDP__PRINTF(3, 4);
-/* The path of a rank's file. A step that is saved once more must not touch the files that its
- * manifest names until the new manifest is there: so a rank's file has two names, and each save
- * takes the other one. */
-DDP_LIB ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder,
-                                         long step, int rank, int generation);
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left;
- * -1 if there is none. Errors: DDP_IO, DDP_MEMORY. */
-DDP_LIB ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out,
-                                          ddp_error *err);
-/* Makes a folder that is not there. */
-DDP_LIB ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err);
-/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and
- * their manifest; world 0 keeps none, and the folder goes too. */
-DDP_LIB void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation);
-/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 =
- * nothing. */
-DDP_LIB ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err);
+/* ---- the manifest: what it says, and which run may take it ---- */
 
-/* ---- manifest.c ---- */
-
-/* What a manifest says. */
 typedef struct ddp__manifest {
     ddp__json  *root;
     long        step;
@@ -26751,165 +25742,32 @@ typedef struct ddp__manifest {
 } ddp__manifest;
 
 /* words: of each rank what ddp__worker_hash says of its file; 0 of those who are lost. */
-DDP_LIB ddp_status ddp__manifest_write(const ddp__worker *s, const char *path,
-                                       const uint64_t *words, int generation, ddp_error *err);
-/* m->root is to be freed (ddp__json_free) also after an error. */
-DDP_LIB ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err);
-/* Is it of this model, and may this run take it? */
-DDP_LIB ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path,
-                                      const ddp__manifest *m, int *same, ddp_error *err);
-/* Fingerprint of the run and of all its files. */
-DDP_LIB uint64_t   ddp__manifest_hash(const ddp__manifest *m);
-
-/* ==== member/checkpoint_files.c ==== [member] */
-/* The files of checkpoints: their names, which are there, which go. */
-
-#include <dirent.h>
-
-/* ---- names ---- */
-
-ddp_status ddp__checkpoint_path(ddp__text *t, ddp_error *err, const char *fmt, ...)
-{
-    char path[4096];
-    va_list ap;
-    int n;
-
-    va_start(ap, fmt);
-    n = vsnprintf(path, sizeof path, fmt, ap);
-    va_end(ap);
-    t->size = 0;
-    if (n > 0 && (size_t)n < sizeof path) ddp__text_add(t, path, (size_t)n);
-    if (t->size && !t->failed) return DDP_OK;
-    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
-}
-
-/* The step of a folder's name, -1 if it is none of ours. */
-static long ddp__checkpoint_step(const char *name)
-{
-    long step;
-
-    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step))
-        return -1;
-    return step;
-}
-
-ddp_status ddp__checkpoint_shard(ddp__text *t, ddp_error *err, const char *folder, long step,
-                                 int rank, int generation)
-{
-    return ddp__checkpoint_path(t, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step,
-                                rank, generation ? "-again" : "");
-}
-
-ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out,
-                                  ddp_error *err)
-{
-    DIR *dir = opendir(folder);
-    struct dirent *e;
-    ddp__text path;
-    ddp_status s = DDP_OK;
-
-    *out = -1;
-    if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
-    memset(&path, 0, sizeof path);
-    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
-        long step = ddp__checkpoint_step(e->d_name);
-        if (step <= *out || step >= below) continue;
-        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
-        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
-    }
-    closedir(dir);
-    ddp__text_free(&path);
-    return s;
-}
-
-/* ---- what goes ---- */
-
-void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
-{
-    ddp__text path, at;
-    DIR *dir;
-    struct dirent *e;
-
-    memset(&path, 0, sizeof path);
-    memset(&at, 0, sizeof at);
-    if (!world && /* the manifest first, so that half of a checkpoint is none */
-        ddp__checkpoint_path(&path, NULL, "%s/step-%012ld/manifest.json", folder, step) == DDP_OK)
-        remove(path.data);
-    dir = ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK
-              ? opendir(path.data)
-              : NULL;
-    while (dir && (e = readdir(dir)) != NULL) {
-        char keep[64];
-        const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
-
-        snprintf(keep, sizeof keep, "rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
-        if ((rank < 0 && strncmp(e->d_name, "manifest.json.tmp.", 18) &&
-             strncmp(e->d_name, "seen-", 5)) ||
-            (rank >= 0 && rank < world && !strcmp(e->d_name, keep)))
-            continue;
-        if (ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK)
-            remove(at.data);
-    }
-    if (dir) closedir(dir);
-    if (dir && !world) rmdir(path.data); /* with a file of somebody else in it, it stays */
-    ddp__text_free(&at);
-    ddp__text_free(&path);
-}
-
-ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
-{
-    if (keep == 0) return DDP_OK; /* all stay */
-    step++;
-    for (; keep > 0; keep--) {
-        DDP__TRY(ddp__checkpoint_newest(folder, step, 1, &step, err));
-        if (step < 0) return DDP_OK;
-    }
-    for (;;) {
-        DDP__TRY(ddp__checkpoint_newest(folder, step, 0, &step, err));
-        if (step < 0) return DDP_OK;
-        ddp__checkpoint_sweep(folder, step, 0, 0);
-    }
-}
-
-ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
-{
-    if (mkdir(path, 0777) == 0) return ddp__folder_flush(path, err);
-    if (errno == EEXIST) return DDP_OK;
-    return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
-}
-
-/* ==== member/manifest.c ==== [member] */
-/* The manifest of a checkpoint: what it says, and which run may take it. */
-
-#define DDP__MANIFEST "dreamddp checkpoint 3"
-
-ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
+static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
                                int generation, ddp_error *err)
 {
     ddp__text t;
     ddp_status code;
     uint64_t first = 0;
-    int i, equal = 1;
+    int equal = 1;
 
     memset(&t, 0, sizeof t);
-    for (i = 0; i < s->world; i++) {
+    for (int i = 0; i < s->world; i++) {
         if (!words[2 * i]) continue;
         if (!first) first = words[2 * i + 1];
         if (words[2 * i + 1] != first) equal = 0;
     }
-    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n"
-                   " \"step\": %ld, \"world\": %d, \"strategy\": \"%s\", \"period\": %d,\n"
-                   " \"synchronised\": %s, \"generation\": %d, \"optimizer\": ",
-                   s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
+    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
+                   "%d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
+                   "\"optimizer\": ", s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
                    generation);
     ddp__json_string(&t, s->optimizer);
     ddp__text_addf(&t, ",\n \"hash\": [");
-    for (i = 0; i < s->world; i++) {
+    for (int i = 0; i < s->world; i++) {
         if (words[2 * i]) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", words[2 * i]);
         else ddp__text_addf(&t, "%snull", i ? ", " : "");
     }
     ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
-    for (i = 0; i < s->layers; i++) {
+    for (int i = 0; i < s->layers; i++) {
         ddp__text_addf(&t, "%s", i ? ", " : "");
         ddp__json_string(&t, s->layer[i]);
     }
@@ -26920,56 +25778,46 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uin
     return code;
 }
 
-static ddp_status ddp__manifest_numbers(const char *path, ddp__manifest *m, ddp_error *err)
+/* m->root is to be freed (ddp__json_free) also after an error. */
+static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
 {
-    static const char *const keys[3] = {"step", "world", "period"};
-    const ddp__json *v, *flag;
-    double number[3];
-    int k;
-
-    for (k = 0; k < 3; k++) {
-        DDP__TRY(ddp__json_need(path, m->root, keys[k], DDP__JSON_NUMBER, &v, err));
-        number[k] = v->number;
-        if (!(number[k] >= 0 && number[k] < 1e9) || number[k] != floor(number[k]))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, keys[k], number[k]);
-    }
-    m->step = (long)number[0], m->world = (int)number[1], m->period = (int)number[2];
-    flag = ddp__json_get(m->root, "generation");
-    m->generation = flag && flag->kind == DDP__JSON_NUMBER && flag->number == 1;
-    flag = ddp__json_get(m->root, "synchronised");
-    m->synchronised = flag && flag->kind == DDP__JSON_TRUE;
-    return DDP_OK;
-}
-
-ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
-{
+    static const char *const number[3] = {"step", "world", "period"};
+    static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
+    const char *value[5];
     const ddp__json *v;
+    long whole[3];
 
     memset(m, 0, sizeof *m);
     m->root = ddp__json_read(path, err);
     if (!m->root) return err->code;
-    DDP__TRY(ddp__json_need(path, m->root, "format", DDP__JSON_STRING, &v, err));
-    if (strcmp(v->string, DDP__MANIFEST))
-        return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST
-                         "\" is understood", path, v->string);
-    DDP__TRY(ddp__manifest_numbers(path, m, err));
-    DDP__TRY(ddp__json_need(path, m->root, "run", DDP__JSON_STRING, &v, err));
-    m->run = (uint64_t)strtoull(v->string, NULL, 16);
-    DDP__TRY(ddp__json_need(path, m->root, "strategy", DDP__JSON_STRING, &v, err));
-    m->strategy = v->string;
-    DDP__TRY(ddp__json_need(path, m->root, "optimizer", DDP__JSON_STRING, &v, err));
-    m->optimizer = v->string;
-    DDP__TRY(ddp__json_need(path, m->root, "model", DDP__JSON_STRING, &v, err));
-    m->model = v->string;
+    for (int k = 0; k < 5; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
+        value[k] = v->string;
+        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
+                             path, v->string);
+    }
+    for (int k = 0; k < 3; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
+        if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
+        whole[k] = (long)v->number;
+    }
+    m->run = (uint64_t)strtoull(value[1], NULL, 16);
+    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
+    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2];
+    v = ddp__json_get(m->root, "generation");
+    m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
+    v = ddp__json_get(m->root, "synchronised");
+    m->synchronised = v && v->kind == DDP__JSON_TRUE;
     DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
-    if (m->hash->count != m->world || m->world < 1)
-        return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count,
-                         m->world);
-    return DDP_OK;
+    if (m->hash->count == m->world && m->world > 0) return DDP_OK;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
 }
 
-ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m,
-                              int *same, ddp_error *err)
+/* Is it of this model, and may this run take it? */
+static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *same,
+                                     ddp_error *err)
 {
     const ddp__json *layers, *v;
     int l = 0;
@@ -26980,22 +25828,20 @@ ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp_
                          path, layers->count, s->layers);
     for (v = layers->first; v; v = v->next, l++)
         if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->layer[l]))
-            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is "
-                             "\"%.60s\", here it is \"%.60s\"", path, l,
-                             v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
+            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
+                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
     if (strcmp(m->optimizer, s->optimizer))
         return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
                          "has %.40s", path, m->optimizer, s->optimizer);
     *same = m->world == s->world && m->period == s->period && !strcmp(m->strategy, s->strategy);
     if (*same || m->synchronised) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH,
-                     "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-                     "ranks hold unlike values): it goes on with exactly that, not with %d workers "
-                     "under %s with period %d", path, m->world, m->strategy, m->period, s->world,
-                     s->strategy, s->period);
+    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
+                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
+                     "period %d", path, m->world, m->strategy, m->period, s->world, s->strategy, s->period);
 }
 
-uint64_t ddp__manifest_hash(const ddp__manifest *m)
+/* Fingerprint of the run and of all its files. */
+static uint64_t ddp__manifest_hash(const ddp__manifest *m)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
     const ddp__json *v;
@@ -27006,37 +25852,126 @@ uint64_t ddp__manifest_hash(const ddp__manifest *m)
     return h;
 }
 
-/* ==== member/checkpoint.c ==== [member] */
-/* Saving a checkpoint: every worker its file, and when all are there the lowest live one the
- * manifest; on machines without a shared disk one worker of each writes it. */
+/* ---- names ---- */
+
+typedef struct ddp__save_path {
+    char data[4096];
+} ddp__save_path;
+
+static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
+
+static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
+{
+    va_list ap;
+    int n;
+
+    va_start(ap, fmt);
+    n = vsnprintf(p->data, sizeof p->data, fmt, ap);
+    va_end(ap);
+    if (n > 0 && (size_t)n < sizeof p->data) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "a checkpoint's path of %d bytes is too long", n);
+}
+
+static ddp_status ddp__checkpoint_manifest(ddp__save_path *p, ddp_error *err, const char *folder, long step)
+{
+    return ddp__checkpoint_path(p, err, "%s/step-%012ld/manifest.json", folder, step);
+}
+
+/* The step of a folder's name, -1 if it is none of ours. */
+static long ddp__checkpoint_step(const char *name)
+{
+    long step;
+
+    if (strncmp(name, "step-", 5) || strlen(name) != 17 || !ddp__parse_long(name + 5, &step)) return -1;
+    return step;
+}
+
+/* The path of a rank's file. A step that is saved once more must not touch the files that its manifest names
+ * until the new manifest is there: so a rank's file has two names, and each save takes the other one. */
+static ddp_status ddp__checkpoint_shard(ddp__save_path *p, ddp_error *err, const char *folder, long step, int rank,
+                                        int generation)
+{
+    return ddp__checkpoint_path(p, err, "%s/step-%012ld/rank-%04d%s.safetensors", folder, step, rank,
+                                generation ? "-again" : "");
+}
+
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1 if there
+ * is none. */
+static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
+{
+    DIR *dir = opendir(folder);
+    struct dirent *e;
+    ddp__save_path path;
+    ddp_status s = DDP_OK;
+
+    *out = -1;
+    if (!dir) return ddp__fail(err, DDP_IO, "cannot read %.200s: %s", folder, strerror(errno));
+    while (s == DDP_OK && (e = readdir(dir)) != NULL) {
+        long step = ddp__checkpoint_step(e->d_name);
+        if (step <= *out || step >= below) continue;
+        s = ddp__checkpoint_path(&path, err, "%s/%s/manifest.json", folder, e->d_name);
+        if (s == DDP_OK && (!whole || access(path.data, R_OK) == 0)) *out = step;
+    }
+    closedir(dir);
+    return s;
+}
+
+/* ---- what goes ---- */
+
+/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and their
+ * manifest; world 0 keeps none, and the folder goes too. */
+static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
+{
+    ddp__save_path path, at;
+    DIR *dir = NULL;
+    struct dirent *e;
+
+    if (!world && ddp__checkpoint_manifest(&path, NULL, folder, step) == DDP_OK)
+        unlink(path.data); /* first, so that half of a checkpoint is none */
+    if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK) dir = opendir(path.data);
+    while (dir && (e = readdir(dir)) != NULL) {
+        char keep[64];
+        const long rank = strncmp(e->d_name, "rank-", 5) ? -1 : strtol(e->d_name + 5, NULL, 10);
+
+        snprintf(keep, sizeof keep, "rank-%04ld%s.safetensors", rank, generation ? "-again" : "");
+        if ((rank < 0 && strncmp(e->d_name, "manifest.json.tmp.", 18)) ||
+            (rank >= 0 && rank < world && !strcmp(e->d_name, keep)))
+            continue;
+        if (ddp__checkpoint_path(&at, NULL, "%s/%s", path.data, e->d_name) == DDP_OK) unlink(at.data);
+    }
+    if (dir) closedir(dir);
+    if (dir && !world) rmdir(path.data); /* with a file of somebody else in it, it stays */
+}
+
+/* Removes all of up to step but the newest keep, also what killed runs left between them; keep 0 = nothing. */
+static ddp_status ddp__checkpoint_prune(const char *folder, long step, int keep, ddp_error *err)
+{
+    step++;
+    for (int kept = 0; keep > 0; kept++) {
+        DDP__TRY(ddp__checkpoint_newest(folder, step, kept < keep, &step, err));
+        if (step < 0) break;
+        if (kept >= keep) ddp__checkpoint_sweep(folder, step, 0, 0);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__checkpoint_folder(const char *path, ddp_error *err)
+{
+    if (mkdir(path, 0777) == 0) return ddp__folder_flush(path, err);
+    if (errno == EEXIST) return DDP_OK;
+    return ddp__fail(err, DDP_IO, "cannot make the folder %.200s: %s", path, strerror(errno));
+}
+
+/* ---- what other runs have saved ---- */
 
 typedef struct ddp__saving {
     ddp__worker *s;
     const char *folder;
     int         keep, overwrite;
     int         generation; /* which of their two names this step's files get */
-    uint64_t    mark;       /* in the names of this save's empty files */
-    int         marked;     /* this worker has left one */
-    int         apart;      /* this worker's folder is not that of the lowest live one */
-    ddp__text   path;
     uint64_t   *words;      /* of each worker its ddp__worker_hash, then [world] what it says */
+    ddp__save_path path;
 } ddp__saving;
-
-static uint64_t ddp__number_of_its_own(void)
-{
-    uint64_t v = 0;
-    double now = ddp_now();
-    long pid = (long)getpid();
-    time_t date = time(NULL);
-    FILE *f = fopen("/dev/urandom", "rb");
-
-    if (f && fread(&v, sizeof v, 1, f) != 1) v = 0;
-    if (f) fclose(f);
-    v = ddp__hash(ddp__hash(v, &now, sizeof now), &pid, sizeof pid);
-    return ddp__hash(v, &date, sizeof date) | 1;
-}
-
-/* ---- what other runs have saved ---- */
 
 /* 1 if the folder holds this step of another run, or of one that cannot be read. */
 static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_error *err)
@@ -27045,7 +25980,7 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     ddp_error unread;
 
     *foreign = 0;
-    DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/manifest.json", v->folder, step));
+    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, step));
     if (step < 0 || access(v->path.data, F_OK)) return DDP_OK;
     *foreign = ddp__manifest_read(v->path.data, &m, &unread) != DDP_OK || m.run != v->s->run;
     ddp__json_free(m.root);
@@ -27054,18 +25989,16 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
 {
-    long step[2];
-    int i, foreign;
+    long step[2] = {v->s->step, 0};
+    int foreign;
 
-    step[0] = v->s->step;
     DDP__TRY(ddp__checkpoint_newest(v->folder, LONG_MAX, 1, &step[1], err));
-    for (i = 0; i < 2 && !v->overwrite; i++) {
+    for (int i = 0; i < 2; i++) {
         DDP__TRY(ddp__is_foreign(v, step[i], &foreign, err));
         if (foreign)
-            return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it "
-                             "(--resume, ddp_checkpoint_load), save into another folder, or let "
-                             "this run replace it (--overwrite, ddp_config.overwrite)", v->folder,
-                             step[i]);
+            return ddp__fail(err, DDP_ARG, "%.200s holds step %ld of another run: go on from it (--resume, "
+                             "ddp_checkpoint_load), save into another folder, or let this run replace it (--overwrite, "
+                             "ddp_config.overwrite)", v->folder, step[i]);
     }
     return DDP_OK;
 }
@@ -27083,7 +26016,18 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
     }
 }
 
-/* ---- one save ---- */
+/* ---- saving ---- */
+
+static uint64_t ddp__number_of_its_own(void)
+{
+    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
+    const double now = ddp_now();
+    FILE *f = fopen("/dev/urandom", "rb");
+
+    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
+    if (f) fclose(f);
+    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
+}
 
 /* The generation of a step's files that its manifest does not name. */
 static int ddp__generation_unused(const char *manifest)
@@ -27096,116 +26040,49 @@ static int ddp__generation_unused(const char *manifest)
     return used;
 }
 
-static ddp_status ddp__save_path(ddp__saving *v, const char *name, ddp_error *err)
-{
-    return ddp__checkpoint_path(&v->path, err, "%s/step-%012ld/%s", v->folder, v->s->step, name);
-}
-
-/* The path of an empty file of this save: the lowest live worker's, with a name that nobody can
- * know before, so that who does not find it has another disk; and one of each of those. */
-static ddp_status ddp__mark_path(ddp__saving *v, int rank, ddp_error *err)
-{
-    char name[40];
-
-    if (rank < 0) snprintf(name, sizeof name, "seen-%016" PRIx64, v->mark);
-    else snprintf(name, sizeof name, "seen-%016" PRIx64 "-%04d", v->mark, rank);
-    return ddp__save_path(v, name, err);
-}
-
-static ddp_status ddp__mark_leave(ddp__saving *v, int rank, ddp_error *err)
-{
-    int fd;
-
-    DDP__TRY(ddp__mark_path(v, rank, err));
-    fd = open(v->path.data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return ddp__fail(err, DDP_IO, "cannot write %.200s: %s", v->path.data, strerror(errno));
-    close(fd);
-    v->marked = 1;
-    return DDP_OK;
-}
-
-static ddp_status ddp__save_generation(ddp__saving *v, ddp_error *err)
-{
-    DDP__TRY(ddp__refuse_foreign(v, err));
-    DDP__TRY(ddp__save_path(v, "manifest.json", err));
-    v->generation = ddp__generation_unused(v->path.data);
-    return DDP_OK;
-}
-
-/* What the lowest live worker says before a save. */
-typedef struct ddp__saved_word {
-    uint64_t who; /* its rank + 1, 0: it was not the lowest when it spoke */
-    uint64_t mark, generation, run, is_new;
-} ddp__saved_word;
-
-/* Which run this is, under which names its files go, and whether that is one disk. Was the lowest
- * lost before it spoke, the next one does. */
+/* Which run this is: of those who have not saved yet the lowest says it. Behind that nobody has files of
+ * another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    ddp__saved_word w;
+    uint64_t *said = v->words + 2 * s->world;
+    int r = 0;
 
-    memset(&w, 0, sizeof w);
-    do {
-        if (ddp__worker_first(s)) {
-            DDP__TRY(ddp__save_generation(v, err));
-            v->mark = ddp__number_of_its_own();
-            DDP__TRY(ddp__mark_leave(v, -1, err));
-            w.who = (uint64_t)s->rank + 1;
-            w.mark = v->mark;
-            w.generation = (uint64_t)v->generation;
-            w.is_new = s->run == 0;
-            w.run = w.is_new ? ddp__number_of_its_own() : s->run;
-        }
-        DDP__TRY(ddp__worker_spread(s, &w, sizeof w, 0, err));
-    } while (!w.who);
-    s->run = w.run;
-    v->mark = w.mark;
-    v->generation = (int)w.generation;
-    DDP__TRY(ddp__mark_path(v, -1, err));
-    v->apart = access(v->path.data, F_OK) != 0;
-    if (!v->apart) return DDP_OK;
-    if (w.is_new)
-        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine "
-                 "keeps the files of its own ranks, and to go on each has to start where its are",
-                 s->rank, v->folder, (int)w.who - 1);
-    DDP__TRY(ddp__save_generation(v, err));
-    return ddp__mark_leave(v, s->rank, err);
-}
-
-/* Whether this worker writes the manifest: the lowest live one, and on each other disk the lowest
- * of those that left a file there. */
-static ddp_status ddp__save_writes(ddp__saving *v, int *writes, ddp_error *err)
-{
-    int r;
-
-    *writes = v->apart || ddp__worker_first(v->s);
-    for (r = 0; v->apart && *writes && r < v->s->rank; r++) {
-        DDP__TRY(ddp__mark_path(v, r, err));
-        if (access(v->path.data, F_OK) == 0) *writes = 0;
-    }
+    if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
+    DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
+    v->generation = ddp__generation_unused(v->path.data);
+    ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
+    said[s->rank] = s->run ? s->run : ddp__number_of_its_own();
+    DDP__TRY(ddp__worker_gather(s, said, 1, err));
+    while (!said[r]) r++;
+    s->run = said[r];
     return DDP_OK;
 }
 
-/* Goes round when all manifests are there. Was the lowest worker lost before it wrote, nobody says
- * 2: the next one does, and the word goes round again. */
+/* All files are there: on each disk the lowest of those who left one there writes the manifest. Was the
+ * lowest of all lost before it wrote, the next one does, and the word goes round again. */
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     uint64_t *said = v->words + 2 * s->world;
-    int r, writes = 0, written = 0, sealed = 0;
+    int r, others, written = 0, sealed = 0;
 
+    for (r = 0; r < s->world; r++) said[r] = v->words[2 * r]; /* of those who are lost 0 */
     while (!sealed) {
-        if (!written) DDP__TRY(ddp__save_writes(v, &writes, err));
-        if (writes && !written) {
-            DDP__TRY(ddp__save_path(v, "manifest.json", err));
+        for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
+            if (!said[r]) continue;
+            DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
+            others += access(v->path.data, F_OK) == 0;
+        }
+        if (!others && !written) {
+            DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
             DDP__TRY(ddp__manifest_write(s, v->path.data, v->words, v->generation, err));
             written = 1;
         }
-        said[s->rank] = written && !v->apart ? 2 : 1;
+        said[s->rank] = written ? 2 : 1;
         DDP__TRY(ddp__worker_gather(s, said, 1, err));
-        for (r = 0; r < s->world; r++) sealed |= said[r] == 2;
+        for (r = 0; !said[r]; r++) {}
+        sealed = said[r] == 2;
     }
     if (written) {
         ddp__checkpoint_sweep(v->folder, s->step, s->world, v->generation);
@@ -27218,7 +26095,9 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
+    const int is_new = s->run == 0;
     ddp__worker_hash hash;
+    int r = 0;
 
     v->words = (uint64_t *)ddp__calloc(3 * (size_t)s->world, sizeof *v->words);
     if (!v->words) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
@@ -27231,43 +26110,25 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
     v->words[2 * s->rank] = hash.all;
     v->words[2 * s->rank + 1] = hash.common;
     DDP__TRY(ddp__worker_gather(s, v->words, 2, err));
+    while (!v->words[2 * r]) r++;
+    DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
+    if (is_new && access(v->path.data, F_OK))
+        ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
+                 "its own ranks, and to go on each has to start where its are", s->rank, v->folder, r);
     return ddp__save_seal(v, err);
 }
 
-ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite,
-                                ddp_error *err)
+ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
-    ddp__saving v;
+    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
     ddp_status code;
 
-    memset(&v, 0, sizeof v);
-    v.s = s;
-    v.folder = folder;
-    v.keep = keep;
-    v.overwrite = overwrite;
     code = ddp__save_all(&v, err);
-    if (code != DDP_OK && v.marked && ddp__mark_path(&v, v.apart ? s->rank : -1, NULL) == DDP_OK)
-        remove(v.path.data);
     if (v.words) DDP_FREE(v.words);
-    ddp__text_free(&v.path);
     return code;
 }
 
-/* ==== member/checkpoint_load.c ==== [member] */
-/* Loading a checkpoint: which one, whether it fits, and whose file a rank takes. */
-
-/* The arrays are those of this model. Is it this model? */
-static ddp_status ddp__manifest_model(const ddp__worker *s, const ddp__manifest *m,
-                                      const char *path, ddp_error *err)
-{
-    char text[20];
-
-    snprintf(text, sizeof text, "%016" PRIx64, s->model);
-    if (!strcmp(m->model, text)) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and "
-                     "sizes of this one's, but other operators, or operators with other arguments "
-                     "(the number of heads, for example)", path);
-}
+/* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
 
 /* Everything that can be wrong is found before the first array changes. */
 static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const ddp__json *hash,
@@ -27280,7 +26141,11 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const d
 
     if (!f) return err->code;
     code = ddp__worker_fits(s, f, path, err);
-    if (code == DDP_OK) code = ddp__manifest_model(s, m, path, err);
+    snprintf(text, sizeof text, "%016" PRIx64, s->model);
+    if (code == DDP_OK && strcmp(m->model, text))
+        code = ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and sizes of this "
+                         "one's, but other operators, or operators with other arguments (the number of heads, for "
+                         "example)", path);
     if (code == DDP_OK) code = ddp__worker_hash_file(f, &h, err);
     snprintf(text, sizeof text, "%016" PRIx64, h);
     if (code == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
@@ -27297,29 +26162,27 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const d
 static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
                                          long *step, ddp_error *err)
 {
-    long below = LONG_MAX, newest, least;
-    int r, all;
+    long below = LONG_MAX, newest, least, most;
 
     do {
         DDP__TRY(ddp__checkpoint_newest(folder, below, 1, &newest, err));
-        memset(words, 0, (size_t)s->world * sizeof *words);
         words[s->rank] = (uint64_t)(newest + 2); /* 0 of those who are lost */
         DDP__TRY(ddp__worker_gather(s, words, 1, err));
-        for (r = 0, all = 1, least = newest; r < s->world; r++) {
-            if (!words[r] || (long)words[r] - 2 == newest) continue;
-            all = 0;
-            if ((long)words[r] - 2 < least) least = (long)words[r] - 2;
+        least = most = newest;
+        for (int r = 0; r < s->world; r++) {
+            const long theirs = (long)words[r] - 2;
+            if (words[r] && theirs < least) least = theirs;
+            if (words[r] && theirs > most) most = theirs;
         }
         below = least + 1;
-    } while (!all && least >= 0);
+    } while (least < most && least >= 0);
     *step = least;
     if (least >= 0) return DDP_OK;
-    if (all || newest < 0)
+    if (newest < 0)
         return ddp__fail(err, DDP_IO, "%.200s holds no whole checkpoint (a folder step-... with "
                          "manifest.json)", folder);
-    return ddp__fail(err, DDP_IO, "%.200s holds step %ld here, but no checkpoint that all workers "
-                     "find: on machines without a shared disk each rank has to start where its "
-                     "files are", folder, newest);
+    return ddp__fail(err, DDP_IO, "%.200s holds step %ld here, but no checkpoint that all workers find: on machines "
+                     "without a shared disk each rank has to start where its files are", folder, newest);
 }
 
 /* Ranks with disks of their own must not mix what unlike runs have saved there. */
@@ -27327,28 +26190,24 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
                                         const char *path, uint64_t *words, ddp_error *err)
 {
     const uint64_t own = ddp__manifest_hash(m);
-    int r;
 
-    memset(words, 0, (size_t)s->world * sizeof *words);
     words[s->rank] = own;
     DDP__TRY(ddp__worker_gather(s, words, 1, err));
-    for (r = 0; r < s->world; r++)
+    for (int r = 0; r < s->world; r++)
         if (words[r] && words[r] != own)
-            return ddp__fail(err, DDP_MISMATCH, "%.200s: rank %d finds another one there than rank "
-                             "%d: the checkpoints of unlike runs lie in folders of this name",
-                             path, r, s->rank);
+            return ddp__fail(err, DDP_MISMATCH, "%.200s: rank %d finds another one there than rank %d: the checkpoints "
+                             "of unlike runs lie in folders of this name", path, r, s->rank);
     return DDP_OK;
 }
 
 /* Whose file a rank takes: its own; of another world all hold the same, but for buffers, and any
  * will do. Who was lost when it was written has none, and takes another's, as a newcomer would. */
-static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int same,
-                                       const char *folder, ddp__text *path,
-                                       const ddp__json **hash, ddp_error *err)
+static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int same, const char *folder,
+                                       ddp__save_path *path, const ddp__json **hash, ddp_error *err)
 {
-    int i, k, rank, first = -1;
+    int k, rank, first = -1;
 
-    for (i = 0; i < m->world; i++) {
+    for (int i = 0; i < m->world; i++) {
         rank = (s->rank + i) % m->world;
         for (k = 0, *hash = m->hash->first; k < rank; k++) *hash = (*hash)->next;
         if ((*hash)->kind == DDP__JSON_NULL) continue;
@@ -27364,16 +26223,15 @@ static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest
 }
 
 static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m,
-                                       ddp__text *path, uint64_t *words, int *same, ddp_error *err)
+                                       ddp__save_path *path, uint64_t *words, int *same, ddp_error *err)
 {
     const ddp__json *hash = NULL;
     long step = 0;
 
     DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
-    DDP__TRY(ddp__checkpoint_path(path, err, "%s/step-%012ld/manifest.json", folder, step));
+    DDP__TRY(ddp__checkpoint_manifest(path, err, folder, step));
     DDP__TRY(ddp__manifest_read(path->data, m, err));
-    if (m->step != step)
-        return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
+    if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
     DDP__TRY(ddp__manifest_fits(s, path->data, m, same, err));
     DDP__TRY(ddp__checkpoint_agree(s, m, path->data, words, err));
     DDP__TRY(ddp__checkpoint_rank(s, m, *same, folder, path, &hash, err));
@@ -27382,21 +26240,18 @@ static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__
     return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
 }
 
-ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world,
-                                ddp_error *err)
+ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
     ddp__manifest m;
-    ddp__text path;
+    ddp__save_path path;
     ddp_status code;
 
     if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     memset(&m, 0, sizeof m);
-    memset(&path, 0, sizeof path);
     code = ddp__checkpoint_read(s, folder, &m, &path, words, same, err);
     *world = m.world;
     ddp__json_free(m.root);
-    ddp__text_free(&path);
     DDP_FREE(words);
     return code;
 }
@@ -27404,17 +26259,15 @@ ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, i
 /* ==== member/join.h ==== [member] */
 /* A worker that comes while a run goes on (docs/elastic-join.md).
  *
- *   newcomer -> any door         JOIN_ASK hello; the answer names the port of that member's service
- *   newcomer -> a service        request ENTER; who is not the coordinator names it. It gets an id,
- *                                its layout is compared, and the connection stays open as long as
- *                                it lives
- *   newcomer -> donor's service  request TAKE from an offset; a clone made at a period's end
- *   newcomer -> every door       JOIN_MESH hello: the connection of its entry
- *   newcomer -> coordinator      ready; one or two periods later all members admit it */
+ *   newcomer -> any door      JOIN_ASK hello and request ENTER; who is not the coordinator names it. It gets an id, its
+ *                             layout is compared, and the connection stays open as long as it lives
+ *   newcomer -> donor's door  the same with TAKE from an offset; a clone made at a period's end
+ *   newcomer -> every door    JOIN_MESH hello: the connection of its entry
+ *   newcomer -> coordinator   ready; one or two periods later all members admit it */
 
 enum {
     DDP__JOIN_WORLD = 64,
-    DDP__JOIN_REQUEST = 128, /* bytes: a hello, then verb and the fields below */
+    DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
     DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
     DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what all must have alike */
     DDP__JOIN_VERDICT = 512, /* answer to that */
@@ -27451,7 +26304,6 @@ typedef struct ddp__join_config {
     uint64_t    run_id;
     const char *addr;                    /* newcomer: doors to ask, separated by commas */
     int         insecure;
-    ddp__tls_files files;                /* for connections of this room's own */
     ddp__tls   *tls;                     /* of the wire; NULL = plain */
     double      connect_timeout_s, peer_timeout_s, op_timeout_s;
     const char *congestion;              /* as in ddp__wire_tcp */
@@ -27463,14 +26315,11 @@ typedef struct ddp__join_config {
 typedef struct ddp__join {
     ddp__join_config c;
     ddp__wire *wire;
-    ddp__tls  *tls;           /* of the service's connections */
-    int        listen_fd;
-    pthread_t  thread;
-    int        threaded;
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    int         stop, visitors;
+    int         stop;         /* atomic */
+    int         visitors;
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];
@@ -27483,8 +26332,7 @@ typedef struct ddp__join {
 } ddp__join;
 
 /* Serves newcomers from now on; the wire is one that resumes. */
-DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
-                                  ddp_error *err);
+DDP_LIB ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err);
 /* Training begins. Both are borrowed, the texts of layout too. */
 DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout);
 /* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
@@ -27500,9 +26348,6 @@ DDP_LIB int  ddp__join_next(ddp__join *j);
  * world is as it was. Then ddp__worker_enter follows, on its side too. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
 
-/* join_serve.c: what a member's service answers; a thread's function */
-DDP_LIB void *ddp__join_main(void *arg);
-
 /* ---- newcomers (joiner.c) ---- */
 
 typedef struct ddp__join_place {
@@ -27513,8 +26358,8 @@ typedef struct ddp__join_place {
 
 typedef struct ddp__joiner { /* until it is in */
     ddp__join_config c;
-    ddp__tls *tls;            /* of this thread's connections */
-    int       fd;             /* to the coordinator's service, or -1 */
+    int       fd;             /* to the coordinator, or -1 */
+    ddp__tls *tls;            /* its session: the wire's belong to another thread once the engine runs */
     double    beat_at;        /* when it is next told that this one lives */
     ddp__addr at[DDP__JOIN_WORLD + 8]; /* doors to ask */
     int       doors;
@@ -27529,62 +26374,293 @@ typedef struct ddp__joiner { /* until it is in */
 DDP_LIB ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_error *err);
 /* Takes a clone into s and connects to the members in place.live: *wire, for an engine that joins.
  * DDP_PEER_LOST, here and below: to be tried again, after ddp__joiner_again. */
-DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout,
-                                       ddp__worker *s, double until, ddp__wire **wire,
-                                       ddp_error *err);
+DDP_LIB ddp_status ddp__joiner_prepare(ddp__joiner *j, const ddp__join_layout *layout, ddp__worker *s, double until,
+                                       ddp__wire **wire, ddp_error *err);
 /* Waits until the members let it in. */
 DDP_LIB ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err);
 DDP_LIB void       ddp__joiner_again(ddp__joiner *j);
 DDP_LIB void       ddp__joiner_close(ddp__joiner *j); /* NULL is fine */
 
 /* ==== member/join.c ==== [member] */
-/* Members of a run that newcomers may enter: the service, clones, entries. */
+/* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at the door.
+ * None of them touches the training; they leave wishes for its thread and wait. */
 
-static ddp_status ddp__join_listen(ddp__join *j, ddp_error *err)
+enum { DDP__JOIN_VISITORS = 8 };
+
+typedef struct ddp__visit {
+    ddp__join *j;
+    int fd;
+    int only;      /* the id that its certificate names; -1: any will do */
+    int id;        /* that it was given, or -1, */
+    long turn;     /* of join.turn, with it */
+    ddp__tls *tls; /* its session */
+    unsigned char request[DDP__JOIN_REQUEST];
+} ddp__visit;
+
+/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take, or the run ends. */
+static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
 {
-    char text[DDP__ADDR_TEXT];
-    ddp__addr at = j->door[j->c.rank];
+    double until = ddp_now() + v->j->c.op_timeout_s;
 
-    if (!at.size) return DDP_OK;
-    ddp__addr_set_port(&at, 0);
-    DDP__TRY(ddp__tcp_listen(&at, &j->listen_fd, &at, err));
-    if (pthread_create(&j->thread, NULL, ddp__join_main, j))
-        return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves newcomers");
-    j->threaded = 1;
-    ddp__wire_resume_service(j->wire, ddp__addr_port(&at));
-    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", j->c.rank,
-             ddp__addr_text(&j->door[j->c.rank], text));
-    return DDP_OK;
+    while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
+        if (ddp__atomic_load(&v->j->stop) || ddp_now() >= until) return -1;
+    return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
 }
 
-ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out,
-                          ddp_error *err)
+/* ---- ENTER ---- */
+
+/* Under the lock: an id for the newcomer, or why there is none. */
+static int ddp__place_choose(ddp__visit *v, uint64_t live)
+{
+    int r, world = v->j->c.world, wanted = (int)ddp__hello_get(v->request + 4, 4) - 1, only = v->only;
+
+    if (ddp__lowest(live) != v->j->c.rank) return DDP__JOIN_ELSEWHERE;
+    if (v->j->id >= 0 || !v->j->layout.layers) return DDP__JOIN_LATER;
+    if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
+    if (only >= 0) wanted = only;
+    for (r = 0; r < world; r++)
+        if (!(live >> r & 1) && (wanted < 0 || wanted >= world || live >> wanted & 1 || r == wanted)) break;
+    if (r == world) return DDP__JOIN_FULL;
+    v->id = v->j->id = r;
+    v->turn = ++v->j->turn;
+    v->j->ready = 0;
+    return DDP__JOIN_OK;
+}
+
+static int ddp__place_answer(ddp__visit *v)
+{
+    unsigned char b[DDP__JOIN_PLACE];
+    ddp__join *j = v->j;
+    ddp__epoch_info info;
+    int code = DDP__JOIN_LATER;
+
+    memset(b, 0, sizeof b);
+    memset(&info, 0, sizeof info);
+    pthread_mutex_lock(&j->lock);
+    if (j->engine) {
+        ddp__engine_epoch(j->engine, &info);
+        code = ddp__place_choose(v, info.live);
+    }
+    for (int r = 0; r < j->c.world; r++) {
+        unsigned char *e = b + 512 + 24 * r;
+        if (!j->door[r].size) continue;
+        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
+        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
+    }
+    pthread_mutex_unlock(&j->lock);
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : v->id), 4);
+    ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
+    ddp__hello_put(b + 12, (uint64_t)ddp__lowest(info.live), 4);
+    ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
+    ddp__hello_put(b + 24, info.live, 8);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
+static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
+{
+    uint64_t hash = ddp__hello_get(b, 8);
+    int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
+    char how[DDP__JOIN_HOW];
+    double theirs;
+    uint64_t bits;
+
+    memcpy(how, b + 128, sizeof how);
+    how[sizeof how - 1] = 0;
+    for (i = 0; how[i]; i++)
+        if (how[i] < ' ' || how[i] > '~') how[i] = '?';
+    if (layers != l->layers || hash != l->hash)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
+                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers, hash, l->layers,
+                 l->hash);
+    else if (strcmp(how, l->how) || settings != l->settings)
+        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it with the same", how, l->how);
+    for (i = 0; i < l->settings && !why[0]; i++) {
+        bits = ddp__hello_get(b + 16 + 8 * i, 8);
+        memcpy(&theirs, &bits, sizeof theirs);
+        if (theirs != l->value[i])
+            snprintf(why, DDP__JOIN_TEXT, "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
+                     theirs, l->value[i]);
+    }
+    return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
+}
+
+static int ddp__layout_answer(ddp__visit *v)
+{
+    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    char why[DDP__JOIN_TEXT];
+    ddp__epoch_info info;
+    int code, donor = 63;
+
+    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
+    memset(b, 0, sizeof b);
+    memset(why, 0, sizeof why);
+    code = ddp__layout_compare(&v->j->layout, in, why);
+    ddp__engine_epoch(v->j->engine, &info);
+    while (donor > 0 && !(info.live >> donor & 1)) donor--;
+    ddp__hello_put(b, (uint64_t)code, 4);
+    ddp__hello_put(b + 4, (uint64_t)donor, 4);
+    ddp__hello_put(b + 8, info.live, 8);
+    memcpy(b + 64, why, sizeof why);
+    if (code == DDP__JOIN_NEVER)
+        ddp__log(&v->j->c.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s", v->j->c.rank, v->id, why);
+    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
+    return code;
+}
+
+/* 1 while this is the newcomer that is served; then it is ready, or forgotten. */
+static int ddp__visit_stands(ddp__visit *v, int ready)
+{
+    ddp__join *j = v->j;
+    int stands;
+
+    pthread_mutex_lock(&j->lock);
+    stands = v->id >= 0 && j->id == v->id && j->turn == v->turn;
+    if (stands) j->ready = ready;
+    if (stands && !ready) j->id = -1;
+    pthread_mutex_unlock(&j->lock);
+    return stands && !ddp__atomic_load(&j->stop);
+}
+
+/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten.
+ * And ours to it: when the entry failed it is closed, and the newcomer begins again. */
+static void ddp__serve_enter(ddp__visit *v)
+{
+    unsigned char word = '.';
+
+    if (ddp__place_answer(v) == DDP__JOIN_OK && ddp__layout_answer(v) == DDP__JOIN_OK)
+        while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
+    while (word == 'R' && ddp__visit_stands(v, 1) && !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {}
+    (void)ddp__visit_stands(v, 0);
+}
+
+/* ---- TAKE ---- */
+
+/* A clone, the one that was asked for if it is still here; its number, 0 = none. */
+static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
+{
+    uint64_t old;
+
+    pthread_mutex_lock(&j->lock);
+    old = j->snap_number;
+    if (!number || number != old) {
+        j->want_snap = 1;
+        while (!ddp__atomic_load(&j->stop) && j->snap_number == old)
+            (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
+    }
+    number = ddp__atomic_load(&j->stop) ? 0 : j->snap_number;
+    if (number) j->snap_users++;
+    pthread_mutex_unlock(&j->lock);
+    return number;
+}
+
+static void ddp__serve_clone(ddp__visit *v)
+{
+    ddp__join *j = v->j;
+    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
+    uint64_t asked = ddp__hello_get(v->request + 16, 8), number = ddp__clone_hold(j, asked);
+    size_t at = (size_t)ddp__hello_get(v->request + 8, 8), bytes = j->snap_bytes;
+    ddp__sha256 sha;
+    int bad;
+
+    if (!number) return;
+    if (number != asked || at > bytes) at = 0;
+    memset(b, 0, sizeof b);
+    ddp__hello_put(b, number, 8);
+    ddp__hello_put(b + 8, bytes, 8);
+    ddp__hello_put(b + 16, at, 8);
+    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
+    ddp__sha256_begin(&sha);
+    ddp__sha256_add(&sha, j->snap, at);
+    while (!bad && at < bytes && !ddp__atomic_load(&j->stop)) {
+        size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
+        bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
+        ddp__sha256_add(&sha, j->snap + at, n);
+        at += n;
+    }
+    ddp__sha256_end(&sha, digest);
+    if (!bad && at == bytes) bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
+    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
+    pthread_mutex_lock(&j->lock);
+    j->snap_users--;
+    pthread_mutex_unlock(&j->lock);
+}
+
+/* ---- connections ---- */
+
+static void *ddp__visit_main(void *arg)
+{
+    ddp__visit *v = (ddp__visit *)arg;
+    ddp__join *j = v->j;
+
+    if (ddp__stream_recv_all(v->tls, v->fd, v->request, sizeof v->request, NULL, ddp_now() + 5) == 0)
+        switch ((int)ddp__hello_get(v->request, 4)) {
+        case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
+        case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
+        default: break;
+        }
+    ddp__stream_close(v->tls, v->fd);
+    ddp__tls_free(v->tls);
+    DDP_FREE(v);
+    pthread_mutex_lock(&j->lock);
+    j->visitors--;
+    pthread_cond_broadcast(&j->changed);
+    pthread_mutex_unlock(&j->lock);
+    return NULL;
+}
+
+/* A ddp__visit_fn. */
+static int ddp__visit_begin(void *user, ddp__tls *tls, int fd, int only)
+{
+    ddp__join *j = (ddp__join *)user;
+    ddp__visit *v = (ddp__visit *)ddp__calloc(1, sizeof *v);
+    pthread_t thread;
+    int begun = 0;
+
+    if (!v) return 0;
+    v->j = j;
+    v->fd = fd;
+    v->only = only;
+    v->id = -1;
+    pthread_mutex_lock(&j->lock);
+    if (!ddp__atomic_load(&j->stop) && j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(tls, fd, &v->tls) == 0) {
+        begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
+        if (begun) pthread_detach(thread);
+        else ddp__tls_free(v->tls);
+        j->visitors += begun;
+    }
+    pthread_mutex_unlock(&j->lock);
+    if (!begun) DDP_FREE(v); /* it comes again */
+    return begun;
+}
+
+/* ---- the service as a whole ---- */
+
+ddp_status ddp__join_open(const ddp__join_config *c, ddp__wire *wire, ddp__join **out, ddp_error *err)
 {
     ddp__join *j = (ddp__join *)ddp__calloc(1, sizeof *j);
-    ddp_status s;
-    int r;
+    const int locks = j && !pthread_mutex_init(&j->lock, NULL);
+    char text[DDP__ADDR_TEXT];
 
     *out = NULL;
-    if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+    if (!locks || ddp__cond_init(&j->changed)) {
+        if (locks) pthread_mutex_destroy(&j->lock);
+        if (j) DDP_FREE(j);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the service of newcomers");
+    }
     j->c = *c;
     j->wire = wire;
-    j->listen_fd = j->id = -1;
-    for (r = 0; r < c->world; r++)
+    j->id = -1;
+    for (int r = 0; r < c->world; r++)
         if (!ddp__wire_resume_where(wire, r, &j->door[r])) j->door[r].size = 0;
-    if (pthread_mutex_init(&j->lock, NULL)) {
-        DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a lock");
-    }
-    if (ddp__cond_init(&j->changed)) {
-        pthread_mutex_destroy(&j->lock);
-        DDP_FREE(j);
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a condition");
-    }
-    s = ddp__tls_open(&c->files, c->run_id, &j->tls, err);
-    if (s == DDP_OK) s = ddp__join_listen(j, err);
-    if (s == DDP_OK) *out = j; /* also where it cannot serve: words and entries concern all */
-    else ddp__join_close(j);
-    return s;
+    *out = j; /* also where it cannot serve: words and entries concern all */
+    if (!j->door[c->rank].size) return DDP_OK;
+    ddp__wire_resume_visits(wire, ddp__visit_begin, j);
+    ddp__log(&c->log, DDP_LOG_INFO, "rank %d: newcomers may come to %s", c->rank,
+             ddp__addr_text(&j->door[c->rank], text));
+    return DDP_OK;
 }
 
 void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_layout *layout)
@@ -27600,12 +26676,8 @@ void ddp__join_stop(ddp__join *j)
 {
     if (!j) return;
     pthread_mutex_lock(&j->lock);
-    j->stop = 1;
+    ddp__atomic_store(&j->stop, 1);
     pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
-    if (j->threaded) pthread_join(j->thread, NULL);
-    j->threaded = 0;
-    pthread_mutex_lock(&j->lock);
     while (j->visitors) pthread_cond_wait(&j->changed, &j->lock);
     pthread_mutex_unlock(&j->lock);
 }
@@ -27614,8 +26686,6 @@ void ddp__join_close(ddp__join *j)
 {
     if (!j) return;
     ddp__join_stop(j);
-    if (j->listen_fd >= 0) close(j->listen_fd);
-    ddp__tls_free(j->tls);
     pthread_cond_destroy(&j->changed);
     pthread_mutex_destroy(&j->lock);
     if (j->snap) DDP_FREE(j->snap);
@@ -27657,19 +26727,15 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;
-        j->snap_number =
-            ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
+        j->snap_number = ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
         j->want_snap = 0;
-        bytes = NULL;
         pthread_cond_broadcast(&j->changed);
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank, s->step,
+                 (double)n / (1 << 20));
+    } else {
+        DDP_FREE(bytes);
     }
     pthread_mutex_unlock(&j->lock);
-    if (bytes) {
-        DDP_FREE(bytes);
-        return DDP_OK;
-    }
-    ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB",
-             s->rank, s->step, (double)n / (1 << 20));
     return DDP_OK;
 }
 
@@ -27717,381 +26783,17 @@ ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
     return s;
 }
 
-/* ==== member/join_serve.c ==== [member] */
-/* A member's service for newcomers: a thread behind a door, and one per newcomer. None of them
- * touches the training; they leave wishes for its thread and wait. */
-
-enum { DDP__JOIN_VISITORS = 8 };
-
-typedef struct ddp__visit {
-    ddp__join *j;
-    int fd;
-    int only;      /* the id that its certificate names; -1: any will do */
-    ddp__tls *tls; /* its session */
-    unsigned char request[DDP__JOIN_REQUEST];
-} ddp__visit;
-
-static int ddp__join_stopped(ddp__join *j)
-{
-    int stop;
-
-    pthread_mutex_lock(&j->lock);
-    stop = j->stop;
-    pthread_mutex_unlock(&j->lock);
-    return stop;
-}
-
-/* Waits for bytes: 0, or -1 when the newcomer is gone, silent for as long as an operation may take,
- * or the run ends. */
-static int ddp__visit_recv(ddp__visit *v, void *buf, size_t bytes)
-{
-    double until = ddp_now() + v->j->c.op_timeout_s;
-
-    while (!ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1))
-        if (ddp__join_stopped(v->j) || ddp_now() >= until) return -1;
-    return ddp__stream_recv_all(v->tls, v->fd, buf, bytes, NULL, ddp_now() + 5);
-}
-
-/* ---- ENTER ---- */
-
-static int ddp__join_lowest(uint64_t set)
-{
-    int i = 0;
-
-    while (i < 63 && !(set >> i & 1)) i++;
-    return i;
-}
-
-/* Under the lock: an id for the newcomer, or why there is none. only: it may take no other. */
-static int ddp__place_choose(ddp__join *j, uint64_t live, int wanted, int only, int *id)
-{
-    int r, world = j->c.world;
-
-    if (ddp__join_lowest(live) != j->c.rank) return DDP__JOIN_ELSEWHERE;
-    if (j->id >= 0 || !j->layout.layers) return DDP__JOIN_LATER;
-    if (only >= world || (only >= 0 && live >> only & 1)) return DDP__JOIN_TAKEN;
-    if (only >= 0) wanted = only;
-    for (r = 0; r < world; r++)
-        if (!(live >> r & 1) &&
-            (wanted < 0 || wanted >= world || live >> wanted & 1 || r == wanted))
-            break;
-    if (r == world) return DDP__JOIN_FULL;
-    *id = j->id = r;
-    j->turn++;
-    j->ready = 0;
-    return DDP__JOIN_OK;
-}
-
-static int ddp__place_answer(ddp__visit *v, int *id)
-{
-    unsigned char b[DDP__JOIN_PLACE];
-    ddp__join *j = v->j;
-    ddp__epoch_info info;
-    int code = DDP__JOIN_LATER, r;
-
-    memset(b, 0, sizeof b);
-    memset(&info, 0, sizeof info);
-    pthread_mutex_lock(&j->lock);
-    if (j->engine) {
-        ddp__engine_epoch(j->engine, &info);
-        code = ddp__place_choose(j, info.live, (int)ddp__hello_get(v->request + 68, 4) - 1,
-                                 v->only, id);
-    }
-    for (r = 0; r < j->c.world; r++) {
-        unsigned char *e = b + 512 + 24 * r;
-        if (!j->door[r].size) continue;
-        ddp__hello_put(e, ddp__ip_pack(&j->door[r], e + 8), 4);
-        ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
-    }
-    pthread_mutex_unlock(&j->lock);
-    ddp__hello_put(b, (uint64_t)code, 4);
-    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : *id), 4);
-    ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
-    ddp__hello_put(b + 12, (uint64_t)ddp__join_lowest(info.live), 4);
-    ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
-    ddp__hello_put(b + 24, info.live, 8);
-    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
-    return code;
-}
-
-/* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
-static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
-{
-    uint64_t hash = ddp__hello_get(b, 8);
-    int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
-    char how[DDP__JOIN_HOW];
-    double theirs;
-    uint64_t bits;
-
-    memcpy(how, b + 128, sizeof how);
-    how[sizeof how - 1] = 0;
-    for (i = 0; how[i]; i++)
-        if (how[i] < ' ' || how[i] > '~') how[i] = '?';
-    if (layers != l->layers || hash != l->hash)
-        snprintf(why, DDP__JOIN_TEXT,
-                 "the newcomer has %d layers with layout %016" PRIx64 ", this run has %d layers "
-                 "with layout %016" PRIx64 ": start it with the same model and optimizer", layers,
-                 hash, l->layers, l->hash);
-    else if (strcmp(how, l->how) || settings != l->settings)
-        snprintf(why, DDP__JOIN_TEXT, "the newcomer runs %.100s, this run %.100s: start it "
-                 "with the same", how, l->how);
-    for (i = 0; i < l->settings && !why[0]; i++) {
-        bits = ddp__hello_get(b + 16 + 8 * i, 8);
-        memcpy(&theirs, &bits, sizeof theirs);
-        if (theirs != l->value[i])
-            snprintf(why, DDP__JOIN_TEXT,
-                     "the newcomer has %s %g, this run %g: start it with the same", l->name[i],
-                     theirs, l->value[i]);
-    }
-    return why[0] ? DDP__JOIN_NEVER : DDP__JOIN_OK;
-}
-
-static int ddp__layout_answer(ddp__visit *v, int id)
-{
-    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
-    char why[DDP__JOIN_TEXT];
-    ddp__epoch_info info;
-    int code, donor = 63;
-
-    if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
-    memset(b, 0, sizeof b);
-    memset(why, 0, sizeof why);
-    code = ddp__layout_compare(&v->j->layout, in, why);
-    ddp__engine_epoch(v->j->engine, &info);
-    while (donor > 0 && !(info.live >> donor & 1)) donor--;
-    ddp__hello_put(b, (uint64_t)code, 4);
-    ddp__hello_put(b + 4, (uint64_t)donor, 4);
-    ddp__hello_put(b + 8, info.live, 8);
-    memcpy(b + 64, why, sizeof why);
-    if (code == DDP__JOIN_NEVER)
-        ddp__log(&v->j->c.log, DDP_LOG_WARN, "rank %d: refused to join as %d: %s", v->j->c.rank,
-                 id, why);
-    if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
-    return code;
-}
-
-/* 1 while the newcomer with that id and turn is the one that is served. */
-static int ddp__enter_stands(ddp__join *j, int id, long turn)
-{
-    int stands;
-
-    pthread_mutex_lock(&j->lock);
-    stands = j->id == id && j->turn == turn && !j->stop;
-    pthread_mutex_unlock(&j->lock);
-    return stands;
-}
-
-/* Its connection is the newcomer's sign of life: when it ends before the entry, it is forgotten.
- * And ours to it: when the entry failed it is closed, and the newcomer begins again. */
-static void ddp__serve_enter(ddp__visit *v)
-{
-    ddp__join *j = v->j;
-    unsigned char word = '.';
-    int id = -1;
-    long turn = -1;
-
-    if (ddp__place_answer(v, &id) != DDP__JOIN_OK) {
-        if (id < 0) return;
-    } else {
-        pthread_mutex_lock(&j->lock);
-        turn = j->turn; /* one is served at a time: it is this one's */
-        pthread_mutex_unlock(&j->lock);
-        if (ddp__layout_answer(v, id) == DDP__JOIN_OK)
-            while (word == '.' && ddp__visit_recv(v, &word, 1) == 0) {} /* it takes its clone */
-        if (word == 'R') {
-            pthread_mutex_lock(&j->lock);
-            j->ready = j->id == id;
-            pthread_mutex_unlock(&j->lock);
-            while (ddp__enter_stands(j, id, turn) &&
-                   !ddp__stream_wait(v->tls, v->fd, ddp_now() + 0.1)) {} /* until it closes */
-        }
-    }
-    pthread_mutex_lock(&j->lock);
-    if (j->id == id && (turn < 0 || j->turn == turn)) j->id = -1;
-    pthread_mutex_unlock(&j->lock);
-}
-
-/* ---- TAKE ---- */
-
-/* A clone, the one that was asked for if it is still here; its number, 0 = none. */
-static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
-{
-    uint64_t old;
-
-    pthread_mutex_lock(&j->lock);
-    old = j->snap_number;
-    if (!number || number != old) {
-        j->want_snap = 1;
-        while (!j->stop && j->snap_number == old)
-            (void)ddp__cond_wait_until(&j->changed, &j->lock, ddp_now() + 1);
-    }
-    number = j->stop ? 0 : j->snap_number;
-    if (number) j->snap_users++;
-    pthread_mutex_unlock(&j->lock);
-    return number;
-}
-
-static void ddp__serve_clone(ddp__visit *v)
-{
-    ddp__join *j = v->j;
-    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
-    uint64_t asked = ddp__hello_get(v->request + 80, 8), number = ddp__clone_hold(j, asked);
-    size_t at = (size_t)ddp__hello_get(v->request + 72, 8), bytes = j->snap_bytes;
-    ddp__sha256 sha;
-    int bad;
-
-    if (!number) return;
-    if (number != asked || at > bytes) at = 0;
-    memset(b, 0, sizeof b);
-    ddp__hello_put(b, number, 8);
-    ddp__hello_put(b + 8, bytes, 8);
-    ddp__hello_put(b + 16, at, 8);
-    bad = ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5);
-    ddp__sha256_begin(&sha);
-    ddp__sha256_add(&sha, j->snap, at);
-    while (!bad && at < bytes && !ddp__join_stopped(j)) {
-        size_t n = bytes - at < ((size_t)256 << 10) ? bytes - at : (size_t)256 << 10;
-        bad = ddp__stream_send_all(v->tls, v->fd, j->snap + at, n, ddp_now() + 10);
-        ddp__sha256_add(&sha, j->snap + at, n);
-        at += n;
-    }
-    ddp__sha256_end(&sha, digest);
-    if (!bad && at == bytes)
-        bad = ddp__stream_send_all(v->tls, v->fd, digest, sizeof digest, ddp_now() + 10);
-    if (!bad) (void)ddp__visit_recv(v, b, 1); /* returns when it closes: its bytes are through */
-    pthread_mutex_lock(&j->lock);
-    j->snap_users--;
-    pthread_mutex_unlock(&j->lock);
-}
-
-/* ---- connections ---- */
-
-static void *ddp__visit_main(void *arg)
-{
-    ddp__visit *v = (ddp__visit *)arg;
-    ddp__join *j = v->j;
-
-    if (ddp__stream_recv_all(v->tls, v->fd, v->request + DDP__HELLO_BYTES,
-                             sizeof v->request - DDP__HELLO_BYTES, NULL, ddp_now() + 5) == 0)
-        switch ((int)ddp__hello_get(v->request + 64, 4)) {
-        case DDP__JOIN_ENTER: ddp__serve_enter(v); break;
-        case DDP__JOIN_TAKE: ddp__serve_clone(v); break;
-        default: break;
-        }
-    ddp__stream_close(v->tls, v->fd);
-    ddp__tls_free(v->tls);
-    DDP_FREE(v);
-    pthread_mutex_lock(&j->lock);
-    j->visitors--;
-    pthread_cond_broadcast(&j->changed);
-    pthread_mutex_unlock(&j->lock);
-    return NULL;
-}
-
-typedef struct ddp__service {
-    ddp__join *j;
-    ddp__door  door;
-    ddp__hello self;
-} ddp__service;
-
-/* Whether somebody may come in: only who may be a rank of this run, or is called a newcomer, hears
- * anything of its parameters. */
-static int ddp__visit_may(ddp__service *x, int fd, const unsigned char *bytes,
-                          const ddp__addr *from, int *only)
-{
-    char name[DDP__STREAM_NAME], why[DDP__STREAM_TEXT];
-    unsigned char b[DDP__HELLO_BYTES];
-    ddp__hello h;
-
-    if (!ddp__hello_parse(bytes, &h) || h.kind != DDP__JOIN_ASK) return 0;
-    if (h.version != x->self.version || h.run_id != x->self.run_id) {
-        ddp__door_refuse(&x->door, fd, from, &x->self,
-                         h.version != x->self.version ? DDP__REFUSE_VERSION : DDP__REFUSE_RUN, &h);
-        return 0;
-    }
-    if (ddp__stream_may_join(x->door.tls, fd, only, name, why)) return 1;
-    ddp__door_note(&x->door, from, why);
-    ddp__hello_pack(&x->self, DDP__REFUSED, DDP__REFUSE_NAME, 0, b);
-    (void)ddp__stream_send_all(x->door.tls, fd, b, sizeof b, ddp_now());
-    return 0;
-}
-
-static int ddp__visit_begin(void *user, int fd, const unsigned char *bytes, const ddp__addr *from)
-{
-    ddp__service *x = (ddp__service *)user;
-    ddp__join *j = x->j;
-    pthread_t thread;
-    ddp__visit *v;
-    int only = -1, begun = 0;
-
-    if (!ddp__visit_may(x, fd, bytes, from, &only)) return 0;
-    v = (ddp__visit *)ddp__calloc(1, sizeof *v);
-    if (!v) return 0;
-    v->j = j;
-    v->fd = fd;
-    v->only = only;
-    memcpy(v->request, bytes, DDP__HELLO_BYTES);
-    pthread_mutex_lock(&j->lock);
-    if (j->visitors < DDP__JOIN_VISITORS && ddp__stream_part(j->tls, fd, &v->tls) == 0) {
-        begun = pthread_create(&thread, NULL, ddp__visit_main, v) == 0;
-        if (begun) pthread_detach(thread);
-        else ddp__tls_free(v->tls);
-        j->visitors += begun;
-    }
-    pthread_mutex_unlock(&j->lock);
-    if (!begun) DDP_FREE(v); /* it comes again */
-    return begun;
-}
-
-void *ddp__join_main(void *arg)
-{
-    ddp__join *j = (ddp__join *)arg;
-    struct pollfd *polls;
-    ddp__service x;
-
-    memset(&x, 0, sizeof x);
-    x.j = j;
-    x.self.version = DDP__PROTOCOL;
-    x.self.run_id = j->c.run_id;
-    x.self.rank = (uint32_t)j->c.rank;
-    x.self.world = (uint32_t)j->c.world;
-    if (!ddp__door_open(&x.door, j->c.world, j->tls, &j->c.log, ddp__visit_begin, &x)) return NULL;
-    x.door.listen_fd = j->listen_fd;
-    j->listen_fd = -1;
-    polls = (struct pollfd *)ddp__calloc((size_t)x.door.room + 1, sizeof *polls);
-    while (polls && !ddp__join_stopped(j)) {
-        double now = ddp_now(), next = now + 0.1;
-        int n = ddp__door_polls(&x.door, polls, &next);
-        (void)poll(polls, (nfds_t)n, (int)(1000 * (next > now ? next - now : 0)) + 1);
-        ddp__door_serve(&x.door, ddp_now());
-    }
-    if (polls) DDP_FREE(polls);
-    ddp__door_close(&x.door);
-    return NULL;
-}
-
 /* ==== member/joiner.c ==== [member] */
-/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its
- * entry. Whoever dies meanwhile, it begins again with those who are left, until the time is over.
- */
+/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
+ * meanwhile, it begins again with those who are left, until the time is over. */
 
 /* ---- connections ---- */
-
-static void ddp__joiner_request(const ddp__joiner *j, unsigned char *b, size_t n)
-{
-    ddp__hello self;
-
-    memset(&self, 0, sizeof self);
-    self.version = DDP__PROTOCOL;
-    self.run_id = j->c.run_id;
-    memset(b, 0, n);
-    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, b);
-}
 
 /* A connection past its handshake, or -1. *why: a sentence if the other end has another key, or is
  * none that a run's worker may have. */
-static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, char *why)
+static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
+    ddp__tls *tls = j->c.tls;
     double limit = ddp_now() + 3 < until ? ddp_now() + 3 : until;
     char name[DDP__ADDR_TEXT], their[DDP__STREAM_NAME], text[DDP__STREAM_TEXT];
     const char *refused = NULL;
@@ -28102,8 +26804,7 @@ static int ddp__joiner_dial(ddp__tls *tls, const ddp__addr *to, double until, ch
         if (ddp__stream_greet(tls, fd, limit)) refused = ddp__stream_why(tls, fd);
         else if (ddp__stream_may_join(tls, fd, &id, their, text)) return fd;
         else refused = text;
-        if (refused)
-            snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
+        if (refused) snprintf(why, DDP__JOIN_TEXT, "%s %.200s", ddp__addr_text(to, name), refused);
     }
     ddp__stream_close(tls, fd);
     return -1;
@@ -28114,52 +26815,66 @@ static void ddp__joiner_beat(ddp__joiner *j)
 {
     double now = ddp_now();
 
-    if (now < j->beat_at) return;
+    if (j->fd < 0 || now < j->beat_at) return;
     j->beat_at = now + 1;
     (void)ddp__stream_send_all(j->tls, j->fd, ".", 1, now); /* one that is lost is found later */
 }
 
-/* Asks at a door where its member serves newcomers: a connection to there, or -1. *why: a sentence
- * if the door said no, for good. */
-static int ddp__joiner_service(ddp__joiner *j, const ddp__addr *door, double until, char *why)
+/* Why a door said no, for good; got: bytes of its answer. */
+static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, const unsigned char *b, size_t got,
+                                char *why)
 {
-    unsigned char b[DDP__HELLO_BYTES];
     char name[DDP__ADDR_TEXT];
-    ddp__addr to = *door;
     ddp__hello h;
+
+    ddp__addr_text(door, name);
+    if (got < DDP__HELLO_BYTES || !ddp__hello_parse(b, &h)) {
+        if (!j->c.tls && ddp__stream_is_tls(b, got))
+            snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same --tls-psk, or a "
+                     "certificate", name);
+    } else if (h.reason == DDP__REFUSE_NAME) {
+        snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or join-NAME; this one's "
+                 "does not", name);
+    } else if (h.run_id != j->c.run_id) {
+        snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %" PRIu64 ": set the same "
+                 "DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
+    } else {
+        snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without --min-world", name);
+    }
+}
+
+/* Asks at a member's door: a connection on which the n bytes of the answer have come, or -1. */
+static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
+                               unsigned char *b, size_t n, double until, char *why)
+{
+    unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST], *request = out + DDP__HELLO_BYTES;
+    int fd = ddp__joiner_dial(j, door, until, why);
+    ddp__hello self;
     size_t got = 0;
-    int fd = ddp__joiner_dial(j->tls, door, until, why), bad;
 
     if (fd < 0) return -1;
-    ddp__joiner_request(j, b, sizeof b);
-    bad = ddp__stream_send_all(j->tls, fd, b, sizeof b, until) < 0 ||
-          ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 3) < 0 ||
-          !ddp__hello_parse(b, &h);
-    ddp__stream_close(j->tls, fd);
-    ddp__addr_text(door, name);
-    if (bad && !j->tls && ddp__stream_is_tls(b, got))
-        snprintf(why, DDP__JOIN_TEXT, "%s speaks TLS, this worker does not: give it the same "
-                 "--tls-psk, or a certificate", name);
-    if (bad) return -1;
-    if (h.kind != DDP__JOIN_ASK) {
-        if (h.run_id != j->c.run_id)
-            snprintf(why, DDP__JOIN_TEXT, "%s belongs to run %" PRIu64 ", this worker to run %"
-                     PRIu64 ": set the same DREAMDDP_RUN_ID", name, h.run_id, j->c.run_id);
-        else
-            snprintf(why, DDP__JOIN_TEXT, "%s takes no newcomers: its run was started without "
-                     "--min-world", name);
-        return -1;
+    memset(&self, 0, sizeof self);
+    memset(out, 0, sizeof out);
+    self.version = DDP__PROTOCOL;
+    self.run_id = j->c.run_id;
+    ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, out);
+    ddp__hello_put(request, verb, 4);
+    ddp__hello_put(request + 4, (uint64_t)(wanted + 1), 4);
+    ddp__hello_put(request + 8, j->have, 8);
+    ddp__hello_put(request + 16, j->number, 8);
+    if (ddp__stream_send_all(j->c.tls, fd, out, sizeof out, ddp_now() + 5) == 0) {
+        while (!ddp__stream_wait(j->c.tls, fd, ddp_now() + 0.5) && ddp_now() < until) ddp__joiner_beat(j);
+        if (ddp__stream_recv_all(j->c.tls, fd, b, n, &got, ddp_now() + 5) == 0 && !ddp__hello_begins(b, 8)) return fd;
     }
-    ddp__addr_set_port(&to, (int)(h.port & 65535));
-    return ddp__joiner_dial(j->tls, &to, until, why);
+    ddp__joiner_refused(j, door, b, got, why);
+    ddp__stream_close(j->c.tls, fd);
+    return -1;
 }
 
 /* ---- an id ---- */
 
 static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 {
-    int r;
-
     memset(p, 0, sizeof *p);
     p->code = (int)ddp__hello_get(b, 4);
     p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
@@ -28167,70 +26882,38 @@ static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
     p->coordinator = (int)ddp__hello_get(b + 12, 4);
     p->min_world = (int)ddp__hello_get(b + 16, 4);
     p->live = ddp__hello_get(b + 24, 8);
-    for (r = 0; r < DDP__JOIN_WORLD; r++) {
+    for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 4), e + 8, &p->door[r])) continue;
         ddp__addr_set_port(&p->door[r], (int)(ddp__hello_get(e + 4, 4) & 65535));
     }
-}
-
-static int ddp__place_sane(const ddp__join_place *p)
-{
-    return p->world >= 2 && p->world <= DDP__JOIN_WORLD && p->coordinator >= 0 &&
-           p->coordinator < p->world && p->min_world > 0 &&
-           (p->code != DDP__JOIN_OK || (p->id >= 0 && p->id < p->world));
-}
-
-/* Requests a place over a connection to a service: 1 and the answer in place, or 0. */
-static int ddp__place_ask(ddp__joiner *j, int fd, const ddp__addr *at, int wanted, double until,
-                          char *why)
-{
-    unsigned char b[DDP__JOIN_PLACE], request[DDP__JOIN_REQUEST];
-    char name[DDP__ADDR_TEXT];
-    ddp__hello h;
-    size_t got = 0;
-
-    ddp__joiner_request(j, request, sizeof request);
-    ddp__hello_put(request + 64, DDP__JOIN_ENTER, 4);
-    ddp__hello_put(request + 68, (uint64_t)(wanted + 1), 4);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, until) == 0 &&
-        ddp__stream_recv_all(j->tls, fd, b, sizeof b, &got, ddp_now() + 5) == 0) {
-        ddp__place_read(b, &j->place);
-        if (!ddp__place_sane(&j->place)) j->place.code = DDP__JOIN_LATER;
-        return 1;
-    }
-    if (got >= DDP__HELLO_BYTES && ddp__hello_parse(b, &h) && h.kind == DDP__REFUSED &&
-        h.reason == DDP__REFUSE_NAME)
-        snprintf(why, DDP__JOIN_TEXT, "%s takes only workers whose certificates name rank-R or "
-                 "join-NAME; this one's does not", ddp__addr_text(at, name));
-    return 0;
+    if (p->world < 2 || p->world > DDP__JOIN_WORLD || p->coordinator < 0 || p->coordinator >= p->world ||
+        p->min_world < 1 || (p->code == DDP__JOIN_OK && (p->id < 0 || p->id >= p->world)))
+        p->code = DDP__JOIN_LATER; /* it makes no sense */
 }
 
 /* Asks the member behind a door for a place, and whom it names as coordinator. */
-static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until,
-                           char *why)
+static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, double until, char *why)
 {
+    unsigned char b[DDP__JOIN_PLACE];
     ddp__addr at = *door;
-    int turn, r;
 
-    for (turn = 0; turn < 3; turn++) {
-        int fd = ddp__joiner_service(j, &at, until, why);
+    for (int turn = 0; turn < 3 && at.size; turn++) {
+        double limit = ddp_now() + 5 < until ? ddp_now() + 5 : until;
+        int fd = ddp__joiner_request(j, &at, DDP__JOIN_ENTER, wanted, b, sizeof b, limit, why);
         if (fd < 0) return DDP__JOIN_LATER;
-        if (!ddp__place_ask(j, fd, &at, wanted, until, why)) {
-            ddp__stream_close(j->tls, fd);
-            return DDP__JOIN_LATER;
-        }
-        if (j->place.code == DDP__JOIN_OK) {
+        ddp__place_read(b, &j->place);
+        if (j->place.code == DDP__JOIN_OK && ddp__stream_part(j->c.tls, fd, &j->tls) == 0) {
             j->fd = fd;
-            for (r = 0; r < j->place.world; r++) /* asked first, should this be lost */
+            for (int r = 0; r < j->place.world; r++) /* asked first, should this be lost */
                 if (j->place.live >> r & 1 && j->place.door[r].size && j->doors < DDP__JOIN_WORLD)
                     j->at[j->doors++] = j->place.door[r];
             return DDP__JOIN_OK;
         }
-        ddp__stream_close(j->tls, fd);
+        ddp__stream_close(j->c.tls, fd);
+        if (j->place.code == DDP__JOIN_OK) return DDP__JOIN_LATER;
         if (j->place.code != DDP__JOIN_ELSEWHERE) return j->place.code;
         at = j->place.door[j->place.coordinator];
-        if (!at.size) return DDP__JOIN_LATER;
     }
     return DDP__JOIN_LATER;
 }
@@ -28239,12 +26922,12 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
     char why[DDP__JOIN_TEXT];
-    int i, code = DDP__JOIN_LATER, doors;
+    int code = DDP__JOIN_LATER, doors;
 
     why[0] = 0;
     for (;;) {
         doors = j->doors;
-        for (i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
+        for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
             code = ddp__joiner_ask(j, &j->at[i], wanted, until, why);
         if (code == DDP__JOIN_OK) return DDP_OK;
         if (why[0]) return ddp__fail(err, DDP_MISMATCH, "%s", why);
@@ -28255,20 +26938,15 @@ static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, dd
         return ddp__fail(err, DDP_TIMEOUT, "all %d workers of the run are there: nobody's place is "
                          "free, and max_world made no room for more", j->place.world);
     if (code == DDP__JOIN_TAKEN)
-        return ddp__fail(err, DDP_TIMEOUT, "this worker's certificate names rank %d alone, and in "
-                         "the run of %d that place is not free: start it with a certificate of a "
-                         "worker that is gone, or one that names join-NAME", j->place.id,
-                         j->place.world);
+        return ddp__fail(err, DDP_TIMEOUT, "this worker's certificate names rank %d alone, and in the run of %d that "
+                         "place is not free: start it with a certificate of a worker that is gone, or one that names "
+                         "join-NAME", j->place.id, j->place.world);
     if (j->place.world && j->place.code == DDP__JOIN_LATER)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "within %.3g s the run at %.200s had no time for this worker: it takes "
-                         "one newcomer at a time, once its training has begun; end one that stands "
-                         "still, or wait longer with DREAMDDP_CONNECT_TIMEOUT",
-                         j->c.connect_timeout_s, addr);
-    return ddp__fail(err, DDP_TIMEOUT,
-                     "within %.3g s no worker at %.200s had a place for this one: "
-                     "is the run still going, with --min-world, and is one of its workers gone?",
-                     j->c.connect_timeout_s, addr);
+        return ddp__fail(err, DDP_TIMEOUT, "within %.3g s the run at %.200s had no time for this worker: it takes one "
+                         "newcomer at a time, once its training has begun; end one that stands still, or wait longer "
+                         "with DREAMDDP_CONNECT_TIMEOUT", j->c.connect_timeout_s, addr);
+    return ddp__fail(err, DDP_TIMEOUT, "within %.3g s no worker at %.200s had a place for this one: is the run still "
+                     "going, with --min-world, and is one of its workers gone?", j->c.connect_timeout_s, addr);
 }
 
 /* The addresses of --addr, separated by commas. */
@@ -28282,10 +26960,9 @@ static ddp_status ddp__joiner_doors(ddp__joiner *j, ddp_error *err)
         int count = 0;
         snprintf(one, sizeof one, "%.*s", (int)n, s);
         DDP__TRY(ddp__addr_parse(one, &j->at[j->doors], 1, &count, err));
-        if (!j->c.insecure && !j->tls && !ddp__addr_is_loopback(&j->at[j->doors]))
-            return ddp__fail(err, DDP_ARG,
-                             "%s lies beyond this machine: use --tls-psk, or --insecure if the "
-                             "network can be trusted", ddp__addr_text(&j->at[j->doors], text));
+        if (!j->c.insecure && !j->c.tls && !ddp__addr_is_loopback(&j->at[j->doors]))
+            return ddp__fail(err, DDP_ARG, "%s lies beyond this machine: use --tls-psk, or --insecure if the network "
+                             "can be trusted", ddp__addr_text(&j->at[j->doors], text));
         j->doors += count;
         s += n + (s[n] == ',');
     }
@@ -28300,7 +26977,6 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
     if (!j) return ddp__fail(err, DDP_MEMORY, "out of memory for joining a run");
     j->fd = -1;
     j->c = *c;
-    DDP__TRY(ddp__tls_open(&c->files, c->run_id, &j->tls, err));
     DDP__TRY(ddp__joiner_doors(j, err));
     return ddp__joiner_place(j, -1, ddp_now() + c->connect_timeout_s, err);
 }
@@ -28308,14 +26984,15 @@ ddp_status ddp__joiner_open(const ddp__join_config *c, ddp__joiner **out, ddp_er
 void ddp__joiner_again(ddp__joiner *j)
 {
     ddp__stream_close(j->tls, j->fd);
+    ddp__tls_free(j->tls);
+    j->tls = NULL;
     j->fd = -1;
 }
 
 void ddp__joiner_close(ddp__joiner *j)
 {
     if (!j) return;
-    ddp__stream_close(j->tls, j->fd);
-    ddp__tls_free(j->tls);
+    ddp__joiner_again(j);
     if (j->clone) DDP_FREE(j->clone);
     DDP_FREE(j);
 }
@@ -28327,13 +27004,12 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
 {
     unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
     uint64_t bits;
-    int i;
 
     memset(out, 0, sizeof out);
     ddp__hello_put(out, l->hash, 8);
     ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
     ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
-    for (i = 0; i < l->settings; i++) {
+    for (int i = 0; i < l->settings; i++) {
         memcpy(&bits, &l->value[i], sizeof bits);
         ddp__hello_put(out + 16 + 8 * i, bits, 8);
     }
@@ -28342,30 +27018,17 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
     b[64 + DDP__JOIN_TEXT - 1] = 0;
-    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER)
-        return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
+    if (ddp__hello_get(b, 4) == DDP__JOIN_NEVER) return ddp__fail(err, DDP_MISMATCH, "%s", (const char *)b + 64);
     j->donor = (int)ddp__hello_get(b + 4, 4);
     j->place.live = ddp__hello_get(b + 8, 8);
-    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size ||
-        j->place.live >> j->place.id & 1)
+    if (j->donor < 0 || j->donor >= j->place.world || !j->place.door[j->donor].size || j->place.live >> j->place.id & 1)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator's answer makes no sense");
     return DDP_OK;
 }
 
-static void ddp__clone_progress(const ddp__joiner *j, size_t from, double begin, double now)
-{
-    double rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
-
-    ddp__log(&j->c.log, DDP_LOG_INFO,
-             "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left", j->place.id,
-             j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
-             rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
-}
-
 /* Room for what the donor offers, unless that is more of what lies here already. most: bytes that
  * this model makes; nothing that arrives decides about an allocation. */
-static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most,
-                                  ddp_error *err)
+static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8);
     uint64_t from = ddp__hello_get(b + 16, 8);
@@ -28381,8 +27044,7 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
                          "model makes at most %zu", j->donor, bytes, most);
     if (j->clone) DDP_FREE(j->clone);
     j->clone = (unsigned char *)DDP_REALLOC(NULL, (size_t)bytes);
-    if (!j->clone)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
+    if (!j->clone) return ddp__fail(err, DDP_MEMORY, "out of memory for a clone of %" PRIu64 " bytes", bytes);
     j->number = number;
     j->bytes = (size_t)bytes;
     j->have = 0;
@@ -28392,50 +27054,41 @@ static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t
 static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
 {
     const size_t from = j->have;
-    double begin = ddp_now(), note = begin;
+    double begin = ddp_now(), note = begin, rate;
 
     while (j->have < j->bytes) {
         size_t n = j->bytes - j->have < ((size_t)64 << 10) ? j->bytes - j->have : (size_t)64 << 10;
         size_t got = 0;
-        int bad = ddp__stream_recv_all(j->tls, fd, j->clone + j->have, n, &got,
-                                       ddp_now() + j->c.peer_timeout_s);
+        int bad = ddp__stream_recv_all(j->c.tls, fd, j->clone + j->have, n, &got, ddp_now() + j->c.peer_timeout_s);
         double now = ddp_now();
         j->have += got;
         if (bad < 0) return DDP_PEER_LOST;
         ddp__joiner_beat(j);
         if (now < note + 1 && j->have < j->bytes) continue;
-        ddp__clone_progress(j, from, begin, now);
         note = now;
+        rate = (double)(j->have - from) / (now > begin ? now - begin : 1e-9);
+        ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: clone of rank %d: %.1f of %.1f MiB, %.1f MiB/s, %.0f s left",
+                 j->place.id, j->donor, (double)j->have / (1 << 20), (double)j->bytes / (1 << 20), rate / (1 << 20),
+                 rate > 0 ? (double)(j->bytes - j->have) / rate : 0.0);
     }
     return DDP_OK;
 }
 
-/* Bytes from where the last connection ended, if the donor still has that clone. */
-static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, size_t most, ddp_error *err)
+/* b: the answer to TAKE, behind which come bytes from where the last connection ended, if the donor still
+ * has that clone. */
+static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
 {
-    unsigned char b[DDP__JOIN_CLONE], request[DDP__JOIN_REQUEST], digest[2][DDP__SHA256_BYTES];
-    double until = ddp_now() + j->c.op_timeout_s;
+    unsigned char digest[2][DDP__SHA256_BYTES];
     ddp__sha256 sha;
 
-    ddp__joiner_request(j, request, sizeof request);
-    ddp__hello_put(request + 64, DDP__JOIN_TAKE, 4);
-    ddp__hello_put(request + 72, j->have, 8);
-    ddp__hello_put(request + 80, j->number, 8);
-    if (ddp__stream_send_all(j->tls, fd, request, sizeof request, ddp_now() + 5) < 0)
-        return DDP_PEER_LOST;
-    while (!ddp__stream_wait(j->tls, fd, ddp_now() + 0.5) && ddp_now() < until)
-        ddp__joiner_beat(j);
-    if (ddp__stream_recv_all(j->tls, fd, b, sizeof b, NULL, until) < 0) return DDP_PEER_LOST;
     DDP__TRY(ddp__clone_room(j, b, most, err));
     DDP__TRY(ddp__clone_read(j, fd));
-    if (ddp__stream_recv_all(j->tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0)
-        return DDP_PEER_LOST;
+    if (ddp__stream_recv_all(j->c.tls, fd, digest[0], sizeof digest[0], NULL, ddp_now() + 10) < 0) return DDP_PEER_LOST;
     ddp__sha256_begin(&sha);
     ddp__sha256_add(&sha, j->clone, j->bytes);
     ddp__sha256_end(&sha, digest[1]);
     if (!memcmp(digest[0], digest[1], sizeof digest[0])) return DDP_OK;
-    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way",
-             j->place.id, j->donor);
+    ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: the clone of rank %d was damaged on its way", j->place.id, j->donor);
     j->number = 0;
     j->have = 0;
     return DDP_PEER_LOST;
@@ -28443,6 +27096,7 @@ static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, size_t most, ddp_err
 
 static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until, ddp_error *err)
 {
+    unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
     char why[DDP__JOIN_TEXT];
     ddp_safetensors *f;
@@ -28454,13 +27108,13 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     for (tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
         int fd;
         if (tries) ddp__sleep_until(ddp_now() + 0.2);
-        fd = ddp__joiner_service(j, &j->place.door[j->donor], until, why);
+        fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
+                                 ddp_now() + j->c.op_timeout_s, why);
         if (fd < 0) continue;
-        code = ddp__clone_stream(j, fd, most, err);
-        ddp__stream_close(j->tls, fd);
+        code = ddp__clone_stream(j, fd, b, most, err);
+        ddp__stream_close(j->c.tls, fd);
     }
-    if (code == DDP_PEER_LOST)
-        return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
+    if (code == DDP_PEER_LOST) return ddp__fail(err, code, "rank %d, whose clone this one takes, was lost", j->donor);
     DDP__TRY(code);
     f = ddp_safetensors_from_bytes("the clone", j->clone, j->bytes, err);
     if (!f) return err->code;
@@ -28472,37 +27126,32 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 
 /* ---- the entry ---- */
 
-/* Connects to all members; their connections in fds, the own door in *listen_fd. */
-static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, int *listen_fd,
-                                   ddp_error *err)
+/* Connects to all members; their connections in fds, the own door in c->listen_fd. */
+static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__tcp_config *c, int *fds, ddp_error *err)
 {
     unsigned char b[DDP__HELLO_BYTES];
     char why[DDP__JOIN_TEXT];
     double until = ddp_now() + 10;
     ddp__addr own;
     ddp__hello h;
-    int r;
 
-    memset(&own, 0, sizeof own);
-    own.size = sizeof own.sa;
-    if (getsockname(j->fd, (struct sockaddr *)&own.sa, &own.size) < 0)
+    if (ddp__addr_own(j->fd, &own) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost: %s", strerror(errno));
     ddp__addr_set_port(&own, 0);
-    DDP__TRY(ddp__tcp_listen(&own, listen_fd, &own, err));
-    memset(self, 0, sizeof *self);
-    self->version = DDP__PROTOCOL;
-    self->run_id = j->c.run_id;
-    self->rank = (uint32_t)j->place.id;
-    self->world = (uint32_t)j->place.world;
-    self->port = (uint32_t)ddp__addr_port(&own);
-    self->family = ddp__ip_pack(&own, self->ip);
-    for (r = 0; r < j->place.world; r++) {
+    DDP__TRY(ddp__tcp_listen(&own, &c->listen_fd, &own, err));
+    c->self.version = DDP__PROTOCOL;
+    c->self.run_id = j->c.run_id;
+    c->self.rank = (uint32_t)j->place.id;
+    c->self.world = (uint32_t)j->place.world;
+    c->self.port = (uint32_t)ddp__addr_port(&own);
+    c->self.family = ddp__ip_pack(&own, c->self.ip);
+    for (int r = 0; r < j->place.world; r++) {
         if (!(j->place.live >> r & 1)) continue;
-        fds[r] = ddp__joiner_dial(j->c.tls, &j->place.door[r], until, why);
-        ddp__hello_pack(self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
+        fds[r] = ddp__joiner_dial(j, &j->place.door[r], until, why);
+        ddp__hello_pack(&c->self, DDP__JOIN_MESH, DDP__WELCOME, 0, b);
         if (fds[r] < 0 || ddp__stream_send_all(j->c.tls, fds[r], b, sizeof b, until) < 0 ||
-            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 ||
-            !ddp__hello_parse(b, &h) || h.kind != DDP__JOIN_MESH)
+            ddp__stream_recv_all(j->c.tls, fds[r], b, sizeof b, NULL, until) < 0 || !ddp__hello_parse(b, &h) ||
+            h.kind != DDP__JOIN_MESH)
             return ddp__fail(err, DDP_PEER_LOST, "rank %d does not take this one's connection", r);
     }
     return DDP_OK;
@@ -28510,26 +27159,26 @@ static ddp_status ddp__joiner_mesh(ddp__joiner *j, ddp__hello *self, int *fds, i
 
 static ddp_status ddp__joiner_wire(ddp__joiner *j, ddp__wire **wire, ddp_error *err)
 {
-    ddp__resume_config c;
-    int fds[DDP__JOIN_WORLD], listen_fd = -1, r;
+    ddp__tcp_config c;
+    int fds[DDP__JOIN_WORLD], r;
     ddp_status s;
 
     memset(&c, 0, sizeof c);
     for (r = 0; r < DDP__JOIN_WORLD; r++) fds[r] = -1;
-    s = ddp__joiner_mesh(j, &c.self, fds, &listen_fd, err);
     c.rank = j->place.id;
     c.world = j->place.world;
     c.fds = fds;
-    c.listen_fd = listen_fd;
+    c.listen_fd = -1;
     c.where = j->place.door;
     c.tls = j->c.tls;
     c.peer_timeout_s = j->c.peer_timeout_s;
     c.congestion = j->c.congestion;
     c.log = j->c.log;
+    s = ddp__joiner_mesh(j, &c, fds, err);
     if (s == DDP_OK) s = ddp__wire_resume(&c, wire, err);
     if (s == DDP_OK) return s;
     for (r = 0; r < j->place.world; r++) ddp__stream_close(j->c.tls, fds[r]);
-    if (listen_fd >= 0) close(listen_fd);
+    if (c.listen_fd >= 0) close(c.listen_fd);
     return s;
 }
 
@@ -28555,8 +27204,7 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
         s = ddp__engine_joined(engine, 0.1, err);
         if (s != DDP_TIMEOUT) return s;
         if (gone < 0 && ddp__stream_gone(j->tls, j->fd)) gone = ddp_now();
-        if (gone >= 0 && ddp_now() > gone + 2)
-            return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
+        if (gone >= 0 && ddp_now() > gone + 2) return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
         if (ddp_now() > begin + j->c.op_timeout_s)
             return ddp__fail(err, DDP_TIMEOUT, "the members did not let this worker in within "
                              "%.3g s: is the training going on?", j->c.op_timeout_s);
@@ -28564,6 +27212,8 @@ ddp_status ddp__joiner_wait(ddp__joiner *j, ddp__engine *engine, ddp_error *err)
 }
 
 /* ==== emulate/shape.c ==== [emulate] */
+/* When bytes leave an emulated link, and when they count as received: pure arithmetic on times given by the caller, so
+ * that rates are exact however late a thread wakes up. */
 
 /* The rate at a time; *next = the first turn after it. */
 static double ddp__link_rate(const ddp__link *l, double at, int *next)
@@ -28627,8 +27277,8 @@ double ddp__path_receive(ddp__path *from, double left)
 
 double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
-    /* The sender's serialisation has passed already: the last byte of an uncontended frame is
-     * here at its arrival, so its first one entered our downlink bytes/rate before. */
+    /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its arrival, so
+     * its first one entered our downlink bytes/rate before. */
     double done = ddp__link_pass(l, arrival, 0);
     double behind = ddp__link_pass(l, l->down_free, (double)bytes);
 
@@ -28659,7 +27309,8 @@ size_t ddp__link_chunk(double rate)
     return (size_t)bytes / 64 * 64;
 }
 
-/* ==== emulate/netspec.c ==== [emulate] */
+/* ==== emulate/links.c ==== [emulate] */
+/* The texts of what is emulated, a link's and a script's, and what they mean for one worker. */
 
 typedef struct ddp__rate_unit {
     const char *name;
@@ -28667,9 +27318,9 @@ typedef struct ddp__rate_unit {
 } ddp__rate_unit;
 
 static const ddp__rate_unit ddp__rate_units[] = {
-    {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}
-};
+    {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}};
 static const ddp__rate_unit ddp__delay_units[] = {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {NULL, 0}};
+static const ddp__rate_unit ddp__no_unit[] = {{"", 1}, {NULL, 0}};
 
 /* A number of digits and at most one point, then a unit; 1 if text[0..n) is just that. */
 static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units, double *out)
@@ -28706,37 +27357,27 @@ int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
            ddp__netspec_fits(*bytes_per_s, 0);
 }
 
-static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n,
-                                    double *out, ddp_error *err)
+static ddp_status ddp__netspec_time(const char *spec, const char *what, const char *text, size_t n, double *out,
+                                    ddp_error *err)
 {
     if (ddp__quantity(text, n, ddp__delay_units, out) && *out <= 3600) return DDP_OK;
-    return ddp__fail(err, DDP_ARG,
-                     "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms "
-                     "or s; for example 100mbit,20ms",
-                     spec, what, n > 60 ? 60 : (int)n, text);
+    return ddp__fail(err, DDP_ARG, "network '%.100s': the %s '%.*s' is not a number up to an hour with us, ms or s; "
+                     "for example 100mbit,20ms", spec, what, n > 60 ? 60 : (int)n, text);
 }
 
 ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err)
 {
     ddp__netspec s;
     size_t n = strcspn(spec, ",");
-    const char *rest = spec + n;
+    const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
 
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
-                         "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s "
-                         "with bit, kbit, mbit or gbit; for example 100mbit,20ms, or none",
-                         spec, n > 60 ? 60 : (int)n, spec);
-    if (*rest) {
-        n = strcspn(++rest, ",");
-        DDP__TRY(ddp__netspec_time(spec, "delay", rest, n, &s.delay_s, err));
-        rest += n;
-    }
-    if (*rest) {
-        rest++;
-        DDP__TRY(ddp__netspec_time(spec, "jitter", rest, strlen(rest), &s.jitter_s, err));
-    }
+                         "network '%.100s': the rate '%.*s' is not a number from 8 bit/s to a million gbit/s with bit, "
+                         "kbit, mbit or gbit; for example 100mbit,20ms, or none", spec, n > 60 ? 60 : (int)n, spec);
+    if (delay) DDP__TRY(ddp__netspec_time(spec, "delay", delay, strcspn(delay, ","), &s.delay_s, err));
+    if (jitter) DDP__TRY(ddp__netspec_time(spec, "jitter", jitter + 1, strlen(jitter + 1), &s.jitter_s, err));
     *out = s;
     return DDP_OK;
 }
@@ -28746,71 +27387,50 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
     ddp__netspec s;
     size_t n;
 
-    if (!spec || !bytes_per_s || !delay_s)
-        return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
+    if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
-        return ddp__fail(err, DDP_ARG,
-                         "network '%.100s' looks like a file: one worker's link is given as "
-                         "RATE,DELAY, for example 100mbit,20ms",
-                         spec);
+        return ddp__fail(err, DDP_ARG, "network '%.100s' looks like a file: one worker's link is given as RATE,DELAY, "
+                         "for example 100mbit,20ms", spec);
     DDP__TRY(ddp__netspec_parse(spec, &s, err));
     *bytes_per_s = s.rate;
     *delay_s = s.delay_s + s.jitter_s / 2;
     return DDP_OK;
 }
 
-/* ==== emulate/script.c ==== [emulate] */
-/* The script of incidents: its text, and what it means for one worker. */
+/* ---- the script of incidents ---- */
 
 enum { DDP__SCRIPT_WORDS = 6 };
 
 typedef struct ddp__script_text { /* a line cut into words */
     const char *name, *word[DDP__SCRIPT_WORDS];
-    size_t      size[DDP__SCRIPT_WORDS];
-    int         line, words, world;
-    ddp_error  *err;
+    size_t size[DDP__SCRIPT_WORDS];
+    int line, words, world;
+    ddp_error *err;
 } ddp__script_text;
 
 static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
 {
     int known = word < t->words;
 
-    return ddp__fail(t->err, DDP_FORMAT,
-                     "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
-                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit",
-                     t->name, t->line, known ? (t->size[word] < 40 ? (int)t->size[word] : 40) : 0,
-                     known ? t->word[word] : "", what);
+    return ddp__fail(t->err, DDP_FORMAT, "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
+                     "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit", t->name, t->line, known ? (t->size[word] < 40
+                     ? (int)t->size[word] : 40) : 0, known ? t->word[word] : "", what);
 }
 
 static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
 {
-    return word < t->words && t->size[word] == strlen(text) &&
-           !memcmp(t->word[word], text, t->size[word]);
+    return word < t->words && t->size[word] == strlen(text) && !memcmp(t->word[word], text, t->size[word]);
 }
 
-/* Digits and at most one point. */
-static int ddp__script_number(const char *text, size_t n, double *out)
-{
-    char copy[32];
-
-    if (n == 0 || n >= sizeof copy) return 0;
-    memcpy(copy, text, n);
-    copy[n] = 0;
-    return strspn(copy, "0123456789.") == n && ddp__parse_double(copy, out);
-}
-
-static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n,
-                                     int word, int *out)
+static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
 {
     double v = 0;
 
-    if (n > 6 || !ddp__script_number(text, n, &v) || memchr(text, '.', n))
+    if (n > 6 || !ddp__quantity(text, n, ddp__no_unit, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
-        return ddp__fail(t->err, DDP_ARG,
-                         "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to "
-                         "%d",
+        return ddp__fail(t->err, DDP_ARG, "%s, line %d: worker %.0f does not exist: with %d workers they are 0 to %d",
                          t->name, t->line, v, t->world, t->world - 1);
     *out = (int)v;
     return DDP_OK;
@@ -28830,33 +27450,30 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
 /* The words after "t=TIME". */
 static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
-    int words = 3;
+    static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
+    int kind = 0, words = 3;
 
-    if (ddp__script_is(t, 1, "stall")) i->kind = DDP__STALL;
-    else if (ddp__script_is(t, 1, "slow")) i->kind = DDP__SLOW;
-    else if (ddp__script_is(t, 1, "drop")) i->kind = DDP__DROP;
-    else if (ddp__script_is(t, 1, "kill")) i->kind = DDP__KILL;
-    else return ddp__script_bad(t, 1, "stall, slow, drop or kill");
+    while (kind < 4 && !ddp__script_is(t, 1, kinds[kind])) kind++;
+    if (kind == 4) return ddp__script_bad(t, 1, "stall, slow, drop or kill");
+    i->kind = (ddp__incident_kind)kind;
     if (t->words < 3) return ddp__script_bad(t, 2, "a worker's number");
     if (i->kind == DDP__DROP) DDP__TRY(ddp__script_pair(t, i));
     else DDP__TRY(ddp__script_worker(t, t->word[2], t->size[2], 2, &i->a));
-    if (i->kind == DDP__STALL) {
-        if (!ddp__script_is(t, 3, "for")) return ddp__script_bad(t, 3, "'for'");
-        if (t->words < 5 || !ddp__script_number(t->word[4], t->size[4], &i->seconds) ||
-            !(i->seconds > 0 && i->seconds <= 1e7))
-            return ddp__script_bad(t, 4, "a number of seconds above 0, up to 10000000");
+    if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
         words = 5;
-    } else if (i->kind == DDP__SLOW) {
-        if (!ddp__script_is(t, 3, "to")) return ddp__script_bad(t, 3, "'to'");
-        if (t->words < 5 || !ddp__netspec_rate(t->word[4], t->size[4], &i->rate))
-            return ddp__script_bad(t, 4, "a rate with bit, kbit, mbit or gbit, or none");
-        words = 5;
+        if (!ddp__script_is(t, 3, links[kind])) return ddp__script_bad(t, 3, kind == DDP__STALL ? "'for'" : "'to'");
+        if (t->words < 5) return ddp__script_bad(t, 4, kind == DDP__STALL ? "a number of seconds" : "a rate");
     }
+    if (i->kind == DDP__STALL && (!ddp__quantity(t->word[4], t->size[4], ddp__no_unit, &i->seconds) ||
+                                  !(i->seconds > 0 && i->seconds <= 1e7)))
+        return ddp__script_bad(t, 4, "a number of seconds above 0, up to 10000000");
+    if (i->kind == DDP__SLOW && !ddp__netspec_rate(t->word[4], t->size[4], &i->rate))
+        return ddp__script_bad(t, 4, "a rate with bit, kbit, mbit or gbit, or none");
     return t->words > words ? ddp__script_bad(t, words, "expected here") : DDP_OK;
 }
 
-ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world,
-                            ddp__incidents *s, ddp_error *err)
+ddp_status ddp__script_line(const char *name, int line, const char *text, size_t n, int world, ddp__incidents *s,
+                            ddp_error *err)
 {
     ddp__script_text t;
     ddp__incident i;
@@ -28876,14 +27493,13 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         if (++t.words == DDP__SCRIPT_WORDS) break;
     }
     if (t.words == 0) return DDP_OK;
-    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) ||
-        !ddp__script_number(t.word[0] + 2, t.size[0] - 2, &i.at) || i.at > 1e7)
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) || !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) ||
+        i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
     if (s->count == s->room) {
         int room = s->room ? 2 * s->room : 16;
-        ddp__incident *list =
-            (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
+        ddp__incident *list = (ddp__incident *)DDP_REALLOC(s->list, (size_t)room * sizeof *s->list);
         if (!list) return ddp__fail(err, DDP_MEMORY, "no memory for the script %s", name);
         s->list = list;
         s->room = room;
@@ -28918,24 +27534,16 @@ void ddp__incidents_free(ddp__incidents *s)
     memset(s, 0, sizeof *s);
 }
 
-/* ---- for one worker ---- */
-
-static int ddp__turn_order(const void *a, const void *b)
+/* Turns and acts begin with their time. */
+static int ddp__time_order(const void *a, const void *b)
 {
-    const ddp__turn *x = (const ddp__turn *)a, *y = (const ddp__turn *)b;
+    const double x = *(const double *)a, y = *(const double *)b;
 
-    return (x->at > y->at) - (x->at < y->at);
+    return (x > y) - (x < y);
 }
 
-static int ddp__act_order(const void *a, const void *b)
-{
-    const ddp__act *x = (const ddp__act *)a, *y = (const ddp__act *)b;
-
-    return (x->at > y->at) - (x->at < y->at);
-}
-
-/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same
- * time the later line counts. */
+/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same time the later line
+ * counts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
@@ -28959,12 +27567,10 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     if (s->count == 0) return DDP_OK;
     l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
-    if (!l->turn || !l->act)
-        return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
+    if (!l->turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
     for (k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
-        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest))
-            l->slowest = i->rate;
+        if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
         if (i->a != rank) continue;
         if (i->kind == DDP__STALL || i->kind == DDP__SLOW) {
             l->turn[l->turns++].at = i->at;
@@ -28974,21 +27580,18 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
             l->act[l->acts++].peer = i->kind == DDP__DROP ? i->b : -1;
         }
     }
-    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__turn_order);
-    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__act_order);
-    for (k = 0; k < l->turns; k++)
-        l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__time_order);
+    qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
+    for (k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
     return DDP_OK;
 }
 
 ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
 {
-    return ddp_rng_seed(seed ^ UINT64_C(0x6a69747465720000),
-                        (uint64_t)from << 32 | (uint64_t)(unsigned)to);
+    return ddp_rng_seed(seed ^ UINT64_C(0x6a69747465720000), (uint64_t)from << 32 | (uint64_t)(unsigned)to);
 }
 
-ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed,
-                            ddp__links *l, ddp_error *err)
+ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l, ddp_error *err)
 {
     int r;
 
@@ -29117,7 +27720,6 @@ static char *ddp__csv_line(char **at)
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
     char *field;
-
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
     for (int n = 0; line; n++) {
         field = ddp__csv_field(&line);
@@ -29315,7 +27917,6 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     ddp__link_sample *s;
     ddp_linkfit f;
     double w;
-
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
         if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))
@@ -29663,7 +28264,6 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
     ddp_rng r = ddp_rng_seed(seed, 77);
     double rate, delay;
     size_t N, i, j;
-
     if (!n || !n->rate || !n->delay_s)
         return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
@@ -29841,7 +28441,6 @@ static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_netw
 {
     const ddp__json *list = ddp__network_get(f, key), *v;
     int per_group, k = 0, i;
-
     if (!list) return DDP_OK;
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &list));
     per_group = n->group && list->count == n->groups;
@@ -29863,7 +28462,6 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 {
     ddp_network whole;
     int meant;
-
     DDP__TRY(ddp__network_groups(f, n));
     DDP__TRY(ddp__network_size(f, n));
     DDP__TRY(ddp__network_count(f, "D_dp", &n->pipelines));
@@ -29894,7 +28492,7 @@ static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant
     ddp__text known;
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
-        return ddp__fail(f->err, DDP_FORMAT, "%s is no JSON object; a network is { \"N\": ... }", f->path);
+        return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;
     f->variant = ddp__json_get(f->root, variant);
     if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;
@@ -29951,7 +28549,6 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
 {
     ddp__text t;
     ddp_status s;
-
     DDP__TRY(ddp_network_check(n, err));
     memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
@@ -29983,10 +28580,20 @@ DDP_LIB const char *ddp__name_of(const char *const *names, int value); /* "unkno
 DDP_LIB ddp_status ddp__named(const char *const *names, int first, const char *what, const char *name, void *out,
                               ddp_error *err);
 
+/* X_name and X_named of the enum X. */
+#define DDP__NAMES(X, names, first, what)                                        \
+    const char *X##_name(X value) { return ddp__name_of(names, (int)value); }    \
+    ddp_status X##_named(const char *name, X *out, ddp_error *err)               \
+    {                                                                            \
+        return ddp__named(names, first, what, name, out, err);                   \
+    }
+
 /* ---- options that several planners check ---- */
 
 /* "NAME is %g; it must be finite and at least 0", or above it. */
 DDP_LIB ddp_status ddp__check_finite(const char *name, double value, int above, ddp_error *err);
+/* Whether what the times of a profile add up to can be worked with. */
+DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
 /* alpha_s is the startup within each comm_s; buckets, if they are cut at all, become parts of so many seconds or
  * parameters at most (0 = no such limit). */
 DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
@@ -30030,8 +28637,9 @@ DDP_LIB int ddp__improve(int *order, int n, int turn, double (*cost)(void *), vo
 /* A link carries one message at a time. One that is ready at `ready` has it for `takes` seconds from the moment
  * returned on; then the link is free again, at *free_at, and the message arrives alpha later. */
 DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
-/* Which of several links would deliver it first; the first of equal ones. */
+/* Which of several would deliver it first; the first of equal ones. */
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
+
 /* ---- tours ---- */
 
 /* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost:
@@ -30058,9 +28666,8 @@ typedef struct ddp__costs {
     double  *k;     /* [L] w(i) - C(i); -inf where nothing is sent */
 } ddp__costs;
 
+/* c->room is to be freed where that succeeds. */
 DDP_LIB ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err);
-DDP_LIB void       ddp__costs_close(ddp__costs *c);
-
 /* Excess of the interval [a, b); kmax = max of k over it (read by timeline and window only). */
 DDP_LIB double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax);
 /* Excess of layers list[0..n) (ascending), without `less` and with `more` (-1 = none). */
@@ -30069,8 +28676,7 @@ DDP_LIB double ddp__excess_list(const ddp__costs *c, const int *list, int n, int
 DDP_LIB double ddp__excess_bound(const ddp__costs *c, int period);
 
 /* Contiguous solvers: set h is [cut[h], cut[h+1]), cut [period+1]; curve [period] or NULL. With `windows` by Algorithm
- * 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme that takes all; ddp__optimal
- * picks. */
+ * 2, which needs a cost other than sum and alpha 0, else by an O(L^2 H) programme for all; ddp__optimal picks. */
 DDP_LIB ddp_status ddp__contiguous(const ddp__costs *c, int period, int windows, int *cut, double *curve,
                                    ddp_error *err);
 DDP_LIB ddp_status ddp__optimal(const ddp__costs *c, int period, int *cut, double *curve, ddp_error *err);
@@ -30120,11 +28726,9 @@ DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, si
 
 /* ---- deft: buckets cut into parts, and one stage's choice ---- */
 
-/* One way to plan. */
+/* One way to plan. coarse: parts as long as T_f + T_b allows. joined: rule 2, no smaller parts than rule 3 asks for. */
 typedef struct ddp__deft_way {
-    int no_barrier;
-    int coarse; /* parts as long as T_f + T_b allows */
-    int joined; /* rule 2: no smaller parts than rule 3 asks for */
+    int no_barrier, coarse, joined;
 } ddp__deft_way;
 
 /* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
@@ -30188,38 +28792,29 @@ typedef struct ddp__place {
     double *tour;           /* Held-Karp's table where S <= 16 */
     int    *order;          /* [S] */
     int    *line;           /* [N] the arrangement behind the last evaluation */
-    int     failed;         /* memory ran out */
-    ddp__scratch room;
+    ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
 } ddp__place;
 
-/* 0 = no memory. */
-DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room);
+DDP_LIB int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room); /* 0 = no memory */
 DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate);
 
 /* Cost of an arrangement as it stands; datap and hops may be NULL. */
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
-/* Matches two stages; the value of the hop. */
-DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate);
+DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate); /* the hop's value */
 /* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
  * where it is too late and something better than nothing is known. */
 DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
-/* Keeps an arrangement if it is better than the best so far. */
-DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost);
+DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the best */
 /* The seconds since the start; reports progress and sets p->stop where the time is over. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
 /* Is it time to drop even what has been begun? The last tenth beyond the time limit is for ending a search well: a
  * matching takes less. */
 DDP_LIB int ddp__place_late(ddp__place *p);
-/* Counts one candidate: 0 where the search is over. */
-DDP_LIB int ddp__place_next(ddp__place *p);
+DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
-DDP_LIB void ddp__place_descend(ddp__place *p); /* from the best so far */
-DDP_LIB void ddp__place_genetic(ddp__place *p);
-DDP_LIB void ddp__place_cyclic(ddp__place *p, int kl); /* genetic-code, or KL's gain */
-/* One pass of cyclic moves on label[N] (exposed for the tests). */
-DDP_LIB int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl);
+DDP_LIB void ddp__place_genetic(ddp__place *p); /* the paper's, genetic-code or KL's */
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
@@ -30253,7 +28848,7 @@ DDP_LIB ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_ne
 /* Seconds of one message, Tcomm of Eq. 1. */
 DDP_LIB double ddp__workload_transfer(const ddp_network *net, int from, int to, double bytes);
 
-/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, listed in w->message or NULL. */
+/* C_p, R_p and memory of every device into w's arrays, T_lat, T_pipe, and the messages, if w->message is not NULL. */
 DDP_LIB void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w);
 
 /* ---- fence: the operators as a tape to be cut, and a device sequence ---- */
@@ -30262,8 +28857,7 @@ enum { DDP__FENCE_AGES = 8 };
 
 /* A result that lies before a cut and is used behind it. */
 typedef struct ddp__fence_live {
-    int op;
-    int next; /* its first user at or behind the cut */
+    int op, next; /* next: its first user at or behind the cut */
 } ddp__fence_live;
 
 /* Operators 0..n-1; cut a lies before operator a. */
@@ -30323,12 +28917,10 @@ DDP_LIB ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *ord
 
 /* line->bound[age, k+1, a]: no completion of "cut a reached, position k used last" (k = -1: none) with max(C, R) < cap
  * costs less latency; infinity = there is none. The oldest live result lies in the segment that is `age` segments
- * before the last one (the highest age: or further back); age 0 = the last one holds them all. Adds its steps to
- * *work. */
+ * before the last one (the highest age: or further back); age 0 = the last one holds them all. *work grows. */
 DDP_LIB void ddp__fence_bound(ddp__fence_line *line, double cap, double *work);
 
-/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). DDP_FAILED if no cut fits into
- * memory. */
+/* The cut of least T_pipe along `order`; keeps what cut holds unless better (step 4). */
 DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int idle, int no_memory,
                                        ddp__fence_cut *cut, int *improved, ddp_error *err);
 
@@ -30348,16 +28940,15 @@ ddp_status ddp__named(const char *const *names, int first, const char *what, con
                       ddp_error *err)
 {
     ddp__text list;
-    int i;
     if (!out) return ddp__fail(err, DDP_ARG, "the %s of a name: out is NULL", what);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         if (name && !strcmp(names[i], name)) {
             DDP_STATIC_ASSERT(sizeof(ddp_cost) == sizeof i, "an enum is an int");
             memcpy(out, &i, sizeof i);
             return DDP_OK;
         }
     memset(&list, 0, sizeof list);
-    for (i = first; names[i]; i++)
+    for (int i = first; names[i]; i++)
         ddp__text_addf(&list, "%s%s", i == first ? "" : names[i + 1] ? ", " : " or ", names[i]);
     ddp__fail(err, DDP_ARG, "%s '%.60s' is unknown; use %s", what, name ? name : "", list.data ? list.data : "another");
     ddp__text_free(&list);
@@ -30370,11 +28961,16 @@ ddp_status ddp__check_finite(const char *name, double value, int above, ddp_erro
     return ddp__fail(err, DDP_ARG, "%s is %g; it must be finite and %s 0", name, value, above ? "above" : "at least");
 }
 
+ddp_status ddp__check_sum(double sum, double most, ddp_error *err)
+{
+    return sum <= most ? DDP_OK : ddp__fail(err, DDP_NUMERIC, "the times of the profile add up to more than a double "
+                                            "holds; times are in seconds");
+}
+
 ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s, double partition_params,
                                 int cut, ddp_error *err)
 {
     int sends = 0, sized = 0;
-
     for (int i = 0; i < p->layers; i++) {
         if (!(p->comm_s[i] > 0)) continue;
         if (p->comm_s[i] < alpha_s)
@@ -30444,8 +29040,6 @@ void *ddp__grow(void *array, size_t *room, size_t wanted, size_t size)
     return array;
 }
 
-/* ---- orders ---- */
-
 int ddp__rising(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -30493,8 +29087,6 @@ int ddp__improve(int *order, int n, int turn, double (*cost)(void *), void *user
     return fell;
 }
 
-/* ---- a link's clock ---- */
-
 double ddp__link_take(double *free_at, double ready, double takes)
 {
     double begin = *free_at > ready ? *free_at : ready;
@@ -30539,7 +29131,6 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
     double top = -INFINITY, kmax, late;
-
     for (l = L - 1; l >= 0; l--) {
         if (c->k[l] > top) top = c->k[l];
         x->last[l] = ddp__excess_interval(c, l, L, top);
@@ -30664,7 +29255,6 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
     const ddp__costs *c = s->c;
     int L = c->layers, b = l;
     double kmax = -INFINITY, own = 0, more;
-
     if (s->leaves > DDP__DFS_LEAVES) return;
     s->cut[h] = l;
     if (l == L) { /* line 9: nothing left */
@@ -30693,7 +29283,6 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
 ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
 {
     ddp__dfs_state s;
-
     if (period > DDP__DFS_DEPTH && c->layers > DDP__DFS_DEPTH)
         return ddp__fail(err, DDP_UNSUPPORTED,
                          "Algorithm 2 recurses once per step and %d is too deep; use solver optimal", period);
@@ -30711,8 +29300,6 @@ ddp_status ddp__dfs(const ddp__costs *c, int period, int *cut, ddp_error *err)
                          "solver optimal finds the best of them at once", DDP__DFS_LEAVES, c->layers, period);
     return DDP_OK;
 }
-
-/* ---- any assignment ---- */
 
 /* Non-contiguous assignment: longest transfer first from several starts, then single moves and swaps, then the same
  * from small disturbances of the best. Contiguous sets leave the link idle while the output side of every later step
@@ -30772,7 +29359,6 @@ static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sig
 {
     int n, i, h, L = s->c->layers, best;
     double add, least;
-
     for (i = 0; i < L; i++) s->step[i] = ddp__scatter_counts(s->c, i) ? -1 : 0;
     ddp__scatter_index(s);
     for (n = 0; n < L; n++) {
@@ -30805,10 +29391,7 @@ static int ddp__scatter_move(ddp__scatter_state *s, int x, double gain)
     for (g = 0; g < s->period; g++) {
         if (g == h) continue;
         add = ddp__scatter_try(s, g, -1, x) - s->excess[g];
-        if (add < least) {
-            least = add;
-            best = g;
-        }
+        if (add < least) least = add, best = g;
     }
     if (best == h) return 0;
     s->step[x] = best;
@@ -30968,7 +29551,6 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
 {
     double now = 0, room, end, forward = 0;
     int l, k, depth = 0;
-
     for (l = p->layers; l >= 0; l--) {
         room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
         if (l < p->layers && member[l] && p->comm_s[l] > 0) {
@@ -31083,24 +29665,9 @@ static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
 static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
 static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 
-const char *ddp_solver_name(ddp_solver solver) { return ddp__name_of(ddp__solvers, (int)solver); }
-const char *ddp_cost_name(ddp_cost cost) { return ddp__name_of(ddp__cost_names, (int)cost); }
-const char *ddp_fill_name(ddp_fill fill) { return ddp__name_of(ddp__fills, (int)fill); }
-
-ddp_status ddp_solver_named(const char *name, ddp_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__solvers, 1, "solver", name, out, err);
-}
-
-ddp_status ddp_cost_named(const char *name, ddp_cost *out, ddp_error *err)
-{
-    return ddp__named(ddp__cost_names, 1, "cost", name, out, err);
-}
-
-ddp_status ddp_fill_named(const char *name, ddp_fill *out, ddp_error *err)
-{
-    return ddp__named(ddp__fills, 0, "filling", name, out, err);
-}
+DDP__NAMES(ddp_solver, ddp__solvers, 1, "solver")
+DDP__NAMES(ddp_cost, ddp__cost_names, 1, "cost")
+DDP__NAMES(ddp_fill, ddp__fills, 0, "filling")
 
 ddp_status ddp_plan_new(int layers, int period, ddp_plan *out, ddp_error *err)
 {
@@ -31128,8 +29695,6 @@ void ddp_plan_free(ddp_plan *plan)
     memset(plan, 0, sizeof *plan);
 }
 
-/* ---- costs ---- */
-
 /* Interval and set costs of the partial planner in closed form (stated in plan/partial.h).
  *
  * Timeline: the link is busy without a gap from the last moment at which it was free, which is some layer's backward
@@ -31143,6 +29708,7 @@ void ddp_plan_free(ddp_plan *plan)
 ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, ddp_error *err)
 {
     double before = 0; /* forward time of the layers ahead of layer i in the forward pass */
+    ddp_status status;
     size_t L;
     int i, l;
 
@@ -31163,7 +29729,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->P = ddp__doubles(&c->room, L + 1);
     c->C = ddp__doubles(&c->room, L + 1);
     if (c->room.failed) {
-        ddp__costs_close(c);
+        ddp__scratch_free(&c->room);
         return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
     }
     for (i = 0; i < c->layers; i++) {
@@ -31179,15 +29745,10 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
         c->k[i] = c->comm[i] > 0 ? c->w[i] - c->C[i] : -INFINITY;
         if (cost == DDP_COST_WINDOW && p->forward_s) before += p->forward_s[l];
     }
-    if (!(c->T + c->C[c->layers] + before + c->alpha <= DBL_MAX)) {
-        ddp__costs_close(c);
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
-    }
-    return DDP_OK;
+    status = ddp__check_sum(c->T + c->C[c->layers] + before + c->alpha, DBL_MAX, err);
+    if (status != DDP_OK) ddp__scratch_free(&c->room);
+    return status;
 }
-
-void ddp__costs_close(ddp__costs *c) { ddp__scratch_free(&c->room); }
 
 double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 {
@@ -31202,7 +29763,6 @@ double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, i
 {
     double late = -INFINITY, sum = 0;
     int i = 0, x, first = -1;
-
     while (i < n || more >= 0) {
         if (i == n || (more >= 0 && more < list[i])) {
             x = more;
@@ -31256,8 +29816,6 @@ double ddp__excess_bound(const ddp__costs *c, int period)
     return best;
 }
 
-/* ---- filling ---- */
-
 /* Bubble filling: in each step average further layers from the output side, where it is free.
  * exact: the longest prefix 0..m-1 (own layers in it count once) with which the step costs no more than without; empty
  *        steps too.
@@ -31305,8 +29863,6 @@ static void ddp__fill(const ddp__costs *c, ddp_fill rule, ddp_plan *plan)
             if (c->step[i] != h && c->comm[i] > 0) plan->fill[(size_t)h * (size_t)L + (size_t)(L - 1 - i)] = 1;
     }
 }
-
-/* ---- plans ---- */
 
 /* Costs of the assignment c->step into plan. */
 static void ddp__plan_costs(const ddp__costs *c, ddp_plan *plan)
@@ -31369,7 +29925,6 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     ddp__costs c;
     ddp_plan plan;
     ddp_status status;
-
     DDP__TRY(ddp__plan_options_check(o, err));
     DDP__TRY(ddp__costs_open(p, o->cost, &c, err));
     memset(&plan, 0, sizeof plan);
@@ -31384,7 +29939,7 @@ ddp_status ddp_plan_partial(const ddp_profile *p, const ddp_plan_options *o, ddp
     } else {
         ddp_plan_free(&plan);
     }
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 
@@ -31402,7 +29957,7 @@ ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_plan *plan
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = plan->step_of[l];
     ddp__plan_costs(&c, plan);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
@@ -31413,7 +29968,7 @@ ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     for (int l = 0; l < c.layers; l++) c.step[c.layers - 1 - l] = step_of[l];
     *out_s = c.T + ddp__excess_step(&c, step, 0);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return DDP_OK;
 }
 
@@ -31425,7 +29980,7 @@ ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, d
         return ddp__fail(err, DDP_ARG, "a curve up to period %d is empty; ask for at least 1", max_period);
     DDP__TRY(ddp__costs_open(p, cost, &c, err));
     status = ddp__optimal(&c, max_period, NULL, exposed_s, err);
-    ddp__costs_close(&c);
+    ddp__scratch_free(&c.room);
     return status;
 }
 
@@ -31467,9 +30022,9 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
             if (!(set >> e & 1)) continue;
             rest = set & ~((size_t)1 << e);
             if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
-            for (b = 0; rest && b < N; b++) {
+            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
                 via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
-                if ((rest >> b & 1) && via < *to) *to = via;
+                if (via < *to) *to = via;
             }
         }
     set = sets - 1;
@@ -31703,7 +30258,6 @@ static void ddp__ring_shift(int *order, int i, int j, int k)
 static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
 {
     const size_t bytes = (size_t)n * sizeof *order;
-
     for (int i = 1; i < n; i++)
         for (int j = i; j < n; j++)
             for (int k = -1; k < (j - i < 3 ? n : 0); k++) {
@@ -31803,12 +30357,7 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
 static const char *const ddp__schemes[] = {
     "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
 
-const char *ddp_scheme_name(ddp_scheme scheme) { return ddp__name_of(ddp__schemes, (int)scheme); }
-
-ddp_status ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err)
-{
-    return ddp__named(ddp__schemes, 0, "scheme", name, out, err);
-}
+DDP__NAMES(ddp_scheme, ddp__schemes, 0, "scheme")
 
 void ddp_timeline_free(ddp_timeline *t)
 {
@@ -31818,8 +30367,6 @@ void ddp_timeline_free(ddp_timeline *t)
     DDP_FREE(t->interval);
     memset(t, 0, sizeof *t);
 }
-
-/* ---- options and profile ---- */
 
 enum { DDP__BL_MOST_PARTS = 1000000 };
 
@@ -31902,13 +30449,8 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
         m->parts[m->groups++] = 1;
     }
     m->bound = p->backward_s[p->layers - 1] + comm;
-    if (!(m->forward + m->backward + comm <= DBL_MAX / 2))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
-    return DDP_OK;
+    return ddp__check_sum(m->forward + m->backward + comm, DBL_MAX / 2, err);
 }
-
-/* ---- one iteration ---- */
 
 /* Notes an operation on lane 0; NULL without a log. */
 static ddp_interval *ddp__bl_note(ddp__bl_log *log, const ddp__bl_group *g, int part, int parts, double begin,
@@ -32128,7 +30670,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_
             if (sent[head].last) m->arrive[m->group[sent[head].group].first] = sent[head].end;
             out = head + 1 == tail ? 0 : out - m->size[sent[head].group];
         }
-        /* credit is what is left of the limit; a rounding error is none */
+        /* credit is what is left of the limit; a rounding error is not credit */
         while (depth && limit - out > 1e-9 * limit) {
             int g = stack[depth - 1], part = m->parts[g] - left[g];
             double begin = ddp__link_take(&link, now, m->alpha);
@@ -32194,7 +30736,6 @@ static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
     ddp__bl_model *m = u->m;
     double t = 0, next;
     int i, g, w, k, waits = 0, arrived = 0, before = -1;
-
     u->visits += m->groups;
     for (i = 0; i < m->groups; i++) u->left[i] = m->parts[i];
     while (t < m->backward) {
@@ -32245,7 +30786,6 @@ static void ddp__bl_us_search(ddp__bl_us *u)
     ddp__bl_model *m = u->m;
     double best = ddp__bl_us_run(u, NULL), tau, t;
     int g = 0, to;
-
     while (g < m->groups - 1 && u->visits < DDP__BL_MOST_VISITS) {
         tau = u->first[g] + m->group[g].c;
         for (to = g; to < m->groups - 1 && m->group[to + 1].ready < tau; to++) {}
@@ -32279,8 +30819,6 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *
     ddp__bl_us_run(&u, log);
     return DDP_OK;
 }
-
-/* ---- the plan ---- */
 
 /* Everything that is decided before anything is sent: who is merged, cut, or goes first. */
 static ddp_status ddp__bl_shape(ddp__bl_model *m, ddp_error *err)
@@ -32378,7 +30916,7 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
 /* ==== plan/knapsack_exact.c ==== [plan] */
 /* The exact knapsack, by meeting in the middle. */
 
-/* * Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
+/* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
  * classes in that order gives. Cut the order in two. A choice from the front is summed up by when it leaves each link,
  * f, and its value; a choice from the back by how much time it takes on each link, s, and its value, and it is possible
  * by itself if everything of it from any class on fits between that class's release and the deadline. Together they are
@@ -32526,7 +31064,6 @@ static ddp_status ddp__knapsack_choose(ddp__knapsack_search *s, int back, const 
     const ddp__knapsack_list *from = &s->list[back];
     int64_t t[2], value = s->k->cls[x->cls].value;
     int count[2];
-
     s->spare.n = 0;
     for (size_t i = 0; i < from->n; i++) {
         ddp__knapsack_entry e = from->at[i];
@@ -32580,7 +31117,6 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
     const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
     size_t i, entered = 0;
     int r, low, high;
-
     for (i = front->n; i-- > 0;) { /* falling t[0]: more and more backs fit behind */
         const ddp__knapsack_entry *f = &front->at[i];
         while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {
@@ -32725,7 +31261,6 @@ static ddp_status ddp__knapsack_check_links(const ddp_knapsack_problem *p, ddp_e
 static ddp_status ddp__knapsack_check(const ddp_knapsack_problem *p, const int *assign, ddp_error *err)
 {
     double sum = 0;
-
     if (!p || p->items < 1 || !p->item_s || !assign)
         return ddp__fail(err, DDP_ARG, "the knapsack has %d items%s; it needs at least 1", p ? p->items : 0,
                          p && p->items > 0 ? " but a NULL array" : "");
@@ -32781,7 +31316,6 @@ static void ddp__knapsack_classes(ddp__knapsack *k, const ddp__knapsack_key *key
 {
     ddp__knapsack_class *last;
     int i, n = 0;
-
     for (i = 0; i < k->items; i++) {
         if (!ddp__knapsack_fits_alone(k, &key[i].c)) continue;
         k->order[n] = key[i].item;
@@ -32949,12 +31483,7 @@ ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solve
 
 static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};
 
-const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver) { return ddp__name_of(ddp__knapsacks, (int)solver); }
-
-ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__knapsacks, 1, "solver", name, out, err);
-}
+DDP__NAMES(ddp_knapsack_solver, ddp__knapsacks, 1, "solver")
 
 /* ==== plan/deft_cycle.c ==== [plan] */
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
@@ -32980,7 +31509,6 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
                                  double *sum, int *sent, ddp_error *err)
 {
     ddp_knapsack_problem p;
-
     memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
     *sum = 0;
     *sent = 0;
@@ -33047,7 +31575,7 @@ static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *bus
 }
 
 /* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state decides what happens
- * next, so the iterations since its first appearance repeat for ever. */
+ * next, so the iterations since its first appearance repeat forever. */
 
 /* Iterations that may pass before a state must have come back. */
 #define DDP__DEFT_ITERATIONS 4096
@@ -33081,7 +31609,6 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
 {
     ddp__deft *d = r->d;
     double begin;
-
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
@@ -33324,7 +31851,6 @@ static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_option
 {
     double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
     int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
-
     if (d->way.coarse) f = b = f + b;
     rule[2] = f > b ? f : b;
     rule[1] = f < b ? f : b;
@@ -33383,9 +31909,7 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
         d->forward += p->forward_s ? p->forward_s[i] : 0;
         sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
     }
-    if (!((d->forward + d->backward + sum) * d->scale * d->mu <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC,
-                         "the times of the profile add up to more than a double holds; times are in seconds");
+    DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
     d->ready = ddp__doubles(&d->room, N);
@@ -33460,7 +31984,6 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
     ddp_delayed_plan next;
     ddp_status status, first = DDP_FAILED;
     ddp__deft d;
-
     status = ddp__deft_open(p, o, way, &d, err);
     if (status != DDP_OK) {
         ddp__scratch_free(&d.room);
@@ -33488,7 +32011,6 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     ddp__deft_way way;
     ddp_delayed_plan best;
     int may_join;
-
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
     memset(&best, 0, sizeof best);
@@ -33521,12 +32043,7 @@ void ddp_delayed_plan_free(ddp_delayed_plan *plan)
 
 static const char *const ddp__selects[] = {"release", "release", "paper", NULL};
 
-const char *ddp_delayed_select_name(ddp_delayed_select select) { return ddp__name_of(ddp__selects, (int)select); }
-
-ddp_status ddp_delayed_select_named(const char *name, ddp_delayed_select *out, ddp_error *err)
-{
-    return ddp__named(ddp__selects, 1, "selection", name, out, err);
-}
+DDP__NAMES(ddp_delayed_select, ddp__selects, 1, "selection")
 
 /* ---- the Preserver ---- */
 
@@ -33586,7 +32103,6 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     double tolerance, plan, ratio;
     ddp_preserved r;
     long n, sum = 0;
-
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)
@@ -33668,7 +32184,6 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
 {
     double chunks[DDP__OSP_LANES], lane[DDP__OSP_LANES], x;
     size_t i, begin, end;
-
     if (!gradient || !parameter || !out || n == 0)
         return ddp__fail(err, DDP_ARG, "ddp_osp_importance: %zu elements or a NULL array; it needs at least 1", n);
     memset(chunks, 0, sizeof chunks);
@@ -33702,7 +32217,6 @@ typedef struct ddp__osp {
 static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
 {
     double sum = 0, bytes;
-
     for (int l = 0; l < s->layers; l++) {
         s->rank[l].i = l;
         s->rank[l].key = s->importance[l];
@@ -33745,7 +32259,6 @@ static ddp__osp_subset *ddp__osp_subsets(const ddp__osp *s, const ddp__ranked *r
 {
     ddp__osp_subset *swap;
     size_t size = 1, i, j, k;
-
     memset(to, 0, sizeof *to);
     for (int l = 0; l < n; l++, size *= 2) {
         double bytes = s->bytes[rank[l].i];
@@ -34178,10 +32691,7 @@ static int ddp__louvain_move(ddp__louvain *g)
             for (j = 0; j < size; j++) {
                 if (j == own) continue;
                 gain = g->link[j] - g->resolution * g->degree[i] * (g->inside[j] / g->total);
-                if (gain > top) {
-                    top = gain;
-                    best = j;
-                }
+                if (gain > top) top = gain, best = j;
             }
             g->inside[best] += g->degree[i];
             g->community[i] = best;
@@ -34196,7 +32706,6 @@ static int ddp__louvain_move(ddp__louvain *g)
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
 {
     int i, k, size, turn, moved = 1;
-
     for (i = 0; i < g->n; i++) g->community[i] = i;
     for (size = g->n, turn = 0; moved && turn < DDP__LOUVAIN_TURNS; turn++) {
         for (i = 0; i < g->n; i++) g->flat[i] = i;
@@ -34267,8 +32776,6 @@ ddp_status ddp_louvain(int n, const double *weights, double resolution, int *com
 /* ==== plan/place_core.c ==== [plan] */
 /* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
 
-/* ---- evaluation ---- */
-
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
 {
     const int *stage = at + (size_t)j * (size_t)p->D;
@@ -34331,12 +32838,11 @@ double ddp__place_evaluate(ddp__place *p, const int *at)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
     double length = 0;
-
     if (!ddp__place_match_all(p, at)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
-        p->failed = p->stop = 1;
+        p->room.failed = 1;
         return INFINITY;
     }
     for (i = 0; i < D; i++) {
@@ -34371,7 +32877,7 @@ int ddp__place_late(ddp__place *p)
 
 int ddp__place_next(ddp__place *p)
 {
-    if (p->stop || p->candidates >= p->limit) return 0;
+    if (p->stop || p->room.failed || p->candidates >= p->limit) return 0;
     if (p->limit_s < INFINITY || p->o->progress) ddp__place_clock(p);
     if (p->stop && p->cost < INFINITY) return 0;
     p->candidates++;
@@ -34381,7 +32887,6 @@ int ddp__place_next(ddp__place *p)
 void ddp__place_offer(ddp__place *p, const int *at, double cost)
 {
     double now;
-
     if (!(cost < p->cost)) return;
     now = ddp_now() - p->start;
     memcpy(p->best, at, (size_t)p->N * sizeof(int));
@@ -34390,7 +32895,7 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
         int most = p->points ? 2 * p->points : 64;
         double *more = (double *)DDP_REALLOC(p->curve, 2 * (size_t)most * sizeof(double));
         if (!more) {
-            p->failed = p->stop = 1;
+            p->room.failed = 1;
             return;
         }
         p->curve = more;
@@ -34403,8 +32908,6 @@ void ddp__place_offer(ddp__place *p, const int *at, double cost)
     p->told = now;
     if (p->o->progress(p->o->user, now, cost)) p->stop = 2;
 }
-
-/* ---- where to start ---- */
 
 /* Arrangements that follow the structure of the network. The line of devices is the order in which Prim's algorithm
  * reaches them over the lightest hops, so that well connected ones are neighbours; cutting its heavy steps gives
@@ -34432,7 +32935,6 @@ static void ddp__starts_line(ddp__starts *s)
     const ddp__place *p = s->p;
     double *reach = s->sorted;
     int k, v, best, last = 0;
-
     for (v = 0; v < p->N; v++) s->line[v] = v, reach[v] = INFINITY;
     s->step[0] = INFINITY;
     for (k = 1; k < p->N; k++) {
@@ -34535,29 +33037,23 @@ static void ddp__starts_cuts(ddp__starts *s)
 int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
 {
     size_t N = (size_t)p->N;
-    ddp__scratch room = {NULL, 0};
     ddp__starts s;
-
     memset(&s, 0, sizeof s);
     s.p = p;
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&room, N);
-    s.at = ddp__ints(&room, N);
-    s.chunk = ddp__ints(&room, 2 * N);
-    s.fill = ddp__ints(&room, (size_t)p->D);
-    s.step = ddp__doubles(&room, N);
-    s.sorted = ddp__doubles(&room, N);
-    if (room.failed) {
-        p->failed = p->stop = 1;
-    } else {
-        ddp__starts_line(&s);
-        ddp__starts_runs(&s, s.line);
-        ddp__starts_runs(&s, NULL);
-        ddp__starts_cuts(&s);
-    }
-    ddp__scratch_free(&room);
+    s.line = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N);
+    s.chunk = ddp__ints(&p->room, 2 * N);
+    s.fill = ddp__ints(&p->room, (size_t)p->D);
+    s.step = ddp__doubles(&p->room, N);
+    s.sorted = ddp__doubles(&p->room, N);
+    if (p->room.failed) return 0;
+    ddp__starts_line(&s);
+    ddp__starts_runs(&s, s.line);
+    ddp__starts_runs(&s, NULL);
+    ddp__starts_cuts(&s);
     return s.count;
 }
 
@@ -34581,7 +33077,6 @@ typedef struct ddp__place_pool {
     int    *label;      /* [size x N] stage of each device */
     double *cost;       /* [size] */
     int    *child, *at; /* [N] */
-    ddp__scratch room;
 } ddp__place_pool;
 
 /* A label array as an arrangement. */
@@ -34607,17 +33102,16 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
     memset(pool, 0, sizeof *pool);
-    pool->label = ddp__ints(&pool->room, DDP__PLACE_POPULATION * N);
-    pool->cost = ddp__doubles(&pool->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&pool->room, N);
-    pool->at = ddp__ints(&pool->room, N);
-    while (!pool->room.failed && pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
+    pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
+    pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
+    pool->child = ddp__ints(&p->room, N);
+    pool->at = ddp__ints(&p->room, N);
+    while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
         pool->cost[pool->size] = ddp__place_judge(p, pool);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
-    p->failed |= pool->room.failed;
 }
 
 /* "Five-point crossover": the second parent, but five random devices follow the first one; then each device of an
@@ -34626,7 +33120,6 @@ static void ddp__place_cross(ddp__place *p, ddp__place_pool *pool, int *one, int
 {
     size_t N = (size_t)p->N;
     int *child = pool->child, *count = pool->at, k, v, q;
-
     *one = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
     *two = (int)ddp_rng_below(&p->rng, (uint64_t)pool->size);
     memcpy(child, pool->label + (size_t)*two * N, N * sizeof(int));
@@ -34709,7 +33202,6 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h;
-
     memset(c->locked, 0, (size_t)p->N);
     for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
@@ -34733,36 +33225,6 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
     }
     while (n-- > keep) ddp__swap(label, c->swap[n].u, c->swap[n].v);
 }
-
-void ddp__place_genetic(ddp__place *p)
-{
-    size_t N = (size_t)p->N, S = (size_t)p->S;
-    ddp__place_pool pool;
-    ddp__place_chain c;
-    int one, two, k, worst;
-    double cost;
-
-    ddp__place_pool_open(p, &pool);
-    c.locked = (char *)ddp__scratch_take(&pool.room, N, 1);
-    c.end = ddp__ints(&pool.room, 2 * S);
-    c.link = ddp__doubles(&pool.room, S);
-    c.mean = ddp__doubles(&pool.room, 2 * S * S);
-    c.swap = (ddp__place_swap *)ddp__scratch_take(&pool.room, N, sizeof *c.swap);
-    p->failed |= pool.room.failed;
-    while (!p->failed && ddp__place_next(p)) {
-        ddp__place_cross(p, &pool, &one, &two);
-        ddp__place_circulate(p, &c, pool.child);
-        cost = ddp__place_judge(p, &pool);
-        for (k = 1, worst = 0; k < pool.size; k++)
-            if (pool.cost[k] > pool.cost[worst]) worst = k;
-        if (!(cost < pool.cost[worst])) continue;
-        pool.cost[worst] = cost;
-        memcpy(pool.label + (size_t)worst * N, pool.child, N * sizeof(int));
-    }
-    ddp__scratch_free(&pool.room);
-}
-
-/* ---- the released search ---- */
 
 /* The search that the DT-FM authors released: cyclic partition moves, one device at a time, each into the group that
  * the last one left for. Two gains of moving v to group q:
@@ -34812,15 +33274,11 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
     const ddp__place *p = c->p;
     double least = INFINITY, own, now;
     int v, q, best = -1, only = -1;
-
     *gain = -INFINITY;
     if (p->S < 2) return -1;
     for (v = 0; v < p->N && !c->kl; v++) {
-        const double *row = p->pp + (size_t)v * (size_t)p->N;
-        int u;
         if (c->label[v] != g || c->locked[v]) continue;
-        for (u = 0, own = INFINITY; u < p->N; u++)
-            if (u != v && c->label[u] == g && row[u] < own) own = row[u];
+        own = ddp__place_weigh(c, v);
         if (only < 0 || own < least) only = v, least = own;
     }
     for (v = 0; v < p->N; v++) {
@@ -34880,7 +33338,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
  * closing at the last prefix. */
-int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
@@ -34907,24 +33365,33 @@ int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     return ok;
 }
 
-void ddp__place_cyclic(ddp__place *p, int kl)
+void ddp__place_genetic(ddp__place *p)
 {
-    size_t N = (size_t)p->N;
+    const int released = p->o->solver != DDP_PLACE_GENETIC;
+    size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
-    int one, two;
+    ddp__place_chain c;
+    int one, two, out;
     double cost;
 
     ddp__place_pool_open(p, &pool);
-    while (!p->failed && ddp__place_next(p)) {
+    c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
+    c.end = ddp__ints(&p->room, 2 * S);
+    c.link = ddp__doubles(&p->room, S);
+    c.mean = ddp__doubles(&p->room, 2 * S * S);
+    c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
+    while (ddp__place_next(p)) {
         ddp__place_cross(p, &pool, &one, &two);
-        p->failed |= !ddp__place_cyclic_pass(p, pool.child, kl);
+        if (!released) ddp__place_circulate(p, &c, pool.child);
+        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, p->o->solver == DDP_PLACE_KL);
         cost = ddp__place_judge(p, &pool);
-        if (!(cost < pool.cost[one])) continue;
-        if (pool.cost[two] > pool.cost[one]) one = two;
-        pool.cost[one] = cost;
-        memcpy(pool.label + (size_t)one * N, pool.child, N * sizeof(int));
+        for (int k = out = 0; k < pool.size; k++)
+            if (pool.cost[k] > pool.cost[out]) out = k;
+        if (!(cost < pool.cost[released ? one : out])) continue;
+        if (released) out = pool.cost[two] > pool.cost[one] ? two : one;
+        pool.cost[out] = cost;
+        memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));
     }
-    ddp__scratch_free(&pool.room);
 }
 
 /* ==== plan/place_anneal.c ==== [plan] */
@@ -35005,42 +33472,34 @@ static void ddp__descent_offer(ddp__descent *s)
 }
 
 /* A re-matching takes about as long as 4 D moves of annealing, and counts as many candidates. */
-void ddp__place_descend(ddp__place *p)
+static void ddp__place_descend(ddp__place *p)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
     const long weight = 4 * (long)p->D;
-    ddp__scratch room = {NULL, 0};
     ddp__descent s;
-
     memset(&s, 0, sizeof s);
     s.p = p;
-    s.at = ddp__ints(&room, N);
-    s.mate = ddp__ints(&room, N);
-    s.fresh = ddp__ints(&room, 4 * D);
-    s.hop = ddp__doubles(&room, S);
-    s.data = ddp__doubles(&room, S);
-    if (room.failed) {
-        p->failed = p->stop = 1;
-    } else {
-        memcpy(s.at, p->best, N * sizeof(int));
-        for (int j = 0; j < p->S; j++) {
-            s.data[j] = ddp__place_averaging(p, s.at, j);
-            if (s.data[j] > s.top) s.top = s.data[j];
-            if (j + 1 == p->S) continue;
-            s.hop[j] = ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
-            s.all += s.hop[j];
-        }
-        while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
-            p->candidates += weight - 1;
-            if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
-        }
-        ddp__descent_offer(&s);
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
+    s.at = ddp__ints(&p->room, N);
+    s.mate = ddp__ints(&p->room, N);
+    s.fresh = ddp__ints(&p->room, 4 * D);
+    s.hop = ddp__doubles(&p->room, S);
+    s.data = ddp__doubles(&p->room, S);
+    if (p->room.failed) return;
+    memcpy(s.at, p->best, N * sizeof(int));
+    for (int j = 0; j < p->S; j++) {
+        s.data[j] = ddp__place_averaging(p, s.at, j);
+        if (s.data[j] > s.top) s.top = s.data[j];
+        if (j + 1 == p->S) continue;
+        s.hop[j] = ddp__place_match(p, s.at + (size_t)j * D, s.at + (size_t)(j + 1) * D, s.mate + (size_t)j * D);
+        s.all += s.hop[j];
     }
-    ddp__scratch_free(&room);
+    while (p->limit - p->candidates >= weight && ddp__place_next(p)) {
+        p->candidates += weight - 1;
+        if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
+    }
+    ddp__descent_offer(&s);
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
 }
-
-/* ---- annealing ---- */
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
  * maxima, flat almost everywhere, so what is cooled is
@@ -35076,7 +33535,6 @@ typedef struct ddp__anneal {
     double most_was[4], sum_was[4];
     int edge_count, edge_at[4];
     float edge_was[4];
-    ddp__scratch room;
 } ddp__anneal;
 
 static int ddp__anneal_below(ddp__anneal *s, int n)
@@ -35135,7 +33593,6 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
 {
     int j = s->stage[at], k;
     float old = s->edge[at];
-
     for (k = 0; k < s->edge_count; k++)
         if (s->edge_at[k] == at) return;
     s->edge_at[s->edge_count] = at;
@@ -35222,7 +33679,6 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change;
-
     dj = ddp__anneal_load(s, a, x, y, s->fresh);
     dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
@@ -35366,8 +33822,6 @@ static int ddp__anneal_move(ddp__anneal *s)
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
-/* ---- a run ---- */
-
 /* Cools from heat `hot` to `cold` within `moves` moves and `seconds`, whichever is spent first, starting from s->at;
  * the best of it ends in s->best and is offered. */
 static void ddp__anneal_run(ddp__anneal *s, double hot, double cold, long moves, double seconds)
@@ -35419,19 +33873,19 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->N = p->N;
     s->D = p->D;
     s->S = p->S;
-    s->dp = (float *)ddp__scratch_take(&s->room, N * N, sizeof(float));
-    s->pp = (float *)ddp__scratch_take(&s->room, N * N, sizeof(float));
-    s->edge = (float *)ddp__scratch_take(&s->room, N, sizeof(float));
-    s->load = ddp__doubles(&s->room, N);
-    s->fresh = ddp__doubles(&s->room, 2 * D);
-    s->data = ddp__doubles(&s->room, S);
-    s->most = ddp__doubles(&s->room, S);
-    s->sum = ddp__doubles(&s->room, S);
-    s->at = ddp__ints(&s->room, N);
-    s->best = ddp__ints(&s->room, N);
-    s->stage = ddp__ints(&s->room, N);
-    s->spare = ddp__ints(&s->room, D);
-    if (s->room.failed) return 0;
+    s->dp = (float *)ddp__scratch_take(&p->room, N * N, sizeof(float));
+    s->pp = (float *)ddp__scratch_take(&p->room, N * N, sizeof(float));
+    s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
+    s->load = ddp__doubles(&p->room, N);
+    s->fresh = ddp__doubles(&p->room, 2 * D);
+    s->data = ddp__doubles(&p->room, S);
+    s->most = ddp__doubles(&p->room, S);
+    s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N);
+    s->best = ddp__ints(&p->room, N);
+    s->stage = ddp__ints(&p->room, N);
+    s->spare = ddp__ints(&p->room, D);
+    if (p->room.failed) return 0;
     for (k = 0; k < N * N; k++) {
         if (p->dp[k] > most) most = p->dp[k];
         if (p->pp[k] > most) most = p->pp[k];
@@ -35446,8 +33900,6 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     return 1;
 }
 
-/* ---- the whole search ---- */
-
 /* Beyond LARGE devices no budget is long enough to leave a structure: the best start is refined, at a heat that suits
  * the smaller share of one device in the cost. */
 #define DDP__ANNEAL_STARTS 4
@@ -35460,7 +33912,7 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     ddp__place *p = s->p;
     double moves = p->limit < LONG_MAX ? share * (double)p->limit : 1e15;
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
-    if (p->stop || p->candidates >= p->limit) return;
+    if (p->stop || p->room.failed || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
     scale *= ldexp(p->cost, -s->unit);
@@ -35481,38 +33933,32 @@ void ddp__place_anneal(ddp__place *p)
     int *kept, k, n;
     ddp__anneal s;
 
-    kept = ddp__anneal_open(&s, p) ? ddp__ints(&s.room, DDP__ANNEAL_STARTS * N) : NULL;
-    if (kept) {
-        n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
-        for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
-            memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
-        }
-        if (p->N <= DDP__ANNEAL_LARGE) {
-            ddp__shuffle(s.at, p->N, &p->rng);
-            ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
-        }
-        for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
-            memcpy(s.at, p->best, N * sizeof(int));
-            ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
-        }
-        if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
-    } else {
-        p->failed = 1;
+    kept = ddp__ints(&p->room, DDP__ANNEAL_STARTS * N);
+    if (!ddp__anneal_open(&s, p)) return;
+    n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
+    for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
+        memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
+        ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
     }
-    ddp__scratch_free(&s.room);
+    if (p->N <= DDP__ANNEAL_LARGE) {
+        ddp__shuffle(s.at, p->N, &p->rng);
+        ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
+    }
+    for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
+        memcpy(s.at, p->best, N * sizeof(int));
+        ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
+    }
+    if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
 }
 
 /* ==== plan/place_exact.c ==== [plan] */
-/* Proven placements: every partition where there are few, else branch and bound. */
+/* Proven placements: every partition where there are few, else branch and bound over the make-up of stages. */
 
-/* Proven placements: every partition where there are few, else branch and bound over the make-up of stages in path
- * order.
- *
- * Devices with equal rows (towards all others) form a class; only how many of each class a stage has matters. A node
- * fixes the first k stages. Its bound is the largest DP so far, or the least DP that any device left over can have,
- * plus the hops so far, plus the least hop that the last stage can have towards what is left, plus the least hop of any
- * device for the rest. Partial stages are bounded too: loads only grow while devices are added. */
+/* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each
+ * class a stage has matters. A node fixes the first k stages. Its bound is the largest DP so far, or the least DP that
+ * any device left over can have, plus the hops so far, plus the least hop that the last stage can have towards what is
+ * left, plus the least hop of any device for the rest. Partial stages are bounded too: loads only grow while devices
+ * are added. */
 
 /* ---- every partition ---- */
 
@@ -35544,18 +33990,14 @@ int ddp__place_enumerate(ddp__place *p)
 {
     ddp__place_all a;
     double count = 1;
-
     /* N! / (D!^S S!) as a product over the devices after the first of each stage */
     for (int k = 0; k < p->N && count <= 20000; k++)
         if (k % p->D) count = count * (p->N - k) / (p->D - k % p->D);
     if (count > 20000 || p->S > DDP_TOUR_EXACT) return 0;
     a.p = p;
-    a.at = (int *)ddp__calloc((size_t)p->N + (size_t)p->S, sizeof(int));
-    if (!a.at) {
-        p->failed = p->stop = 1;
-        return 1;
-    }
-    a.count = a.at + p->N;
+    a.at = ddp__ints(&p->room, (size_t)p->N);
+    a.count = ddp__ints(&p->room, (size_t)p->S);
+    if (p->room.failed) return 1;
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
@@ -35564,7 +34006,6 @@ int ddp__place_enumerate(ddp__place *p)
     } else {
         p->proven = ddp__place_all_from(&a, 0) && !p->stop;
     }
-    DDP_FREE(a.at);
     return 1;
 }
 
@@ -35586,7 +34027,6 @@ typedef struct ddp__place_tree {
     double *load;    /* [S x classes] of one device, from the members so far */
     double low;      /* least hop of all */
     long looks;
-    ddp__scratch room;
 } ddp__place_tree;
 
 static int ddp__place_same(const ddp__place *p, int i, int k)
@@ -35640,10 +34080,9 @@ static void ddp__place_tables(ddp__place_tree *t)
         if (t->near[c] < t->low) t->low = t->near[c];
     }
     for (c = 0; c < C; c++) { /* the D - 1 nearest companions, found by repeated selection */
-        int need = t->p->D - 1;
         memset(t->left, 0, (size_t)C * sizeof(int));
-        while (need > 0) {
-            int best = -1, room;
+        for (int need = t->p->D - 1, best, room; need > 0; need -= room) {
+            best = -1;
             for (d = 0; d < C; d++)
                 if (!t->left[d] && t->first[d + 1] - t->first[d] > (c == d) &&
                     (best < 0 || t->dp[c * C + d] < t->dp[c * C + best]))
@@ -35653,7 +34092,6 @@ static void ddp__place_tables(ddp__place_tree *t)
             room = t->first[best + 1] - t->first[best] - (c == best);
             if (room > need) room = need;
             for (k = 0; k < room; k++) t->least[c] += t->dp[c * C + best];
-            need -= room;
         }
     }
     for (c = 0; c < C; c++) t->left[c] = t->first[c + 1] - t->first[c];
@@ -35719,7 +34157,6 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
 {
     int C = t->classes, *x = t->mix + (size_t)k * (size_t)C, d, m, most;
     double *load = t->load + (size_t)k * (size_t)C, rest;
-
     if (need == 0) return ddp__place_tree_stage(t, k, top, hops);
     if (++t->looks % 1024 == 0 && (ddp__place_clock(t->p), t->p->stop)) return 0;
     for (d = c, m = 0; d < C; d++) m += t->left[d];
@@ -35771,27 +34208,26 @@ static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double ho
 static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
-
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = ddp__ints(&t->room, N);
-    t->at = ddp__ints(&t->room, N);
-    t->left = ddp__ints(&t->room, N);
-    t->first = ddp__ints(&t->room, N + 1);
-    t->mate = ddp__ints(&t->room, D);
-    t->a = ddp__ints(&t->room, D);
-    t->b = ddp__ints(&t->room, D);
-    t->mix = ddp__ints(&t->room, N);
-    if (t->room.failed) return 0;
+    t->member = ddp__ints(&p->room, N);
+    t->at = ddp__ints(&p->room, N);
+    t->left = ddp__ints(&p->room, N);
+    t->first = ddp__ints(&p->room, N + 1);
+    t->mate = ddp__ints(&p->room, D);
+    t->a = ddp__ints(&p->room, D);
+    t->b = ddp__ints(&p->room, D);
+    t->mix = ddp__ints(&p->room, N);
+    if (p->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
-    t->mix = ddp__ints(&t->room, S * C);
-    t->dp = ddp__doubles(&t->room, C * C);
-    t->pp = ddp__doubles(&t->room, C * C);
-    t->near = ddp__doubles(&t->room, C);
-    t->least = ddp__doubles(&t->room, C);
-    t->load = ddp__doubles(&t->room, S * C);
-    if (t->room.failed) return 0;
+    t->mix = ddp__ints(&p->room, S * C);
+    t->dp = ddp__doubles(&p->room, C * C);
+    t->pp = ddp__doubles(&p->room, C * C);
+    t->near = ddp__doubles(&p->room, C);
+    t->least = ddp__doubles(&p->room, C);
+    t->load = ddp__doubles(&p->room, S * C);
+    if (p->room.failed) return 0;
     ddp__place_tables(t);
     return 1;
 }
@@ -35807,11 +34243,9 @@ void ddp__place_exact(ddp__place *p)
     ddp__place_anneal(p);
     p->limit = limit;
     p->limit_s = limit_s;
-    if (p->failed || p->stop == 2) return;
+    if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
-    else p->failed = 1;
-    ddp__scratch_free(&t.room);
 }
 
 /* ==== plan/place.c ==== [plan] */
@@ -35819,14 +34253,7 @@ void ddp__place_exact(ddp__place *p)
 
 static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code", "kl", "random", "exact", NULL};
 
-const char *ddp_place_solver_name(ddp_place_solver solver) { return ddp__name_of(ddp__places, (int)solver); }
-
-ddp_status ddp_place_solver_named(const char *name, ddp_place_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__places, 1, "solver", name, out, err);
-}
-
-/* ---- opening and closing a search ---- */
+DDP__NAMES(ddp_place_solver, ddp__places, 1, "solver")
 
 static void ddp__place_close(ddp__place *p)
 {
@@ -35838,7 +34265,6 @@ static void ddp__place_close(ddp__place *p)
 static ddp_status ddp__place_pairs(ddp__place *p, const ddp_network *net, ddp_error *err)
 {
     size_t N = (size_t)p->N, i, j;
-
     for (i = 0; i < N; i++)
         for (j = 0; j < N; j++) {
             double a, b, data, pipe;
@@ -35875,7 +34301,6 @@ static ddp_status ddp__place_shape(const ddp_network *net, int *pipelines, int *
 static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, int S, ddp_error *err)
 {
     size_t n = (size_t)net->devices, d = (size_t)D, s = (size_t)S;
-
     memset(p, 0, sizeof *p);
     p->N = net->devices;
     p->D = D;
@@ -35910,9 +34335,9 @@ static void ddp__place_solve(ddp__place *p)
     int ours = p->o->solver == DDP_PLACE_EXACT || p->o->solver == DDP_PLACE_ANNEAL || p->o->solver == DDP_PLACE_DEFAULT;
     if (ours && ddp__place_enumerate(p)) return;
     switch (p->o->solver) {
-    case DDP_PLACE_GENETIC: ddp__place_genetic(p); break;
-    case DDP_PLACE_GENETIC_CODE: ddp__place_cyclic(p, 0); break;
-    case DDP_PLACE_KL: ddp__place_cyclic(p, 1); break;
+    case DDP_PLACE_GENETIC:
+    case DDP_PLACE_GENETIC_CODE:
+    case DDP_PLACE_KL: ddp__place_genetic(p); break;
     case DDP_PLACE_RANDOM: ddp__place_random(p); break;
     case DDP_PLACE_EXACT: ddp__place_exact(p); break;
     case DDP_PLACE_ANNEAL:
@@ -35957,7 +34382,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
         ddp__place_limits(&p);
         ddp__place_solve(&p);
         r.assign = (int *)ddp__calloc((size_t)p.N, sizeof(int));
-        if (p.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
+        if (p.room.failed || !r.assign) status = ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", p.N);
     }
     if (status == DDP_OK) {
         for (int i = 0; i < p.D; i++)
@@ -35984,7 +34409,6 @@ ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, con
     double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
-
     if (!assign || !cost_s) return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
     DDP__TRY(ddp__place_shape(net, &pipelines, &stages, err));
     status = ddp__place_open(&p, net, pipelines, stages, err);
@@ -36057,7 +34481,6 @@ ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *
                           double output_bytes, double param_bytes, ddp_error *err)
 {
     ddp_oplist_entry e;
-
     if (!list || i < 0 || i >= list->count)
         return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i, list ? list->count : 0);
     DDP__TRY(ddp__oplist_args_check(i, name ? name : "unnamed", args, arg_count, err));
@@ -36086,7 +34509,6 @@ static const char *const ddp__oplist_costs[3] = {"flops", "output_bytes", "param
 ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 {
     double sum[3] = {0, 0, 0};
-
     if (!list || list->count < 1 || !list->op)
         return ddp__fail(err, DDP_ARG, "the operator list is empty; it needs at least 1 operator");
     for (int i = 0; i < list->count; i++) {
@@ -36236,7 +34658,6 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
 static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o, ddp_error *err)
 {
     size_t at;
-
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
         return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are", o->microbatches);
@@ -36285,7 +34706,6 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
 {
     size_t edges = 0;
     int i, n;
-
     memset(g, 0, sizeof *g);
     DDP__TRY(ddp_oplist_check(list, err));
     DDP__TRY(ddp__workload_options_check(net, o, err));
@@ -36343,7 +34763,6 @@ static void ddp__workload_total(ddp_workload *w, double turns)
 void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w)
 {
     int d, there;
-
     w->devices = g->net->devices;
     w->messages = 0;
     for (d = 0; d < w->devices; d++) {
@@ -36381,7 +34800,6 @@ void ddp_workload_free(ddp_workload *w)
 static ddp_status ddp__workload_fill(ddp__workload_graph *g, const int *device_of, ddp_workload *w, ddp_error *err)
 {
     size_t N = (size_t)g->net->devices;
-
     for (int i = 0; i < g->list->count; i++)
         if (device_of[i] < 0 || device_of[i] >= g->net->devices)
             return ddp__fail(err, DDP_ARG, "operator %d is assigned to device %d; devices run from 0 to %d", i,
@@ -36423,7 +34841,6 @@ ddp_status ddp_workload_estimate(const ddp_oplist *list, const ddp_network *net,
 ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, double peak, double *lambda, ddp_error *err)
 {
     double xx = 0, xy = 0, x, value;
-
     if (n < 1 || !flops || !seconds || !lambda)
         return ddp__fail(err, DDP_ARG, "%d measured operators are too few to fit a speed; 1 or more", n);
     if (!(peak > 0 && peak <= 1e100))
@@ -36442,8 +34859,6 @@ ddp_status ddp_speed_fit(const double *flops, const double *seconds, int n, doub
     *lambda = value;
     return DDP_OK;
 }
-
-/* ---- with compression ---- */
 
 static double ddp__estimate_delay(const ddp_network *net, const ddp_workload_message *m)
 {
@@ -36878,7 +35293,6 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
                                       ddp_error *err)
 {
     size_t N = (size_t)net->devices, i, j;
-
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
     m->hop = ddp__doubles(&m->room, N * N);
@@ -36955,7 +35369,6 @@ static ddp_status ddp__fence_path(ddp__fence_map *m, int k, int *order, ddp_erro
     const int *member = m->member + m->from[m->tour[k]];
     int size = m->from[m->tour[k] + 1] - m->from[m->tour[k]], i, j, first = -1, last = -1;
     double length;
-
     if (size == 1) {
         order[0] = member[0];
         return DDP_OK;
@@ -37057,13 +35470,11 @@ static void ddp__fence_fit_extend(ddp__fence_fit *f, const unsigned char *from, 
     f->work += n;
 }
 
-/* ---- every order: sets of devices ---- */
-
+/* Every order, by sets of devices. */
 static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
     int n = f->tape->n, d, a, b, at, k;
-
     f->reach[0] = 1;
     for (s = 0; s < sets; s++)
         for (d = 0; d < f->N; d++)
@@ -37088,8 +35499,6 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
     }
     return 1;
 }
-
-/* ---- many devices: swaps ---- */
 
 /* How far an order gets: first by positions with an operator, then by operators. */
 static double ddp__fence_fit_far(ddp__fence_fit *f, const int *order)
@@ -37251,8 +35660,6 @@ static int ddp__fence_pop(ddp__fence_search *s)
     s->heap[i] = last;
     return top;
 }
-
-/* ---- labels ---- */
 
 /* Whether an older label of the same cut and position makes label x useless. */
 static int ddp__fence_dominated(ddp__fence_search *s, int x)
@@ -37417,8 +35824,6 @@ static int ddp__fence_root(ddp__fence_search *s)
     return s->label[0].rest < s->limit;
 }
 
-/* ---- one cap ---- */
-
 static void ddp__fence_store(const ddp__fence_search *s, ddp__fence_cut *cut, double pipeline_s)
 {
     for (int k = 0; k < s->line.positions; k++) cut->first[k] = cut->end[k] = 0;
@@ -37542,12 +35947,7 @@ enum { DDP__FENCE_ROUNDS = 8 };
 
 static const char *const ddp__fence_solvers[] = {"fence", "fence", "equal_ops", "equal_flops", NULL};
 
-const char *ddp_fence_solver_name(ddp_fence_solver solver) { return ddp__name_of(ddp__fence_solvers, (int)solver); }
-
-ddp_status ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err)
-{
-    return ddp__named(ddp__fence_solvers, 1, "solver", name, out, err);
-}
+DDP__NAMES(ddp_fence_solver, ddp__fence_solvers, 1, "solver")
 
 void ddp_fence_plan_free(ddp_fence_plan *plan)
 {
@@ -37559,8 +35959,6 @@ void ddp_fence_plan_free(ddp_fence_plan *plan)
     ddp_workload_free(&plan->work);
     memset(plan, 0, sizeof *plan);
 }
-
-/* ---- a plan at work ---- */
 
 typedef struct ddp__fence_job {
     ddp__fence_tape           tape;
@@ -37638,7 +36036,6 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
     int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
     double pipeline;
-
     memcpy(job->trial, job->order, (size_t)N * sizeof(int));
     DDP__TRY(ddp__fence_recut(job, &improved, err));
     ddp__reverse(job->trial, 0, N - 1);
@@ -37719,8 +36116,6 @@ static ddp_status ddp__fence_baseline(ddp__fence_job *job, ddp_error *err)
                      "memory", name, k, job->sums.memory_bytes[k] / 1e9, net->memory_bytes[k] / 1e9);
 }
 
-/* ---- what the plan says ---- */
-
 static int ddp__fence_root_of(int *parent, int i)
 {
     while (parent[i] != i) i = parent[i] = parent[parent[i]];
@@ -37731,7 +36126,6 @@ static int ddp__fence_root_of(int *parent, int i)
 static int ddp__fence_connected(const ddp_oplist *list, const ddp_fence_plan *plan, int *parent, int *found)
 {
     int i, k, c;
-
     for (i = 0; i < list->count; i++) {
         parent[i] = i;
         for (k = 0; k < list->op[i].arg_count; k++) {
@@ -40180,7 +38574,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
     ops = ddp__link_spans(d, begin, end);
     for (i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
-        /* an operation that stands still for a slower peer is not communicating */
+        /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
@@ -40593,7 +38987,7 @@ struct ddp__stager {
 
 static unsigned ddp__stager_turn(const ddp__stager *s, long ticket) { return (unsigned)(ticket / s->room) + 1; }
 
-/* Under the lock. Who waits on the device or here must not wait for ever. */
+/* Under the lock. Who waits on the device or here must not wait forever. */
 static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 {
     if (s->error.code == DDP_OK) s->error = *why;
@@ -40638,7 +39032,7 @@ static void ddp__stager_reap(ddp__stager *s)
     while (s->first < s->sent && s->entry[s->first % s->room].state == DDP__STAGER_FREE) {
         ddp__stager_entry *x = &s->entry[s->first % s->room];
         if (x->end > x->at) {
-            if (x->at < s->tail) { /* the ring began anew behind tail */
+            if (x->at < s->tail) { /* the ring began again behind tail */
                 s->used -= s->ring_bytes - s->tail;
                 s->tail = 0;
             }
@@ -41282,11 +39676,11 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         {DDP__BIT(JOIN) | DDP__BIT(SECOND), DDP_ARG,
          "an elastic world has one link: leave out net2 and addr2"},
         {DDP__BIT(ROOM) | DDP__BIT(THREADS), DDP_ARG,
-         "who comes later comes over tcp: choose that transport"},
-        {DDP__BIT(ROOM) | DDP__BIT(MPI), DDP_ARG, "who comes later comes over tcp: choose that transport"},
+         "newcomers come over tcp: choose that transport"},
+        {DDP__BIT(ROOM) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
         {DDP__BIT(JOIN) | DDP__BIT(THREADS), DDP_ARG,
-         "who comes later comes over tcp: choose that transport"},
-        {DDP__BIT(JOIN) | DDP__BIT(MPI), DDP_ARG, "who comes later comes over tcp: choose that transport"},
+         "newcomers come over tcp: choose that transport"},
+        {DDP__BIT(JOIN) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
         {DDP__BIT(ROOM) | DDP__BIT(STEADY), DDP_ARG,
          "only an elastic world has room for newcomers: set min_world"},
         {DDP__BIT(MPI) | DDP__BIT(ELASTIC), DDP_ARG,
@@ -42246,7 +40640,7 @@ typedef struct ddp__verdict {
 
 typedef struct ddp__family {
     int world, alive;
-    int min_world, lost;       /* elastic: ranks whose end is none of the others' */
+    int min_world, lost;       /* elastic: ranks whose end does not concern the others */
     int good;                  /* ended with DDP_OK */
     int    *failures;          /* shared: how many have failed */
     ddp__verdict *verdict;     /* shared: [world] */
@@ -42925,7 +41319,7 @@ static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_err
 }
 
 /* Who closed its context has done its part of all that was in flight, or will never do it: what is
- * not done soon after that waits for it in vain. */
+ * not done soon after that waits for something that will not come. */
 static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
@@ -43735,7 +42129,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     return ddp__post(d, &in_place, 1, &p->ticket, err);
 }
 
-/* A mistake in a message is the strategy's, whoever found it. */
+/* A mistake in a message is the strategy's, wherever it is found. */
 static ddp_status ddp__posted_refused(ddp_ctx *d)
 {
     ddp_error *e = &d->host.error;
@@ -44738,7 +43132,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 
 /* ==== run/pace.c ==== [run] */
 /* How long each rank computes, waits left out: a rank that is slow makes all the others wait, and
- * in wall-clock times all look alike. The times travel unhurried, every few periods. */
+ * in wall-clock times all look the same. The times travel unhurried, every few periods. */
 
 enum { DDP__PACE_PERIODS = 4 };
 static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
@@ -45151,7 +43545,6 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->run_id = ddp__session_run(d);
     c->addr = d->cfg.addr;
     c->insecure = d->cfg.insecure;
-    ddp__session_files(d, &c->files);
     c->tls = d->tls;
     c->connect_timeout_s = d->cfg.connect_timeout_s;
     c->peer_timeout_s = d->cfg.peer_timeout_s;
@@ -46419,7 +44812,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
         return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s needs ddp_forward_begin of every layer "
                          "in every step; step %ld did without", d->ops.name, d->step);
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
-    /* whoever has no forward_begin finds parameters whole when ddp_step_end returns */
+    /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
     for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
@@ -46860,7 +45253,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     }
     /* one worker, or one rank of a world whose other ranks are started elsewhere */
     if (cfg.world <= 1 || cfg.addr) return (int)ddp__launch_run(&L, &cfg, -1, err);
-    s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail alike: once is enough */
+    s = ddp__config_resolve(given, list, &cfg, &ops, err); /* every rank would fail in the same way: once is enough */
     if (s != DDP_OK) return (int)s;
     if (cfg.transport == DDP_MPI) {
         s = ddp__fail(err, DDP_USAGE, "the mpi transport's ranks are started by an MPI launcher: mpirun -n %d before "
@@ -48604,7 +46997,7 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
     const ddp__json *peers = ddp__json_get(v, "peers"), *p;
 
     if (!(world >= 1 && world <= 65535) || !(number >= 0 && number < world))
-        return ddp__fail(pm->err, DDP_FORMAT, "%s is no dump: rank %g of %g ranks", path, number, world);
+        return ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump: rank %g of %g ranks", path, number, world);
     if (!pm->rank) {
         pm->world = (int)world;
         snprintf(pm->run, sizeof pm->run, "%s", run);
@@ -48675,7 +47068,8 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     if (!v) return pm->err->code;
     event = ddp__pm_string(v, "event", "");
     if (!*rank && strcmp(event, "dump"))
-        s = ddp__fail(pm->err, DDP_FORMAT, "%s is no dump of a rank: its first line has no \"event\":\"dump\"", path);
+        s = ddp__fail(pm->err, DDP_FORMAT, "%s is not a dump of a rank: its first line has no "
+                      "\"event\":\"dump\"", path);
     else if (!*rank) s = ddp__pm_head(pm, path, v, rank);
     else if (!strcmp(event, "operation")) s = ddp__pm_operation(pm, *rank, v);
     ddp__json_free(v);
@@ -48806,7 +47200,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
         return 1;
     }
     fprintf(pm->out, "%s did not finish %s (step %ld), operation %ld, which every rank that is known of submitted: a "
-            "rank or the network between them stands still\n", others, o->what, o->step, o->sequence);
+            "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
         if (waits[r] && own)
@@ -49062,7 +47456,7 @@ static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 
 enum { DDP__CHANGES_SHOWN = 24 }; /* rows for a run; what is older counts */
 
-static const double ddp__changes_slow = 1.1; /* below it all ranks are alike */
+static const double ddp__changes_slow = 1.1; /* below it all ranks are equally fast */
 
 static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 {

@@ -245,7 +245,6 @@ static DDP__UNUSED int ddp__blas_note(ddp__cuda *dev, cublasStatus_t s, const ch
 static DDP__UNUSED cudaEvent_t *ddp__cuda_events(ddp__cuda *dev, int n, unsigned flags)
 {
     cudaEvent_t *list = (cudaEvent_t *)ddp__calloc((size_t)n, sizeof *list);
-
     for (int i = 0; list && i < n; i++)
         if (DDP__CUDA(dev, cudaEventCreateWithFlags(&list[i], flags))) break;
     return list;
@@ -401,7 +400,6 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
 {
     const cudaError_t e = cudaGetLastError();
-
     if (e != cudaSuccess)
         ddp__cuda_fail(dev, DDP_FAILED, "GPU %d: the kernel %s, or work before it, failed: %s%s",
                        dev->device, kernel, cudaGetErrorString(e), ddp__cuda_remedy(e));
@@ -451,9 +449,7 @@ static void ddp__cuda_typed(const ddp_op_call *c)
 /* The device's operator of that name, NULL if it has none. Borrowed until ddp__cuda_close. */
 static DDP__UNUSED const ddp_op *ddp__cuda_op(const ddp__cuda *dev, const char *name)
 {
-    int i;
-
-    for (i = 0; i < dev->ops; i++)
+    for (int i = 0; i < dev->ops; i++)
         if (strcmp(dev->op[i].name, name) == 0) return &dev->op[i];
     return NULL;
 }
@@ -531,13 +527,12 @@ template <typename T>
 __device__ static __forceinline__ void ddp__piece_load(float *v, const T *p, long at, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    int i;
 
     if (wide) {
         const ddp__vec<T> r = ddp__vec_load(p + at);
-        DDP__UNROLL for (i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) v[i] = ddp__to_float(r.v[i]);
     } else {
-        DDP__UNROLL for (i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
+        DDP__UNROLL for (int i = 0; i < width; i++) v[i] = at + i < n ? ddp__to_float(p[at + i]) : 0.0f;
     }
 }
 
@@ -547,16 +542,15 @@ __device__ static __forceinline__ void ddp__piece_store(T *p, const float *v, lo
 {
     const int width = ddp__vec<T>::width;
     float old[width];
-    int i;
 
-    DDP__UNROLL for (i = 0; i < width; i++) old[i] = 0;
+    DDP__UNROLL for (int i = 0; i < width; i++) old[i] = 0;
     if (add) ddp__piece_load(old, p, at, n, wide);
     if (wide) {
         ddp__vec<T> r;
-        DDP__UNROLL for (i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
+        DDP__UNROLL for (int i = 0; i < width; i++) r.v[i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
         ddp__vec_store(p + at, r);
     } else {
-        DDP__UNROLL for (i = 0; i < width; i++)
+        DDP__UNROLL for (int i = 0; i < width; i++)
             if (at + i < n) p[at + i] = ddp__from_float<T>(add ? v[i] + old[i] : v[i]);
     }
 }
@@ -585,11 +579,9 @@ template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int
 /* The sum over a block of THREADS, a power of 2, in a fixed tree; shared: a number for each. */
 template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(double mine, double *shared)
 {
-    int k;
-
     shared[threadIdx.x] = mine;
     __syncthreads();
-    for (k = THREADS / 2; k > 0; k /= 2) {
+    for (int k = THREADS / 2; k > 0; k /= 2) {
         if ((int)threadIdx.x < k) shared[threadIdx.x] += shared[threadIdx.x + (unsigned)k];
         __syncthreads();
     }
@@ -628,14 +620,13 @@ template <int N>
 __device__ static __forceinline__ void ddp__column_join(float *shared, const float *sum, float *to, long at, long n)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    int w, j;
 
-    for (w = 0; w < (int)blockDim.x / 32; w++) {
+    for (int w = 0; w < (int)blockDim.x / 32; w++) {
         if (w == warp)
-            for (j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
+            for (int j = 0; j < N; j++) shared[lane * N + j] = w ? shared[lane * N + j] + sum[j] : sum[j];
         __syncthreads();
     }
-    for (j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
+    for (int j = (int)threadIdx.x; j < 32 * N; j += (int)blockDim.x)
         if (at + j < n) to[at + j] = shared[j];
     __syncthreads();
 }
@@ -653,15 +644,13 @@ ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long row
     const long last = first + height < rows ? first + height : rows;
     __shared__ float shared[32 * width];
     float sum[width], scaled[width], d[width], v[width];
-    long r;
-    int i;
 
-    for (i = 0; i < width; i++) sum[i] = scaled[i] = 0;
+    for (int i = 0; i < width; i++) sum[i] = scaled[i] = 0;
     if (at + lane * width < n)
-        for (r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
+        for (long r = first + warp; r < last; r += DDP__COLUMN_WARPS) {
             ddp__piece_load(d, dy + r * n, at + lane * width, n, wide);
             if (KIND != DDP__COLUMN_PLAIN) ddp__piece_load(v, x + r * n, at + lane * width, n, wide);
-            for (i = 0; i < width; i++) {
+            for (int i = 0; i < width; i++) {
                 if (KIND == DDP__COLUMN_NORM) scaled[i] += d[i] * ((v[i] - stat[2 * r]) * stat[2 * r + 1]);
                 if (KIND == DDP__COLUMN_RMS) scaled[i] += d[i] * (v[i] * stat[r]);
                 sum[i] += d[i];
@@ -680,15 +669,13 @@ static __global__ void ddp__k_columns_add(float *grad, const float *part, long n
     const long j = (long)blockIdx.x * 32 + lane;
     __shared__ float shared[DDP__COLUMN_WARPS][32];
     float sum = 0;
-    long p;
-    int w;
 
     if (j < n)
-        for (p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
+        for (long p = warp; p < parts; p += DDP__COLUMN_WARPS) sum += part[p * n + j];
     shared[warp][lane] = sum;
     __syncthreads();
     if (warp || j >= n) return;
-    for (w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
+    for (int w = 1; w < DDP__COLUMN_WARPS; w++) sum += shared[w][lane];
     grad[j] += sum;
 }
 
@@ -758,21 +745,20 @@ static __global__ void ddp__k_map(T *out, const T *a, const T *b, long n, int ad
 {
     const int width = ddp__vec<T>::width;
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    int k;
 
     if (wide && i + width <= n) {
         const ddp__vec<T> va = ddp__vec_load(a + i);
         const ddp__vec<T> vb = b ? ddp__vec_load(b + i) : va;
         ddp__vec<T> vo = va;
         if (add) vo = ddp__vec_load(out + i);
-        for (k = 0; k < width; k++) {
+        for (int k = 0; k < width; k++) {
             const float y = f(ddp__to_float(va.v[k]), b ? ddp__to_float(vb.v[k]) : 0);
             vo.v[k] = ddp__from_float<T>(add ? ddp__to_float(vo.v[k]) + y : y);
         }
         ddp__vec_store(out + i, vo);
         return;
     }
-    for (k = 0; k < width && i + k < n; k++) {
+    for (int k = 0; k < width && i + k < n; k++) {
         const float y = f(ddp__to_float(a[i + k]), b ? ddp__to_float(b[i + k]) : 0);
         out[i + k] = ddp__from_float<T>(add ? ddp__to_float(out[i + k]) + y : y);
     }
@@ -791,7 +777,6 @@ static inline void ddp__cuda_map(const ddp_op_call *c, void *out, const void *a,
 {
     ddp__cuda *dev = (ddp__cuda *)c->pool;
     const long n = ddp_shape_count(&c->spec->out);
-
     if (ddp__cuda_half(dev, &c->spec->out)) ddp__cuda_map_as<ddp__bf16>(dev, out, a, b, n, add, f);
     else ddp__cuda_map_as<float>(dev, out, a, b, n, add, f);
 }
@@ -844,12 +829,11 @@ static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, 
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width];
-    int k;
 
     if (r >= rows) return;
     ddp__piece_load(x, a + r * row, at, n, wide);
     ddp__piece_load(y, b + r * row, at, n, wide);
-    for (k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
+    for (int k = 0; k < width; k++) x[k] = x[k] / (1 + expf(-x[k])) * y[k];
     ddp__piece_store(out + r * n, x, at, n, wide, 0);
 }
 
@@ -863,13 +847,12 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width], d[width];
-    int k;
 
     if (r >= rows) return;
     ddp__piece_load(x, a + r * row, at, n, wide);
     ddp__piece_load(y, b + r * row, at, n, wide);
     ddp__piece_load(d, dy + r * n, at, n, wide);
-    for (k = 0; k < width; k++) {
+    for (int k = 0; k < width; k++) {
         const float s = 1 / (1 + expf(-x[k])), silu = x[k] * s;
         x[k] = d[k] * y[k] * (s + silu * (1 - s));
         d[k] *= silu;
@@ -893,7 +876,6 @@ template <typename T> static void ddp__cuda_swiglu_forward(ddp__cuda *dev, const
     const ddp_shape *s = &c->spec->out;
     const long rows = ddp_shape_rows(s), n = s->dim[s->dims - 1];
     const T *a, *b;
-
     ddp__cuda_swiglu_factors(c->spec, c->in[0], c->in[1], &a, &b);
     DDP__EACH((ddp__k_swiglu<T>), rows * ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)c->out, a, b,
               rows, n, c->spec->inputs > 1 ? n : 2 * n, ddp__wide<T>(n, c->out, a, b));
@@ -945,12 +927,11 @@ static __global__ void ddp__k_dropout(T *out, const T *in, long n, uint64_t mixe
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     const uint64_t stream = ddp__cuda_stream(mixed_seed, (uint64_t)(at / DDP__OP_GRAIN));
     float v[width];
-    int k;
 
     if (at >= n) return;
     wide = wide && at + width <= n;
     ddp__piece_load(v, in, at, n, wide);
-    for (k = 0; k < width; k += 2) { /* a piece lies in one block */
+    for (int k = 0; k < width; k += 2) { /* a piece lies in one block */
         const uint64_t bits = bound ? ddp__dropout_draw(stream, at + k) : 0;
         v[k] = (uint32_t)bits >= bound ? v[k] * scale : 0;
         v[k + 1] = (uint32_t)(bits >> 32) >= bound ? v[k + 1] * scale : 0;
@@ -963,7 +944,6 @@ static void ddp__cuda_dropout_run(ddp__cuda *dev, const ddp_op_call *c, void *ou
 {
     const long n = ddp_shape_count(&c->spec->out);
     const double p = c->training ? c->spec->arg[0] : 0;
-
     if (p == 0 && !add && out == in) return;
     DDP__EACH((ddp__k_dropout<T>), ddp__pieces<T>(n), DDP__MAP_THREADS, (T *)out, (const T *)in, n,
               ddp__cuda_mix64(c->random + UINT64_C(0x9e3779b97f4a7c15)),
@@ -1023,7 +1003,6 @@ static int ddp__cuda_alignment(const void *p)
 {
     const uintptr_t at = (uintptr_t)p;
     int n = 256;
-
     while (at % (uintptr_t)n) n /= 2;
     return n;
 }
@@ -1180,7 +1159,6 @@ static void ddp__cuda_product_drop(ddp__cuda_product_plan *p)
 static void ddp__cuda_products_free(ddp__cuda *dev)
 {
     ddp__cuda_product_plan *p = (ddp__cuda_product_plan *)dev->products, *next;
-
     for (; p; p = next) {
         next = p->next;
         ddp__cuda_product_drop(p);
@@ -1243,13 +1221,12 @@ static __global__ void ddp__k_embedding(T *out, const int *token, const T *table
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long row = i / pieces, at = i % pieces * width;
     float x[width];
-    int k;
 
     if (row >= rows) return;
     if (token[row] >= 0 && token[row] < v)
         ddp__piece_load(x, table + token[row] * n, at, n, wide);
     else
-        for (k = 0; k < width; k++) x[k] = NAN;
+        for (int k = 0; k < width; k++) x[k] = NAN;
     ddp__piece_store(out + row * n, x, at, n, wide, 0);
 }
 
@@ -1262,9 +1239,9 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
     const int mine = row < rows ? token[row] : 0;
     __shared__ int4 tile[DDP__EMBEDDING_TILE / 4];
     int *one = (int *)tile;
-    long from, place = 0;
+    long place = 0;
 
-    for (from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
+    for (long from = 0; from < rows; from += DDP__EMBEDDING_TILE) {
         const int n = rows - from < DDP__EMBEDDING_TILE ? (int)(rows - from) : DDP__EMBEDDING_TILE;
         int i, count = 0;
         __syncthreads();
@@ -1299,18 +1276,16 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
     const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
     const int mine = token[order[place]];
     float sum[width], x[width];
-    long p;
-    int k;
 
     if (mine < 0 || mine >= v || at >= n) return;
     if (place > 0 && token[order[place - 1]] == mine) return;
-    for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4 for (p = place; p < rows && token[order[p]] == mine; p++) {
+    for (int k = 0; k < width; k++) sum[k] = 0;
+    DDP__UNROLL_4 for (long p = place; p < rows && token[order[p]] == mine; p++) {
         ddp__piece_load(x, dy + order[p] * n, at, n, wide);
-        for (k = 0; k < width; k++) sum[k] += x[k];
+        for (int k = 0; k < width; k++) sum[k] += x[k];
     }
     table += mine * n;
-    for (k = 0; k < width; k++)
+    for (int k = 0; k < width; k++)
         if (at + k < n) table[at + k] += sum[k];
 }
 
@@ -1318,7 +1293,6 @@ template <typename T> static void ddp__cuda_embedding_forward(ddp__cuda *dev, co
 {
     const long rows = ddp_shape_rows(&c->spec->out);
     const long v = c->spec->param[0].shape.dim[0], n = c->spec->param[0].shape.dim[1];
-
     DDP__EACH((ddp__k_embedding<T>), rows * ddp__pieces<T>(n), DDP__EMBEDDING_THREADS, (T *)c->out,
               (const int *)c->in[0], (const T *)c->param[0], rows, v, n, ddp__wide<T>(n, c->out, c->param[0]));
 }
@@ -1350,12 +1324,11 @@ static __global__ void ddp__k_position(T *out, const T *in, const T *table, long
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     const long b = blockIdx.y;
     float x[width], y[width];
-    int k;
 
     if (at >= n || b >= batch) return;
     ddp__piece_load(y, table, at, n, wide);
     ddp__piece_load(x, in + b * n, at, n, wide);
-    for (k = 0; k < width; k++) x[k] += y[k];
+    for (int k = 0; k < width; k++) x[k] += y[k];
     ddp__piece_store(out + b * n, x, at, n, wide, 0);
 }
 
@@ -1366,17 +1339,15 @@ static __global__ void ddp__k_position_grad(float *table, T *dx, const T *dy, lo
     const int width = ddp__vec<T>::width;
     const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
     float sum[width], d[width];
-    long b;
-    int k;
 
     if (at >= n) return;
-    for (k = 0; k < width; k++) sum[k] = 0;
-    DDP__UNROLL_4 for (b = 0; b < batch; b++) {
+    for (int k = 0; k < width; k++) sum[k] = 0;
+    DDP__UNROLL_4 for (long b = 0; b < batch; b++) {
         ddp__piece_load(d, dy + b * n, at, n, wide);
-        for (k = 0; k < width; k++) sum[k] += d[k];
+        for (int k = 0; k < width; k++) sum[k] += d[k];
         if (dx && (add || dx != dy)) ddp__piece_store(dx + b * n, d, at, n, wide, add);
     }
-    for (k = 0; table && k < width; k++)
+    for (int k = 0; table && k < width; k++)
         if (at + k < n) table[at + k] += sum[k];
 }
 
@@ -1385,7 +1356,6 @@ template <typename T> static void ddp__cuda_position_forward(ddp__cuda *dev, con
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
     const dim3 blocks((unsigned)ddp__blocks(ddp__pieces<T>(n), DDP__POSITION_THREADS), (unsigned)s->dim[0]);
-
     DDP__RUN((ddp__k_position<T>), blocks, DDP__POSITION_THREADS, (T *)c->out, (const T *)c->in[0],
              (const T *)c->param[0], s->dim[0], n, ddp__wide<T>(n, c->out, c->in[0], c->param[0]));
 }
@@ -1394,7 +1364,6 @@ template <typename T> static void ddp__cuda_position_backward(ddp__cuda *dev, co
 {
     const ddp_shape *s = &c->spec->out;
     const long n = s->dim[1] * s->dim[2];
-
     DDP__EACH((ddp__k_position_grad<T>), ddp__pieces<T>(n), DDP__POSITION_THREADS,
               (float *)c->grad_param[0], (T *)c->grad_in[0], (const T *)c->grad_out, s->dim[0], n,
               c->add_in[0], ddp__wide<T>(n, c->grad_in[0], c->grad_out));
@@ -1418,24 +1387,22 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
     const int half = d / 2;
     __shared__ float cosine[DDP__CUDA_ROPE_PAIRS], sine[DDP__CUDA_ROPE_PAIRS];
     float u[ddp__vec<T>::width], v[ddp__vec<T>::width];
-    long b, p;
-    int i;
 
-    for (i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
+    for (int i = (int)threadIdx.x; i < half; i += DDP__ROPE_THREADS) {
         const double angle = direction * (double)t * pow(theta, -2.0 * (double)i / (double)d);
         cosine[i] = (float)cos(angle);
         sine[i] = (float)sin(angle);
     }
     __syncthreads();
-    for (b = first; b < last; b++) {
+    for (long b = first; b < last; b++) {
         const T *x = from + (b * time + t) * row;
         T *y = to + (b * time + t) * row;
-        for (p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
+        for (long p = (long)threadIdx.x * step; p < turned / 2; p += DDP__ROPE_THREADS * step) {
             const int k = (int)(p % half);
             const long at = p / half * d + k;
             ddp__piece_load(u, x, at, at + step, wide);
             ddp__piece_load(v, x, at + half, at + half + step, wide);
-            for (i = 0; i < step; i++) {
+            for (int i = 0; i < step; i++) {
                 const float c = cosine[k + i], s = sine[k + i], old = u[i];
                 u[i] = old * c - v[i] * s;
                 v[i] = v[i] * c + old * s;
@@ -1443,7 +1410,7 @@ ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, 
             ddp__piece_store(y, u, at, at + step, wide, add);
             ddp__piece_store(y, v, at + half, at + half + step, wide, add);
         }
-        for (p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
+        for (long p = turned + (long)threadIdx.x * step; p < row && (add || y != x); p += DDP__ROPE_THREADS * step) {
             ddp__piece_load(u, x, p, p + step, wide);
             ddp__piece_store(y, u, p, p + step, wide, add);
         }
@@ -1457,7 +1424,6 @@ static void ddp__cuda_rope_turn(ddp__cuda *dev, const ddp_op_spec *s, void *to, 
     const ddp__head_layout l = ddp__head_layout_of(s);
     const long batch = s->in[0].dim[0], time = s->in[0].dim[1];
     const dim3 blocks((unsigned)time, (unsigned)ddp__blocks(batch, DDP__ROPE_BATCH));
-
     DDP__RUN((ddp__k_rope<T>), blocks, DDP__ROPE_THREADS, (T *)to, (const T *)from, batch, time,
              l.row, (l.heads + l.kv_heads) * l.d, (int)l.d, s->arg[2] > 0 ? s->arg[2] : 10000.0,
              direction, add, ddp__wide<T>(l.d / 2, to, from));
@@ -1493,38 +1459,36 @@ ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, cons
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
-    long j;
-    int i;
 
     if (row >= rows) return;
     if (plus) {
-        for (j = lane * width; j < n; j += 32 * width) {
+        for (long j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
             ddp__piece_load(a, plus + row * n, j, n, wide);
-            for (i = 0; i < width; i++) v[i] += a[i];
+            for (int i = 0; i < width; i++) v[i] += a[i];
             ddp__piece_store(sum_out + row * n, v, j, n, wide, 0);
         }
         x = sum_out + row * n;
     }
     if (!RMS) {
-        for (j = lane * width; j < n; j += 32 * width) {
+        for (long j = lane * width; j < n; j += 32 * width) {
             ddp__piece_load(v, x, j, n, wide);
-            for (i = 0; i < width; i++) sum += v[i];
+            for (int i = 0; i < width; i++) sum += v[i];
         }
         mean = ddp__warp_sum(sum) / (float)n;
         sum = 0;
     }
-    for (j = lane * width; j < n; j += 32 * width) {
+    for (long j = lane * width; j < n; j += 32 * width) {
         ddp__piece_load(v, x, j, n, wide);
-        for (i = 0; i < width; i++)
+        for (int i = 0; i < width; i++)
             if (j + i < n) sum += (v[i] - mean) * (v[i] - mean);
     }
     rstd = 1 / sqrtf(ddp__warp_sum(sum) / (float)n + eps);
-    for (j = lane * width; j < n; j += 32 * width) {
+    for (long j = lane * width; j < n; j += 32 * width) {
         ddp__piece_load(v, x, j, n, wide);
         ddp__piece_load(a, scale, j, n, wide);
         if (!RMS) ddp__piece_load(b, shift, j, n, wide);
-        for (i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
+        for (int i = 0; i < width; i++) v[i] = (v[i] - mean) * rstd * a[i] + (RMS ? 0 : b[i]);
         ddp__piece_store(out + row * n, v, j, n, wide, 0);
     }
     if (lane) return;
@@ -1557,12 +1521,12 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
     __shared__ float shared[32 * width];
     float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];
-    long row, j;
-    int p, i;
+    long j;
+    int p;
 
     for (p = 0; p < PIECES; p++)
-        for (i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
-    for (row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
+        for (int i = 0; i < width; i++) scaled[p][i] = plain[p][i] = 0;
+    for (long row = blockIdx.x * height + warp; row < last; row += DDP__COLUMN_WARPS) {
         const T *xr = in + row * n, *dr = grad + row * n;
         const float mean = RMS ? 0 : stat[2 * row], rstd = RMS ? stat[row] : stat[2 * row + 1];
         float mean_d = 0, mean_dh = 0;
@@ -1571,7 +1535,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
-            for (i = 0; i < width; i++) {
+            for (int i = 0; i < width; i++) {
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
@@ -1587,11 +1551,11 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
             ddp__piece_load(x, xr, j, n, wide);
             ddp__piece_load(d, dr, j, n, wide);
             ddp__piece_load(a, scale, j, n, wide);
-            for (i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
+            for (int i = 0; i < width; i++) x[i] = rstd * (d[i] * a[i] - mean_d - (x[i] - mean) * rstd * mean_dh);
             if (to.old) ddp__piece_load(a, to.old + row * n, j, n, wide);
-            for (i = 0; i < width; i++) /* as an array of T would hold it */
+            for (int i = 0; i < width; i++) /* as an array of T would hold it */
                 x[i] = ddp__to_float(ddp__from_float<T>(to.old ? x[i] + a[i] : x[i]));
-            DDP__UNROLL for (i = 0; i < 2; i++)
+            DDP__UNROLL for (int i = 0; i < 2; i++)
                 if (to.at[i]) ddp__piece_store(to.at[i] + row * n, x, j, n, wide, to.add[i]);
         }
     }
@@ -1627,12 +1591,12 @@ static void ddp__cuda_norm_backward_as(ddp__cuda *dev, const ddp_op_call *sum, c
     const int params = c->grad_param[0] || c->grad_param[1];
     float *part = (float *)dev->scratch;
     ddp__norm_to<T> to;
-    int k, wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
+    int wide = ddp__wide<T>(n, c->grad_in[0], c->in[0], c->param[0], c->grad_out);
 
     memset(&to, 0, sizeof to);
     to.old = c->add_in[0] ? (const T *)c->grad_in[0] : NULL;
     to.at[0] = (T *)c->grad_in[0];
-    for (k = 0; sum && k < 2; k++) {
+    for (int k = 0; sum && k < 2; k++) {
         to.at[k] = (T *)sum->grad_in[k];
         to.add[k] = sum->add_in[k];
         wide = wide && ddp__aligned(to.at[k]);
@@ -1770,9 +1734,8 @@ __device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16
 {
     const int row = (int)threadIdx.x / (D / 8), piece = (int)threadIdx.x % (D / 8);
     const ddp__bf16 *at = from + (first + row) * ld + piece * 8;
-    int i;
 
-    DDP__UNROLL for (i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
+    DDP__UNROLL for (int i = 0; i < ROWS; i += THREADS / (D / 8), at += THREADS / (D / 8) * ld) {
         const int present = first + row + i < count && piece * 8 < d;
 
         ddp__copy16(ddp__tile_at<D>(tile, row + i, piece), present ? at : from, present);
@@ -1823,16 +1786,15 @@ __device__ static __forceinline__ void ddp__tile_scores(float (&c)[MR][N / 8][4]
                                                         const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
-    int step, n, r;
 
     ddp__tile_zero(c);
-    DDP__UNROLL for (step = 0; step < D / 16; step++) {
+    DDP__UNROLL for (int step = 0; step < D / 16; step++) {
         uint32_t left[MR][4];
         a.get(left, step);
-        DDP__UNROLL for (n = 0; n < N / 16; n++) {
+        DDP__UNROLL for (int n = 0; n < N / 16; n++) {
             uint32_t f[4];
             ddp__matrices(f, ddp__tile_at<D>(b, n * 16 + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2));
-            DDP__UNROLL for (r = 0; r < MR; r++) {
+            DDP__UNROLL for (int r = 0; r < MR; r++) {
                 ddp__mma(c[r][2 * n], left[r], f[0], f[1]);
                 ddp__mma(c[r][2 * n + 1], left[r], f[2], f[3]);
             }
@@ -1847,20 +1809,19 @@ __device__ static __forceinline__ void ddp__tile_add(float (&c)[MR][D / 8][4], c
                                                      const ddp__bf16 *b)
 {
     const int lane = (int)threadIdx.x % 32;
-    int step, n, r;
 
-    DDP__UNROLL for (step = 0; step < N / 16; step++) {
+    DDP__UNROLL for (int step = 0; step < N / 16; step++) {
         uint32_t a[MR][4];
-        DDP__UNROLL for (r = 0; r < MR; r++) {
+        DDP__UNROLL for (int r = 0; r < MR; r++) {
             a[r][0] = ddp__pack_pair(p[r][2 * step][0], p[r][2 * step][1]);
             a[r][1] = ddp__pack_pair(p[r][2 * step][2], p[r][2 * step][3]);
             a[r][2] = ddp__pack_pair(p[r][2 * step + 1][0], p[r][2 * step + 1][1]);
             a[r][3] = ddp__pack_pair(p[r][2 * step + 1][2], p[r][2 * step + 1][3]);
         }
-        DDP__UNROLL for (n = 0; n < D / 16; n++) {
+        DDP__UNROLL for (int n = 0; n < D / 16; n++) {
             uint32_t f[4];
             ddp__matrices_turned(f, ddp__tile_at<D>(b, step * 16 + lane / 8 % 2 * 8 + lane % 8, 2 * n + lane / 16));
-            DDP__UNROLL for (r = 0; r < MR; r++) {
+            DDP__UNROLL for (int r = 0; r < MR; r++) {
                 ddp__mma(c[r][2 * n], a[r], f[0], f[1]);
                 ddp__mma(c[r][2 * n + 1], a[r], f[2], f[3]);
             }
@@ -1875,18 +1836,17 @@ __device__ static __forceinline__ void ddp__tile_store(ddp__bf16 *to, long ld, i
                                                        const float (&c)[MR][D / 8][4], float by, ddp__bf16 *tile)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int r, n, i;
 
     __syncwarp();
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (n = 0; n < D / 8; n++) {
+    DDP__UNROLL for (int r = 0; r < MR; r++)
+        DDP__UNROLL for (int n = 0; n < D / 8; n++) {
             ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g, n) + 2 * t,
                           ddp__pack_pair(c[r][n][0] * by, c[r][n][1] * by));
             ddp__put_pair(ddp__tile_at<D>(tile, 16 * r + g + 8, n) + 2 * t,
                           ddp__pack_pair(c[r][n][2] * by, c[r][n][3] * by));
         }
     __syncwarp();
-    for (i = lane; i < 16 * MR * D / 8; i += 32) {
+    for (int i = lane; i < 16 * MR * D / 8; i += 32) {
         const int row = i / (D / 8), piece = i % (D / 8);
         float v[8];
 
@@ -2201,7 +2161,6 @@ template <int D, int MR, int N, int HOLD>
 static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long rows = 16 * MR * DDP__FLASH_WARPS;
-
     DDP__LAUNCH((ddp__k_flash<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->heads),
                 DDP__FLASH_THREADS, (rows + 4 * N) * D * (long)sizeof(ddp__bf16), dev->stream, (ddp__bf16 *)c->out,
                 (float *)c->saved, (const ddp__bf16 *)c->in[0], *z);
@@ -2252,10 +2211,8 @@ template <typename T, int R>
 __device__ static void ddp__attend_load(float *tile, const T *from, long ld, long first, long count, int d)
 {
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
-    int r, c;
-
-    for (r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
-        for (c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
+    for (int r = y; r < DDP__ATTEND_SIDE * R; r += DDP__ATTEND_SIDE)
+        for (int c = x; c < (d + 3) / 4 * 4; c += DDP__ATTEND_SIDE)
             tile[r * ddp__attend_row(d) + c] =
                 first + r < count && c < d ? ddp__to_float(from[(first + r) * ld + c]) : 0.0f;
 }
@@ -2266,18 +2223,17 @@ template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], con
     const int x = (int)threadIdx.x % DDP__ATTEND_SIDE, y = (int)threadIdx.x / DDP__ATTEND_SIDE;
     const int ld = ddp__attend_row(d);
     ddp__vec<float> va[R], vb[R];
-    int i, j, p, k;
 
-    for (i = 0; i < R; i++)
-        for (j = 0; j < R; j++) s[i][j] = 0;
-    for (p = 0; p < d; p += 4) {
-        for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < R; j++) s[i][j] = 0;
+    for (int p = 0; p < d; p += 4) {
+        for (int i = 0; i < R; i++) {
             va[i] = ddp__vec_load(a + (y + DDP__ATTEND_SIDE * i) * ld + p);
             vb[i] = ddp__vec_load(b + (x + DDP__ATTEND_SIDE * i) * ld + p);
         }
-        for (i = 0; i < R; i++)
-            for (j = 0; j < R; j++)
-                for (k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
+        for (int i = 0; i < R; i++)
+            for (int j = 0; j < R; j++)
+                for (int k = 0; k < 4; k++) s[i][j] += va[i].v[k] * vb[j].v[k];
     }
 }
 
@@ -2302,26 +2258,24 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
     DDP__SHARED(float, shared);
     float *q = shared, *kv = q + tile * ld, *p = kv + tile * ld;
     float max[R], sum[R], acc[R][C], s[R][R];
-    long first;
-    int i, j, c, k;
 
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         max[i] = -INFINITY;
         sum[i] = 0;
-        for (c = 0; c < C; c++) acc[i][c] = 0;
+        for (int c = 0; c < C; c++) acc[i][c] = 0;
     }
     ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
-    for (first = 0; first <= from; first += tile) {
+    for (long first = 0; first <= from; first += tile) {
         __syncthreads();
         ddp__attend_load<T, R>(kv, keys, z.row, first, z.t, z.d);
         __syncthreads();
         ddp__attend_scores<R>(s, q, kv, z.d);
         __syncthreads();
         ddp__attend_load<T, R>(kv, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
-        for (i = 0; i < R; i++) {
+        for (int i = 0; i < R; i++) {
             const long t = from + y + side * i;
             float top = max[i], shrink;
-            for (j = 0; j < R; j++) {
+            for (int j = 0; j < R; j++) {
                 s[i][j] = first + x + side * j <= t ? s[i][j] * z.scale : -INFINITY;
                 top = fmaxf(top, s[i][j]);
             }
@@ -2329,24 +2283,24 @@ ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
             shrink = expf(max[i] - top);
             max[i] = top;
             sum[i] *= shrink;
-            for (c = 0; c < C; c++) acc[i][c] *= shrink;
-            for (j = 0; j < R; j++) {
+            for (int c = 0; c < C; c++) acc[i][c] *= shrink;
+            for (int j = 0; j < R; j++) {
                 const float e = expf(s[i][j] - top);
                 sum[i] += e;
                 p[(y + side * i) * (tile + 1) + x + side * j] = e;
             }
         }
         __syncthreads();
-        for (k = 0; k < tile; k++)
-            for (c = 0; c < C; c++)
-                for (i = 0; i < R && x + side * c < z.d; i++)
+        for (int k = 0; k < tile; k++)
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < R && x + side * c < z.d; i++)
                     acc[i][c] += p[(y + side * i) * (tile + 1) + k] * kv[k * ld + x + side * c];
     }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
         const float inverse = 1 / ddp__warp_sum(sum[i], DDP__ATTEND_SIDE);
         if (t >= z.t) continue;
-        for (c = 0; c < C && x + side * c < z.d; c++)
+        for (int c = 0; c < C && x + side * c < z.d; c++)
             out[ddp__heads_out(&z, head) + t * z.width + x + side * c] = ddp__from_float<T>(acc[i][c] * inverse);
         if (x) continue;
         stat[2 * (head * z.t + t)] = max[i];
@@ -2364,13 +2318,12 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
     const int side = DDP__ATTEND_SIDE, tile = side * R;
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
-    int i, j;
 
     ddp__attend_scores<R>(s, q, k, z->d);
     ddp__attend_scores<R>(dp, dout, v, z->d);
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        for (j = 0; j < R; j++) {
+        for (int j = 0; j < R; j++) {
             const int at = (y + side * i) * (tile + 1) + x + side * j;
             const int seen = t < z->t && first + x + side * j <= t;
             const float e = seen ? expf(s[i][j] * z->scale - stat[2 * t]) * stat[2 * t + 1] : 0;
@@ -2395,28 +2348,26 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
     float acc[R][C];
-    long first;
-    int i, c, n;
 
-    for (i = 0; i < R; i++)
-        for (c = 0; c < C; c++) acc[i][c] = 0;
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < C; c++) acc[i][c] = 0;
     ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
     ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
-    for (first = 0; first <= from; first += tile) {
+    for (long first = 0; first <= from; first += tile) {
         __syncthreads();
         ddp__attend_load<T, R>(k, keys, z.row, first, z.t, z.d);
         ddp__attend_load<T, R>(v, keys + z.kv_heads * z.d, z.row, first, z.t, z.d);
         __syncthreads();
         ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
         __syncthreads();
-        for (n = 0; n < tile; n++)
-            for (c = 0; c < C; c++)
-                for (i = 0; i < R && x + side * c < z.d; i++)
+        for (int n = 0; n < tile; n++)
+            for (int c = 0; c < C; c++)
+                for (int i = 0; i < R && x + side * c < z.d; i++)
                     acc[i][c] += d[(y + side * i) * (tile + 1) + n] * k[n * ld + x + side * c];
     }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = from + y + side * i;
-        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
             T *g = to + t * z.row + x + side * c;
             *g = ddp__from_float<T>(acc[i][c] + (add ? ddp__to_float(*g) : 0));
         }
@@ -2437,32 +2388,30 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
     float dk[R][C], dv[R][C];
-    long head, from;
-    int i, c, n;
 
-    for (i = 0; i < R; i++)
-        for (c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
+    for (int i = 0; i < R; i++)
+        for (int c = 0; c < C; c++) dk[i][c] = dv[i][c] = 0;
     ddp__attend_load<T, R>(k, in + at, z.row, first, z.t, z.d);
     ddp__attend_load<T, R>(v, in + at + values, z.row, first, z.t, z.d);
-    for (head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
-        for (from = first; from < z.t; from += tile) {
+    for (long head = shared_head * z.group; head < (shared_head + 1) * z.group; head++)
+        for (long from = first; from < z.t; from += tile) {
             __syncthreads();
             ddp__attend_load<T, R>(q, in + ddp__heads_q(&z, head), z.row, from, z.t, z.d);
             ddp__attend_load<T, R>(o, dout + ddp__heads_out(&z, head), z.width, from, z.t, z.d);
             __syncthreads();
             ddp__attend_grads<R>(p, d, q, k, v, o, stat + 2 * head * z.t, mean + head * z.t, &z, from, first);
             __syncthreads();
-            for (n = 0; n < tile; n++)
-                for (c = 0; c < C; c++)
-                    for (i = 0; i < R && x + side * c < z.d; i++) {
+            for (int n = 0; n < tile; n++)
+                for (int c = 0; c < C; c++)
+                    for (int i = 0; i < R && x + side * c < z.d; i++) {
                         const int key = n * (tile + 1) + y + side * i;
                         dk[i][c] += d[key] * q[n * ld + x + side * c];
                         dv[i][c] += p[key] * o[n * ld + x + side * c];
                     }
         }
-    for (i = 0; i < R; i++) {
+    for (int i = 0; i < R; i++) {
         const long t = first + y + side * i;
-        for (c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
+        for (int c = 0; c < C && t < z.t && x + side * c < z.d; c++) {
             T *g = grad + at + t * z.row + x + side * c;
             *g = ddp__from_float<T>(dk[i][c] + (add ? ddp__to_float(*g) : 0));
             g += values;
@@ -2482,12 +2431,11 @@ static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *do
     const long row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
-    int j, k;
 
-    for (j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
+    for (int j = lane * width; row < z.b * z.t && j < z.d; j += lanes * width) {
         ddp__piece_load(a, out + at, j, z.d, wide);
         ddp__piece_load(b, dout + at, j, z.d, wide);
-        for (k = 0; k < width; k++) sum += a[k] * b[k];
+        for (int k = 0; k < width; k++) sum += a[k] * b[k];
     }
     sum = ddp__warp_sum(sum, lanes);
     if (lane == 0 && row < z.b * z.t) mean[((row / z.t) * z.heads + head) * z.t + row % z.t] = sum;
@@ -2504,7 +2452,6 @@ template <typename T, int R, int C>
 static void ddp__cuda_attend(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
     const long tile = DDP__ATTEND_SIDE * R;
-
     DDP__LAUNCH((ddp__k_attend<T, R, C>), (unsigned)(ddp__blocks(z->t, tile) * z->b * z->heads), DDP__ATTEND_THREADS,
                 (2 * tile * ddp__attend_row(z->d) + tile * (tile + 1)) * (long)sizeof(float), dev->stream, (T *)c->out,
                 (float *)c->saved, (const T *)c->in[0], *z);
@@ -2584,7 +2531,6 @@ enum { DDP__LOSS_THREADS = 256, DDP__LOSS_SUM_THREADS = 1024 };
 __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, float other_max, float other_sum)
 {
     const float top = fmaxf(*max, other_max);
-
     /* an empty set has max -inf, whose exponential of a difference would be of NAN */
     *sum = (*max == top ? *sum : *sum * expf(*max - top)) +
            (other_max == top ? other_sum : other_sum * expf(other_max - top));
@@ -2601,20 +2547,18 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     const T *x = logits + row * n;
     __shared__ float shared[2][DDP__LOSS_THREADS / 32];
     float v[width], max = -INFINITY, sum = 0;
-    long j;
-    int i, step;
 
-    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+    for (long j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
         float top = max;
         ddp__piece_load(v, x, j, n, wide);
-        for (i = 0; i < width; i++)
+        for (int i = 0; i < width; i++)
             if (j + i < n) top = fmaxf(top, v[i]);
         if (top != max) sum *= __expf(max - top);
         max = top;
-        for (i = 0; i < width; i++)
+        for (int i = 0; i < width; i++)
             if (j + i < n && v[i] != -INFINITY) sum += __expf(v[i] - max);
     }
-    for (step = 16; step > 0; step /= 2) {
+    for (int step = 16; step > 0; step /= 2) {
         const float other_max = __shfl_xor_sync(DDP__ALL_LANES, max, step);
         const float other_sum = __shfl_xor_sync(DDP__ALL_LANES, sum, step);
         ddp__loss_join(&max, &sum, other_max, other_sum);
@@ -2625,7 +2569,7 @@ ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n
     }
     __syncthreads();
     if (threadIdx.x) return;
-    for (i = 1; i < DDP__LOSS_THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
+    for (int i = 1; i < DDP__LOSS_THREADS / 32; i++) ddp__loss_join(&max, &sum, shared[0][i], shared[1][i]);
     stat[2 * row] = max;
     stat[2 * row + 1] = sum;
     loss[row] = label[row] == -1 ? 0
@@ -2642,16 +2586,15 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     __shared__ long counts[DDP__LOSS_SUM_THREADS];
     const int t = (int)threadIdx.x;
     double sum = 0;
-    long r, count = 0;
-    int step;
+    long count = 0;
 
-    for (r = t; r < rows; r += DDP__LOSS_SUM_THREADS) {
+    for (long r = t; r < rows; r += DDP__LOSS_SUM_THREADS) {
         if (loss) sum += loss[r];
         count += label[r] != -1;
     }
     sums[t] = sum;
     counts[t] = count;
-    for (step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
+    for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
         if (t < step) {
             sums[t] += sums[t + step];
@@ -2674,15 +2617,13 @@ ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, 
     const int mine = label[row];
     const float by = *g, max = stat[2 * row];
     float factor = by / stat[2 * row + 1], v[width];
-    long j;
-    int i;
 
     if (mine == -1) factor = 0;
     else if (mine < 0 || mine >= n) factor = NAN;
     if (mine == -1 && add) return;
-    for (j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
+    for (long j = (long)threadIdx.x * width; j < n; j += DDP__LOSS_THREADS * width) {
         ddp__piece_load(v, logits + row * n, j, n, wide);
-        for (i = 0; i < width; i++) {
+        for (int i = 0; i < width; i++) {
             /* a row that does not count may hold anything, its gradient is 0 */
             v[i] = mine == -1 ? 0 : __expf(v[i] - max) * factor;
             if (j + i == mine) v[i] -= by;
@@ -2723,8 +2664,8 @@ static size_t ddp__cuda_loss_scratch(const ddp_op_spec *s, int)
 }
 
 /* ==== cuda/text.cuh ==== [cuda] */
-/* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied, and
- * linear with the gelu behind it are products of cuBLASLt. */
+/* The operators that text models are made of, and which two of them run as one; linear, linear_no_bias, linear_tied,
+ * and linear with the gelu behind it are products of cuBLASLt. */
 
 /* ---- linear ---- */
 
@@ -2734,7 +2675,6 @@ static ddp__cuda_product ddp__cuda_linear_product(const ddp_op_call *c)
     const ddp_shape *x = &c->spec->in[0], *y = &c->spec->out;
     ddp__cuda_product p = ddp__cuda_product_of(ddp_shape_rows(x), y->dim[y->dims - 1], x->dim[x->dims - 1], c->in[0], 0,
                                                c->param[0], 1, c->out, ((ddp__cuda *)c->pool)->half);
-
     p.bias = c->param[1];
     return p;
 }
@@ -3302,7 +3242,6 @@ static __global__ void ddp__k_conv_add_parts(float *grad, const float *out, long
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     float sum = 0;
-
     if (i >= n) return;
     for (int s = 0; s < parts; s++) sum += out[s * n + i];
     grad[i] += sum;
@@ -3315,10 +3254,10 @@ static void ddp__conv_add_parts(ddp__cuda *dev, void *grad, long n, long parts)
 }
 
 /* ==== cuda/batch_norm.cuh ==== [cuda] */
-/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and batch
- * norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages. A channel
- * is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their order, in
- * double. */
+/* Sums over each channel of images (batch, channels, n), which batch norm and the bias of a convolution need; and
+ * batch norm, as ops/batch_norm.c: its shape rule, saved statistics (mean and rstd per channel) and running averages.
+ * A channel is cut into parts that depend on the shape alone; each block sums a part, and parts are joined in their
+ * order, in double. */
 
 enum {
     DDP__CHANNEL_THREADS = 256,
@@ -3630,7 +3569,6 @@ static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-
     if (ddp__wide<T>(c.n, call->in[0], call->out))
         ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
     else
@@ -3640,7 +3578,6 @@ template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, c
 template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-
     if (ddp__wide<T>(c.n, call->in[0], call->grad_out, call->grad_in[0]))
         ddp__cuda_batch_norm_backward_of<T, ddp__vec<T>::width>(dev, call, c);
     else
@@ -3650,8 +3587,8 @@ template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, 
 DDP__FAMILY(ddp__cuda_batch_norm_ops, DDP__ENTRY("batch_norm2d", ddp__cuda_batch_norm, ddp__cuda_batch_norm_scratch))
 
 /* ==== cuda/conv.cuh ==== [cuda] */
-/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one of
- * cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
+/* Convolution on the GPU, as ops/conv.c: which product computes what, one of conv_product.cuh or, for 1x1 windows, one
+ * of cuBLASLt; and, for groups of one channel in, no product but walks over windows. */
 
 /* ---- groups that have one channel in, and may have several out: three walks over windows ---- */
 
@@ -3841,7 +3778,6 @@ static int ddp__conv_splits(const ddp__cuda_conv &v)
 {
     const long tiles = ddp__blocks(v.m, 128) * v.groups * ddp__blocks((long)v.planes * v.kh * v.kw, DDP__CONV_COLUMNS);
     const long most = ddp__blocks(v.pixels, DDP__CONV_PART), wish = ddp__blocks(DDP__CONV_BUSY, tiles);
-
     return (int)(wish < most ? wish : most);
 }
 
@@ -3943,7 +3879,6 @@ static void ddp__cuda_conv_weights(ddp__cuda *dev, const ddp__cuda_conv &v, floa
 static void ddp__conv_point_images(ddp__cuda *dev, const ddp__cuda_conv &v, const void *weight, int turned)
 {
     ddp__cuda_product p = ddp__cuda_product_of(v.m, v.cols, v.planes, weight, turned, v.x, 0, v.y, dev->half);
-
     p.shape.count = v.pixels / v.cols;
     p.shape.b_step = v.image;
     p.shape.c_step = v.y_image;
@@ -3956,13 +3891,12 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
 {
     ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
     const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
-    long first;
 
     p.shape.a_step = v.y_image;
     p.shape.b_step = v.image;
     p.shape.c_step = n;
     p.shape.half_out = 0;
-    for (first = 0; first < images; first += DDP__POINT_IMAGES) {
+    for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
         const long left = images - first;
         p.shape.count = left < DDP__POINT_IMAGES ? left : (long)DDP__POINT_IMAGES;
         p.a = (const unsigned char *)v.y + (size_t)(first * v.y_image * size);
@@ -4011,7 +3945,6 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
 static void ddp__cuda_conv_phase(int kernel, int stride, int padding, int first, int *begin, int *taps, int *tap)
 {
     const int rest = (first + padding) % stride;
-
     *taps = rest < kernel ? (kernel - rest - 1) / stride + 1 : 0;
     *tap = rest + stride * (*taps - 1);
     *begin = (first + padding - *tap) / stride;
@@ -4060,12 +3993,10 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
 static void ddp__cuda_conv_input_grad(ddp__cuda *dev, const ddp_op_call *call, const ddp__cuda_conv &v)
 {
     const size_t n = (size_t)ddp_shape_count(&call->spec->in[0]);
-    int r, c;
-
     if (v.kh < v.step && !call->add_in[0]) /* some elements are seen by no window */
         (void)DDP__CUDA(dev, cudaMemsetAsync(call->grad_in[0], 0, n * (dev->half ? 2 : 4), dev->stream));
-    for (r = 0; r < v.step && r < v.h; r++)
-        for (c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
+    for (int r = 0; r < v.step && r < v.h; r++)
+        for (int c = 0; c < v.step && c < v.w; c++) ddp__cuda_conv_input_phase(dev, call, v, r, c);
 }
 
 template <typename T> static void ddp__cuda_conv_bias_grad(ddp__cuda *dev, const ddp_op_call *call)
@@ -4122,7 +4053,8 @@ typedef struct ddp__cuda_pool {
 static ddp__cuda_pool ddp__cuda_pool_of(const ddp_op_spec *s)
 {
     const long *in = s->in[0].dim, *out = s->out.dim;
-    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1], (int)s->arg[2]};
+    return {in[0] * in[1], (int)in[2], (int)in[3], (int)out[2], (int)out[3], (int)s->arg[0], (int)s->arg[1],
+            (int)s->arg[2]};
 }
 
 /* Where window number i begins and ends along a side of size, padding cut off. */
@@ -4204,7 +4136,6 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
     const long p = (long)blockIdx.x * (DDP__POOL_THREADS / 32) + threadIdx.x / 32;
     const int lane = (int)threadIdx.x % 32;
     float sum = 0;
-
     for (long i = lane; p < planes && i < n; i += 32) sum += ddp__to_float(x[p * n + i]);
     sum = ddp__warp_sum(sum);
     if (p < planes && lane == 0) y[p] = ddp__from_float<T>(sum / (float)n);
@@ -4213,7 +4144,6 @@ template <typename T> __global__ void ddp__k_global_pool(T *y, const T *x, long 
 template <typename T> __global__ void ddp__k_global_pool_grad(T *dx, const T *dy, int add, long count, long n)
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
-
     if (i >= count) return;
     float d = ddp__to_float(dy[i / n]) / (float)n;
     if (add) d += ddp__to_float(dx[i]);
@@ -4245,7 +4175,6 @@ template <typename T> static void ddp__cuda_global_pool_forward(ddp__cuda *dev, 
 template <typename T> static void ddp__cuda_global_pool_backward(ddp__cuda *dev, const ddp_op_call *c)
 {
     const long planes = ddp_shape_count(&c->spec->out), count = ddp_shape_count(&c->spec->in[0]);
-
     if (c->grad_in[0])
         DDP__EACH((ddp__k_global_pool_grad<T>), count, DDP__POOL_THREADS, (T *)c->grad_in[0],
                   (const T *)c->grad_out, c->add_in[0], count, count / planes);
@@ -4491,7 +4420,6 @@ static __global__ void ddp__k_osp_total(double *out, const double *chunk, size_t
 {
     const size_t chunks = (n + DDP__OSP_CHUNK - 1) / DDP__OSP_CHUNK;
     double sum = 0;
-
     if (v->what) return;
     for (size_t c = threadIdx.x; c < chunks; c += 32) sum += chunk[c];
     sum = ddp__warp_sum(sum);
@@ -4849,7 +4777,7 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     const int threads = DDP__TOPK_THREADS;
     const float *const list = NULL;
     ddp__topk_room r;
-    int digit, step = 0;
+    int step = 0;
 
     DDP__TRY(ddp__select_check("ddp_cuda_topk", x, n, k, scratch, scratch_bytes,
                                ddp_cuda_topk_scratch(n, k), index, err));
@@ -4858,13 +4786,13 @@ ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch, size
     (void)ddp__topk_cut_room(n, k, scratch, &r);
     (void)cudaMemsetAsync(r.total, 0, DDP__TOPK_STEPS * DDP__TOPK_DIGIT * sizeof *r.total, dev->stream);
     DDP__RUN(ddp__k_topk_begin, 1, 1, r);
-    for (digit = 0; digit < 3; digit++, step++) {
+    for (int digit = 0; digit < 3; digit++, step++) {
         DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, x, step, digit, verdict);
         if (digit == 0) DDP__RUN((ddp__k_verdict<ddp__verdict_values>), 1, 1, verdict, values);
         DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, x, step, digit, verdict);
     }
     DDP__RUN(ddp__k_topk_collect, r.blocks, threads, r, x, step, index, value, verdict);
-    for (digit = 1; digit < 3; digit++, step++) {
+    for (int digit = 1; digit < 3; digit++, step++) {
         DDP__RUN(ddp__k_topk_count, r.blocks, threads, r, list, step, digit, verdict);
         DDP__RUN(ddp__k_topk_choose, r.blocks, threads, r, list, step, digit, verdict);
     }
@@ -5115,10 +5043,9 @@ ddp_status ddp_cuda_feedback_subtract(ddp_packing packing, const void *message, 
 /* ==== cuda/nccl.cuh ==== [cuda] */
 /* Averaging between GPUs by NCCL: in place, on a stream of its own beside the computing one.
  *
- * The host queues and never waits for a peer inside a step. A peer that is lost shows in
- * ddp__nccl_poll, which the hooks call: NCCL's own error, or an average that takes longer than the
- * time-out. Then ddp__nccl_leave(n, 1) gives up what is in flight, or ddp__nccl_shrink goes on
- * without the lost ranks. What was in flight holds anything after that. */
+ * The host queues and never waits for a peer inside a step. A peer that is lost shows in ddp__nccl_poll, which the
+ * hooks call: NCCL's own error, or an average that takes longer than the time-out. Then ddp__nccl_leave(n, 1) gives up
+ * what is in flight, which holds anything after that. */
 
 #include <nccl.h>
 
@@ -5204,10 +5131,9 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
 {
     ncclResult_t state = ncclSuccess;
     double oldest = 0;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
-    for (i = 0; i < n->slots; i++)
+    for (int i = 0; i < n->slots; i++)
         if (!ddp__nccl_ended(n, i) && (oldest <= 0 || n->since[i] < oldest)) oldest = n->since[i];
     if (n->peers.watch) DDP__TRY(n->peers.watch(n->peers.user, oldest, err));
     if (!n->comm) return DDP_OK;
@@ -5315,7 +5241,6 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
 {
     ddp__cuda *dev = n->dev;
     ncclResult_t r = ncclSuccess, end = ncclSuccess;
-    int i;
 
     DDP__TRY(ddp__nccl_why(n, err));
     if (DDP__CUDA(dev, cudaEventRecord(n->ready[slot], dev->stream)) ||
@@ -5323,7 +5248,7 @@ static DDP__UNUSED ddp_status ddp__nccl_queue(ddp__cuda_nccl *n, int slot, ddp__
         return ddp__cuda_status(dev, err);
     if (n->comm) {
         (void)ncclGroupStart();
-        for (i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
+        for (int i = 0; i < arrays_count && (r == ncclSuccess || r == ncclInProgress); i++)
             if (counts[i]) r = ddp__nccl_array(n, verb, arrays[i], counts[i]);
         end = ncclGroupEnd();
         DDP__TRY(ddp__nccl_failed(n, r, "ncclAllReduce", err));
@@ -5340,47 +5265,6 @@ static DDP__UNUSED void ddp__nccl_finish(ddp__cuda_nccl *n, int slot)
 {
     if (n->since[slot] > 0) (void)DDP__CUDA(n->dev, cudaStreamWaitEvent(n->dev->stream, n->done[slot], 0));
 }
-
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
-/* Goes on without the ranks lost[0..count-1]; collective over those that stay, which get new ranks
- * in the old order. What was in flight is given up: its arrays hold anything. */
-static DDP__UNUSED ddp_status ddp__nccl_shrink(ddp__cuda_nccl *n, const int *lost, int count, ddp_error *err)
-{
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    ncclComm_t heir = NULL;
-    ddp_error own;
-    ddp_status s;
-    int i, below = 0, *out;
-
-    if (!err) err = &own;
-    if (!n->comm || count < 1 || count >= n->world)
-        return ddp__fail(err, DDP_USAGE, "NCCL: %d of %d ranks cannot be taken out", count, n->world);
-    out = (int *)DDP_REALLOC(NULL, (size_t)count * sizeof *out);
-    if (!out) return ddp__fail(err, DDP_MEMORY, "no memory for a list of %d ranks", count);
-    for (i = 0; i < count; i++) {
-        out[i] = lost[i];
-        below += lost[i] < n->rank;
-    }
-    config.blocking = 0;
-    s = ddp__nccl_failed(n, ncclCommShrink(n->comm, out, count, &heir, &config, NCCL_SHRINK_ABORT),
-                         "ncclCommShrink", err);
-    DDP_FREE(out);
-    n->world -= count;
-    if (!s) s = ddp__nccl_settle(n, heir, "ncclCommShrink", err);
-    (void)ncclCommAbort(n->comm);
-    n->comm = NULL;
-    if (s) {
-        n->why = *err;
-        if (heir) (void)ncclCommAbort(heir);
-        return s;
-    }
-    n->rank -= below;
-    if (n->world > 1) n->comm = heir;
-    else (void)ncclCommAbort(heir);
-    for (i = 0; i < n->slots; i++) n->since[i] = 0;
-    return DDP_OK;
-}
-#endif
 
 /* ==== cuda/self.cuh ==== [cuda] */
 /* What a context holds of its GPU beside the device: copies of its parameters, the times of its work, and messages over
@@ -5427,6 +5311,9 @@ typedef struct ddp__cuda_self {
     double            base_s;   /* and when it was, ddp_now() */
     int               ranged;   /* an NVTX range is open */
 } ddp__cuda_self;
+
+/* The device of what a backend's functions are given. */
+static inline ddp__cuda *ddp__cuda_of(void *self) { return ((ddp__cuda_self *)self)->dev; }
 
 /* ---- times ---- */
 
@@ -5478,7 +5365,6 @@ static double ddp__cuda_marked(void *self, int mark)
 static void ddp__cuda_range(void *self, const char *name)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     if (c->ranged) (void)nvtxRangePop();
     c->ranged = name != NULL;
     if (name) (void)nvtxRangePushA(name);
@@ -5495,9 +5381,7 @@ static __global__ void ddp__k_mirror(ddp__bf16 *out, const float *in, long n)
 /* The copy of the floats from p on, NULL where there is none; *left: how many it has from there. */
 static DDP__UNUSED ddp__bf16 *ddp__cuda_copy_of(const ddp__cuda_self *c, const float *p, size_t *left)
 {
-    int i;
-
-    for (i = 0; i < c->mirrors; i++) {
+    for (int i = 0; i < c->mirrors; i++) {
         const ddp__cuda_mirror *m = &c->mirror[i];
         if (p < m->master || p >= m->master + m->count) continue;
         *left = m->count - (size_t)(p - m->master);
@@ -5519,8 +5403,8 @@ static DDP__UNUSED void ddp__cuda_refresh(const ddp__cuda_self *c, const void *p
     DDP__LAUNCH(ddp__k_mirror, (unsigned)ddp__blocks((long)n, 256), 256, 0, stream, copy, from, (long)n);
 }
 
-/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned memory,
- * which the stager raises when the answer has been copied back ---- */
+/* ---- messages over the host: copies have streams of their own; the computing stream waits for a number in pinned
+ * memory, which the stager raises when the answer has been copied back ---- */
 
 /* One thread of one block: no other kernel misses it. */
 static __global__ void ddp__k_hold(const volatile unsigned *flag, unsigned turn)
@@ -5568,9 +5452,7 @@ static int ddp__cuda_slots(void *self, int slots)
 static void ddp__cuda_raise_all(void *self)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
-
-    for (i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
+    for (int i = 0; c->flag && i < c->slots; i++) ddp__atomic_store(&c->flag[i], UINT_MAX);
 }
 
 /* A wait behind messages of devices must not last for a lost peer: what is in flight is given up.
@@ -5636,7 +5518,6 @@ static void ddp__cuda_hold(void *self, int slot, unsigned turn)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     DDP__RUN(ddp__k_hold, 1, 1, c->flag_there + slot, turn);
 }
 
@@ -5684,13 +5565,12 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
                                      long n, int zero, int wide, R rule)
 {
     const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) * 4;
-    int k;
 
     if (wide && i + 4 <= n) {
         ddp__vec<float> vw = ddp__vec_load(w + i), vg = ddp__vec_load(g + i), v0 = vw, v1 = vw;
         if (R::states > 0) v0 = ddp__vec_load(s0 + i);
         if (R::states > 1) v1 = ddp__vec_load(s1 + i);
-        for (k = 0; k < 4; k++) {
+        for (int k = 0; k < 4; k++) {
             vw.v[k] = rule(vw.v[k], vg.v[k], &v0.v[k], &v1.v[k]);
             vg.v[k] = 0;
         }
@@ -5698,10 +5578,10 @@ static __global__ void ddp__k_update(float *w, float *g, float *s0, float *s1, d
         if (zero) ddp__vec_store(g + i, vg);
         if (R::states > 0) ddp__vec_store(s0 + i, v0);
         if (R::states > 1) ddp__vec_store(s1 + i, v1);
-        for (k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
+        for (int k = 0; copy && k < 4; k++) copy[i + k] = __float2bfloat16_rn(vw.v[k]);
         return;
     }
-    for (k = 0; k < 4 && i + k < n; k++) {
+    for (int k = 0; k < 4 && i + k < n; k++) {
         float *a = R::states > 0 ? s0 + i + k : NULL, *b = R::states > 1 ? s1 + i + k : NULL;
         const float x = rule(w[i + k], g[i + k], a, b);
         w[i + k] = x;
@@ -5746,9 +5626,7 @@ static __global__ void ddp__k_squares_sum(double *total, const double *part, int
 {
     __shared__ double shared[DDP__UPDATE_THREADS];
     double sum = 0;
-    int i;
-
-    for (i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
+    for (int i = (int)threadIdx.x; i < parts; i += DDP__UPDATE_THREADS) sum += part[i];
     sum = ddp__block_sum<DDP__UPDATE_THREADS>(sum, shared);
     if (threadIdx.x == 0) *total = first ? sum : *total + sum;
 }
@@ -5757,7 +5635,6 @@ static __global__ void ddp__k_clip(float *x, long n, const double *total, float 
 {
     const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const double norm = sqrt(*total) + 1e-6;
-
     if (i >= n || norm <= (double)limit) return;
     x[i] = __fmul_rn(x[i], (float)((double)limit / norm));
 }
@@ -5806,21 +5683,21 @@ static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_updat
 
 static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
 }
 
 static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
 static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
@@ -5830,7 +5707,6 @@ static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
     long parts = ddp__blocks((long)n, 4 * DDP__UPDATE_THREADS); /* n alone sets the sum's order */
-
     if (parts > DDP__CLIP_PARTS) parts = DDP__CLIP_PARTS;
     DDP__RUN(ddp__k_squares, (unsigned)parts, DDP__UPDATE_THREADS, c->squares, x, (long)n);
     DDP__RUN(ddp__k_squares_sum, 1, DDP__UPDATE_THREADS, c->squares + DDP__CLIP_PARTS, c->squares, (int)parts, first);
@@ -5840,7 +5716,6 @@ static void ddp__cuda_clip_scale(void *self, float *x, size_t n, float limit)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     DDP__EACH(ddp__k_clip, (long)n, DDP__UPDATE_THREADS, x, (long)n, c->squares + DDP__CLIP_PARTS, limit);
 }
 
@@ -5913,17 +5788,14 @@ static ddp_status ddp__cuda_wait(void *self, ddp_error *err)
     return ddp__cuda_await((ddp__cuda_self *)self, NULL, err);
 }
 
-static ddp_status ddp__cuda_check(void *self, ddp_error *err)
-{
-    return ddp__cuda_status(((ddp__cuda_self *)self)->dev, err);
-}
+static ddp_status ddp__cuda_check(void *self, ddp_error *err) { return ddp__cuda_status(ddp__cuda_of(self), err); }
 
 /* ---- memory ---- */
 
 /* Too little of it is no failure of the device: the caller says what it was for. */
 static void *ddp__cuda_alloc(void *self, size_t bytes)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     void *p = NULL;
     cudaError_t e = cudaSetDevice(dev->device);
 
@@ -5939,7 +5811,7 @@ static void *ddp__cuda_alloc(void *self, size_t bytes)
 
 static void ddp__cuda_release(void *self, void *at, size_t)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     (void)cudaSetDevice(dev->device);
     (void)cudaFree(at);
 }
@@ -5961,13 +5833,12 @@ static void ddp__cuda_unpin(void *, void *at, size_t) { (void)cudaFreeHost(at); 
 static void ddp__cuda_memory(void *self, double *total, double *unused)
 {
     size_t all = 0, left = 0;
-
-    (void)DDP__CUDA(((ddp__cuda_self *)self)->dev, cudaMemGetInfo(&left, &all));
+    (void)DDP__CUDA(ddp__cuda_of(self), cudaMemGetInfo(&left, &all));
     *total = (double)all;
     *unused = (double)left;
 }
 
-static int ddp__cuda_element_bytes(void *self) { return ((ddp__cuda_self *)self)->dev->half ? 2 : 4; }
+static int ddp__cuda_element_bytes(void *self) { return ddp__cuda_of(self)->half ? 2 : 4; }
 
 static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 {
@@ -5994,9 +5865,8 @@ static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 static void ddp__cuda_forget(void *self, float *params)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    int i;
 
-    for (i = 0; i < c->mirrors; i++) {
+    for (int i = 0; i < c->mirrors; i++) {
         if (c->mirror[i].master != params) continue;
         ddp__cuda_release(self, c->mirror[i].copy, 0);
         c->mirror[i] = c->mirror[--c->mirrors];
@@ -6009,7 +5879,6 @@ static void ddp__cuda_forget(void *self, float *params)
 static uint16_t ddp__bf16_bits(float x)
 {
     uint32_t u;
-
     memcpy(&u, &x, sizeof u);
     if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* NaN stays one */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
@@ -6026,7 +5895,6 @@ static char *ddp__cuda_ring(ddp__cuda_self *c)
 static void ddp__cuda_ring_go(ddp__cuda_self *c, void *to, const char *from, size_t bytes)
 {
     ddp__cuda *dev = c->dev;
-
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, dev->stream));
     (void)DDP__CUDA(dev, cudaEventRecord(c->ring_free[c->ring_next], dev->stream));
     c->ring_next = (c->ring_next + 1) % DDP__UPLOAD_PARTS;
@@ -6050,20 +5918,19 @@ static void ddp__cuda_upload_elements(void *self, void *to, const float *from, s
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     const size_t most = DDP__UPLOAD_BYTES / sizeof(uint16_t);
-    size_t at = 0, n, i;
+    size_t at = 0, n;
 
     for (; at < count; at += n) {
         uint16_t *part = (uint16_t *)(void *)ddp__cuda_ring(c);
         n = count - at < most ? count - at : most;
-        for (i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
+        for (size_t i = 0; i < n; i++) part[i] = ddp__bf16_bits(from[at + i]);
         ddp__cuda_ring_go(c, (uint16_t *)to + at, (const char *)part, n * sizeof *part);
     }
 }
 
 static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
-
+    ddp__cuda *dev = ddp__cuda_of(self);
     /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
     DDP__TRY(ddp__cuda_wait(self, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
@@ -6073,7 +5940,6 @@ static ddp_status ddp__cuda_download(void *self, void *to, const void *from, siz
 static ddp_status ddp__cuda_norm2(void *self, const float *x, size_t n, double *out, ddp_error *err)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     *out = 0;
     if (n == 0) return DDP_OK;
     ddp__cuda_clip_add(self, x, n, 1);
@@ -6084,11 +5950,10 @@ static ddp_status ddp__cuda_download_elements(void *self, float *to, const void 
 {
     uint16_t *bits = (uint16_t *)ddp__calloc(count, sizeof *bits);
     ddp_status s;
-    size_t i;
 
     if (!bits) return ddp__fail(err, DDP_MEMORY, "out of memory for %zu values of the GPU", count);
     s = ddp__cuda_download(self, bits, from, count * sizeof *bits, err);
-    for (i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++) {
         const uint32_t u = (uint32_t)bits[i] << 16;
         memcpy(&to[i], &u, sizeof u);
     }
@@ -6100,7 +5965,6 @@ static void ddp__cuda_early(void *self, const float *from)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     c->early_from = from;
     if (!DDP__CUDA(dev, cudaMemcpyAsync(c->early, from, sizeof *from, cudaMemcpyDeviceToHost, dev->stream)))
         (void)DDP__CUDA(dev, cudaEventRecord(c->early_done, dev->stream));
@@ -6109,7 +5973,6 @@ static void ddp__cuda_early(void *self, const float *from)
 static int ddp__cuda_early_value(void *self, const float *from, float *value)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-
     if (c->early_from != from) return 0;
     *value = ddp__cuda_await(c, c->early_done, NULL) == DDP_OK ? *c->early : NAN;
     return 1;
@@ -6117,14 +5980,14 @@ static int ddp__cuda_early_value(void *self, const float *from, float *value)
 
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
     ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
 }
 
 static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     (void)DDP__CUDA(dev, cudaMemsetAsync(at, 0, bytes, dev->stream));
 }
 
@@ -6132,25 +5995,25 @@ static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 
 static const ddp_op *ddp__cuda_backend_op(void *self, const char *name)
 {
-    return ddp__cuda_op(((ddp__cuda_self *)self)->dev, name);
+    return ddp__cuda_op(ddp__cuda_of(self), name);
 }
 
 static const ddp_op_pair *ddp__cuda_pair(void *self, const char *first, const char *second)
 {
-    return ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
+    return ddp__cuda_pair_of(ddp__cuda_of(self), first, second);
 }
 
 static size_t ddp__cuda_backend_scratch(void *self, const ddp_op *op, const void *spec)
 {
-    return ddp__cuda_scratch(((ddp__cuda_self *)self)->dev, op, (const ddp_op_spec *)spec);
+    return ddp__cuda_scratch(ddp__cuda_of(self), op, (const ddp_op_spec *)spec);
 }
 
 static int ddp__cuda_reserve(void *self, size_t bytes)
 {
-    return ddp__cuda_want_scratch(((ddp__cuda_self *)self)->dev, bytes, NULL) == DDP_OK;
+    return ddp__cuda_want_scratch(ddp__cuda_of(self), bytes, NULL) == DDP_OK;
 }
 
-static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->dev; }
+static void *ddp__cuda_compute(void *self) { return ddp__cuda_of(self); }
 
 /* ---- from device to device ---- */
 
@@ -6165,10 +6028,8 @@ static ddp_status ddp__cuda_join(void *self, const ddp_backend_peers *p, ddp_err
 static ddp_status ddp__cuda_final(ddp__cuda_self *c, int slot, float *const *arrays,
                                   const size_t *counts, int arrays_count, ddp_error *err)
 {
-    int i;
-
     if (!c->mirrors) return DDP_OK;
-    for (i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
+    for (int i = 0; i < arrays_count; i++) ddp__cuda_refresh(c, arrays[i], counts[i] * sizeof(float), c->nccl->stream);
     (void)DDP__CUDA(c->dev, cudaEventRecord(c->nccl->done[slot], c->nccl->stream));
     return ddp__cuda_status(c->dev, err);
 }
@@ -6192,7 +6053,6 @@ static ddp_status ddp__cuda_spread(void *self, int slot, int held, unsigned turn
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
-
     if (turn) DDP__LAUNCH(ddp__k_hold, 1, 1, 0, c->nccl->stream, c->flag_there + held, turn);
     DDP__TRY(ddp__nccl_queue(c->nccl, slot, DDP__NCCL_SPREAD, arrays, counts, arrays_count, err));
     return ddp__cuda_final(c, slot, arrays, counts, arrays_count, err);

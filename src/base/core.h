@@ -81,15 +81,12 @@ DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 DDP_LIB int ddp__parse_double(const char *s, double *out);
 DDP_LIB int ddp__parse_long(const char *s, long *out);
 
-/* ---- arrays ---- */
-
-/* Growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed).
- * Never in the public API, never on the comm thread, never in a training step.
+/* ---- growing arrays for bookkeeping: stb_ds, arrays only (its maps share a process-wide seed). Never in the public
+ * API, never on the comm thread, never in a training step.
  *     int *list = NULL;  stbds_arrput(list, 7);  stbds_arrlen(list);  stbds_arrfree(list);
- * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.)
- *
- * It is the installed package, not a copy. A program that uses stb_ds too may include it before
- * or after this header, in the same file or in others; base/core.c says who instantiates it. */
+ * (stbds_arrins and stbds_arraddnindex do not compile under gcc -Wconversion: use arrsetlen.) It is the installed
+ * package, not a copy. A program that uses stb_ds too may include it before or after this header, in the same file or
+ * in others; base/core.c says who instantiates it. ---- */
 
 /* Somebody who includes stb_ds.h himself wants its short names (arrput); nobody else does. */
 #if !defined(INCLUDE_STB_DS_H) && !defined(DREAMDDP_NO_STB_DS_IMPLEMENTATION) && \

@@ -187,11 +187,10 @@ typedef struct ddp_link_compression {
  * the paper's, the slowest link's message is 1/r of dense (the factor pays for an index of 8 bytes beside a value of
  * 4), and every compressed link takes max R / r: link times become equal. The packing changes bytes and link_s, never
  * which elements are kept: with delta, the default, they are the paper's at half its bytes. To send 1/r of dense with
- * it, give the factor 1.5, with i32 2.
- * Decisions where the paper is silent or wrong: between r_i = 1 and factor the printed formula
- * sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links
- * that are not compressed and divides computing time by r: link_s does neither, for use in Eq. 3.
- * The uniform rule with r = 100 and i64 is 33.3 times smaller, as the caption of Figure 10 says.
+ * it, give the factor 1.5, with i32 2. Decisions where the paper is silent or wrong: between r_i = 1 and factor the
+ * printed formula sends more bytes than dense, so such links send dense; Eq. 8 has the factor 3 also on links that are
+ * not compressed and divides computing time by r: link_s does neither, for use in Eq. 3. The uniform rule with r = 100
+ * and i64 is 33.3 times smaller, as the caption of Figure 10 says.
  *
  * Source: FusionLLM (arXiv:2410.12707) section 5.2, Eq. 7 and 8. O(links), no allocation, safe from any thread. Errors:
  * DDP_ARG (also if factor times ratio overflows), DDP_NUMERIC. */

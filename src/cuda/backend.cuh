@@ -74,17 +74,14 @@ static ddp_status ddp__cuda_wait(void *self, ddp_error *err)
     return ddp__cuda_await((ddp__cuda_self *)self, NULL, err);
 }
 
-static ddp_status ddp__cuda_check(void *self, ddp_error *err)
-{
-    return ddp__cuda_status(((ddp__cuda_self *)self)->dev, err);
-}
+static ddp_status ddp__cuda_check(void *self, ddp_error *err) { return ddp__cuda_status(ddp__cuda_of(self), err); }
 
 /* ---- memory ---- */
 
 /* Too little of it is no failure of the device: the caller says what it was for. */
 static void *ddp__cuda_alloc(void *self, size_t bytes)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     void *p = NULL;
     cudaError_t e = cudaSetDevice(dev->device);
 
@@ -100,7 +97,7 @@ static void *ddp__cuda_alloc(void *self, size_t bytes)
 
 static void ddp__cuda_release(void *self, void *at, size_t)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     (void)cudaSetDevice(dev->device);
     (void)cudaFree(at);
 }
@@ -122,12 +119,12 @@ static void ddp__cuda_unpin(void *, void *at, size_t) { (void)cudaFreeHost(at); 
 static void ddp__cuda_memory(void *self, double *total, double *unused)
 {
     size_t all = 0, left = 0;
-    (void)DDP__CUDA(((ddp__cuda_self *)self)->dev, cudaMemGetInfo(&left, &all));
+    (void)DDP__CUDA(ddp__cuda_of(self), cudaMemGetInfo(&left, &all));
     *total = (double)all;
     *unused = (double)left;
 }
 
-static int ddp__cuda_element_bytes(void *self) { return ((ddp__cuda_self *)self)->dev->half ? 2 : 4; }
+static int ddp__cuda_element_bytes(void *self) { return ddp__cuda_of(self)->half ? 2 : 4; }
 
 static void *ddp__cuda_mirror_new(void *self, float *params, size_t count)
 {
@@ -219,7 +216,7 @@ static void ddp__cuda_upload_elements(void *self, void *to, const float *from, s
 
 static ddp_status ddp__cuda_download(void *self, void *to, const void *from, size_t bytes, ddp_error *err)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     /* a copy to memory that is not pinned waits for all before it, whether a peer is lost or not */
     DDP__TRY(ddp__cuda_wait(self, err));
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, dev->stream));
@@ -269,14 +266,14 @@ static int ddp__cuda_early_value(void *self, const float *from, float *value)
 
 static void ddp__cuda_copy(void *self, void *to, const void *from, size_t bytes)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     (void)DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, dev->stream));
     ddp__cuda_refresh((ddp__cuda_self *)self, to, bytes, dev->stream);
 }
 
 static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     (void)DDP__CUDA(dev, cudaMemsetAsync(at, 0, bytes, dev->stream));
 }
 
@@ -284,25 +281,25 @@ static void ddp__cuda_zero(void *self, void *at, size_t bytes)
 
 static const ddp_op *ddp__cuda_backend_op(void *self, const char *name)
 {
-    return ddp__cuda_op(((ddp__cuda_self *)self)->dev, name);
+    return ddp__cuda_op(ddp__cuda_of(self), name);
 }
 
 static const ddp_op_pair *ddp__cuda_pair(void *self, const char *first, const char *second)
 {
-    return ddp__cuda_pair_of(((ddp__cuda_self *)self)->dev, first, second);
+    return ddp__cuda_pair_of(ddp__cuda_of(self), first, second);
 }
 
 static size_t ddp__cuda_backend_scratch(void *self, const ddp_op *op, const void *spec)
 {
-    return ddp__cuda_scratch(((ddp__cuda_self *)self)->dev, op, (const ddp_op_spec *)spec);
+    return ddp__cuda_scratch(ddp__cuda_of(self), op, (const ddp_op_spec *)spec);
 }
 
 static int ddp__cuda_reserve(void *self, size_t bytes)
 {
-    return ddp__cuda_want_scratch(((ddp__cuda_self *)self)->dev, bytes, NULL) == DDP_OK;
+    return ddp__cuda_want_scratch(ddp__cuda_of(self), bytes, NULL) == DDP_OK;
 }
 
-static void *ddp__cuda_compute(void *self) { return ((ddp__cuda_self *)self)->dev; }
+static void *ddp__cuda_compute(void *self) { return ddp__cuda_of(self); }
 
 /* ---- from device to device ---- */
 

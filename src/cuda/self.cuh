@@ -48,6 +48,9 @@ typedef struct ddp__cuda_self {
     int               ranged;   /* an NVTX range is open */
 } ddp__cuda_self;
 
+/* The device of what a backend's functions are given. */
+static inline ddp__cuda *ddp__cuda_of(void *self) { return ((ddp__cuda_self *)self)->dev; }
+
 /* ---- times ---- */
 
 static void ddp__cuda_free_marks(ddp__cuda_self *c)

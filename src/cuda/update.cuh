@@ -165,21 +165,21 @@ static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_updat
 
 static void ddp__cuda_axpy(void *self, float *y, const float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     DDP__EACH(ddp__k_axpy, (long)n, DDP__UPDATE_THREADS, y, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, y, n * sizeof *y, dev->stream);
 }
 
 static void ddp__cuda_scale(void *self, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     DDP__EACH(ddp__k_scale, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
 static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
 {
-    ddp__cuda *dev = ((ddp__cuda_self *)self)->dev;
+    ddp__cuda *dev = ddp__cuda_of(self);
     DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }

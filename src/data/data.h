@@ -21,9 +21,8 @@ typedef struct ddp_token_range {
 /* ddp_tokens_open - reads a whole file: llm.c's .bin (its header says 16 or 32 bits), nanoGPT's
  * .bin (a name ending in .bin: 16-bit tokens), else any file as bytes, whose distinct values are
  * numbered in ascending order. A name ending in .gz is unpacked first.
- * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending
- * chooses the format as above. bytes is copied.
- * Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
+ * ddp_tokens_from_bytes - the same for bytes in memory; name is for errors, and its ending chooses the format as above.
+ * bytes is copied. Both: NULL and *err on failure: unreadable, empty, shorter than two tokens, a header that
  * contradicts the size, a .bin of odd size. Freed by ddp_tokens_close. */
 DDP_API ddp_tokens *ddp_tokens_open(const char *path, ddp_error *err);
 DDP_API ddp_tokens *ddp_tokens_from_bytes(const char *name, const void *bytes, size_t n, ddp_error *err);

@@ -7,9 +7,7 @@
 enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__EVENTS };
 
 /* Free space inside the arena, sorted by offset, neighbours merged. */
-typedef struct ddp__hole {
-    size_t offset, bytes;
-} ddp__hole;
+typedef struct ddp__hole { size_t offset, bytes; } ddp__hole;
 
 /* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
  * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */

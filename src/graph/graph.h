@@ -222,8 +222,7 @@ DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviati
  * gradients, lie in one contiguous block; initialisation depends only on the seed and the parameter's position) and
  * registers the layers with the context. A layer's buffers are one block too, registered as DDP_BUFFERS: averaged with
  * the layer. A graph that is larger than the machine's memory is refused with DDP_MEMORY before anything is allocated,
- * unless a ddp_allocator says where memory comes from.
- * Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
+ * unless a ddp_allocator says where memory comes from. Returns 0 or a ddp_status; ddp_graph_error has the sentence. */
 DDP_API int ddp_graph_build(ddp_graph *g);
 DDP_API const ddp_error *ddp_graph_error(const ddp_graph *g);
 

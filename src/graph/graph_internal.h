@@ -50,9 +50,7 @@ typedef struct ddp__graph_layer {
 } ddp__graph_layer;
 
 /* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
-typedef struct ddp__recompute_segment {
-    int first, last;
-} ddp__recompute_segment;
+typedef struct ddp__recompute_segment { int first, last; } ddp__recompute_segment;
 
 /* What becomes of a node's output after its last use in forward. */
 typedef enum ddp__fate {

@@ -2,6 +2,7 @@
  * machines without a shared disk on each of them. */
 #include "base/platform.h"
 #include "base/tools.h"
+#include "base/core.h"
 #include "member/state.h"
 
 #include <dirent.h>

@@ -226,10 +226,9 @@ static int ddp__handed_over(ddp__engine *e, const ddp__op *op, int peer)
 
 static const ddp__algorithm *ddp__handed_way(void)
 {
-    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, NULL,
-                                       ddp__handed_begin, ddp__handed_next, NULL, NULL,
-                                       ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
-                                       ddp__handed_over, NULL};
+    static const ddp__algorithm way = {'h', "handed over", 0, 0, 0, 0, NULL, ddp__handed_begin, ddp__handed_next, NULL,
+                                        NULL, ddp__handed_agrees, ddp__handed_arrived, ddp__handed_never,
+                                        ddp__handed_over, NULL};
 
     return &way;
 }

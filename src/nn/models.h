@@ -89,10 +89,9 @@ DDP_API ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **lo
  * on error (a size that is not positive, heads that do not fit); ddp_graph_error has the sentence. */
 DDP_API ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits);
 
-/* ddp_mlp - adds a perceptron to g and returns its loss.
- * Inputs: "inputs", float (batch, inputs), and "labels", int32 (batch, 1). One layer per linear
- * operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node (batch,
- * classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
+/* ddp_mlp - adds a perceptron to g and returns its loss. Inputs: "inputs", float (batch, inputs), and "labels", int32
+ * (batch, 1). One layer per linear operator: "hidden", "hidden.1", ..., "head". *logits, if asked for, is the node
+ * (batch, classes). Weights start uniform as the operator's rule has it. NULL and errors as above. */
 DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits);
 
 /* ddp_resnet, ddp_vgg - add an image classifier to g and return its loss.

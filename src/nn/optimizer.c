@@ -6,9 +6,7 @@ static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) 
 
 /* ---- SGD: hyper = momentum, weight decay ---- */
 
-typedef struct ddp__sgd_step {
-    ddp__f4 momentum, decay, lr;
-} ddp__sgd_step;
+typedef struct ddp__sgd_step { ddp__f4 momentum, decay, lr; } ddp__sgd_step;
 
 /* v may be NULL: no momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)

@@ -105,9 +105,7 @@ static long ddp__conv_tap(const ddp__conv_plan *plan, long p, long a, long b)
 }
 
 /* Elements lo..hi-1 of a line: every step-th of a row of x from column first on; zeros around. */
-typedef struct ddp__conv_line {
-    long first, lo, hi;
-} ddp__conv_line;
+typedef struct ddp__conv_line { long first, lo, hi; } ddp__conv_line;
 
 static ddp__conv_line ddp__conv_clip(long first, long w, long step, long n)
 {

@@ -191,7 +191,6 @@ ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o,
     ddp_delayed_plan next;
     ddp_status status, first = DDP_FAILED;
     ddp__deft d;
-
     status = ddp__deft_open(p, o, way, &d, err);
     if (status != DDP_OK) {
         ddp__scratch_free(&d.room);
@@ -311,7 +310,6 @@ ddp_status ddp_preserver_test(const ddp_preserver *model, const int *k, int upda
     double tolerance, plan, ratio;
     ddp_preserved r;
     long n, sum = 0;
-
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_preserver_test: out is NULL");
     DDP__TRY(ddp__preserver_check(model, k, updates, &sum, err));
     if (model->rotations && (double)updates * updates > DDP__PRESERVER_ITERATIONS)

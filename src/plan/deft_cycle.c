@@ -23,7 +23,6 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
                                  double *sum, int *sent, ddp_error *err)
 {
     ddp_knapsack_problem p;
-
     memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
     *sum = 0;
     *sent = 0;
@@ -124,7 +123,6 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
 {
     ddp__deft *d = r->d;
     double begin;
-
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < r->on[l * d->buckets + i]; j++) {

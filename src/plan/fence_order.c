@@ -20,7 +20,6 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
                                       ddp_error *err)
 {
     size_t N = (size_t)net->devices, i, j;
-
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
     m->hop = ddp__doubles(&m->room, N * N);
@@ -203,7 +202,6 @@ static int ddp__fence_fit_all(ddp__fence_fit *f, int *order)
 {
     size_t row = (size_t)f->tape->n + 1, sets = (size_t)1 << f->N, s, rest, goal = 0;
     int n = f->tape->n, d, a, b, at, k;
-
     f->reach[0] = 1;
     for (s = 0; s < sets; s++)
         for (d = 0; d < f->N; d++)

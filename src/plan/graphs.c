@@ -261,7 +261,6 @@ static int ddp__louvain_move(ddp__louvain *g)
 static int ddp__louvain_climb(ddp__louvain *g, ddp_rng *r)
 {
     int i, k, size, turn, moved = 1;
-
     for (i = 0; i < g->n; i++) g->community[i] = i;
     for (size = g->n, turn = 0; moved && turn < DDP__LOUVAIN_TURNS; turn++) {
         for (i = 0; i < g->n; i++) g->flat[i] = i;

@@ -203,7 +203,6 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
     const ddp__knapsack_list *front = &s->list[0], *back = &s->list[1];
     size_t i, entered = 0;
     int r, low, high;
-
     for (i = front->n; i-- > 0;) { /* falling t[0]: more and more backs fit behind */
         const ddp__knapsack_entry *f = &front->at[i];
         while (entered < back->n && back->at[entered].t[0] + f->t[0] <= s->k->deadline[0]) {

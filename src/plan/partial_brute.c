@@ -41,7 +41,6 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
 {
     double now = 0, room, end, forward = 0;
     int l, k, depth = 0;
-
     for (l = p->layers; l >= 0; l--) {
         room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
         if (l < p->layers && member[l] && p->comm_s[l] > 0) {

@@ -24,7 +24,6 @@ static void ddp__search_windows(const ddp__costs *c, ddp__windows *x)
 {
     int L = c->layers, l, b = 0, head = 0, tail = 0;
     double top = -INFINITY, kmax, late;
-
     for (l = L - 1; l >= 0; l--) {
         if (c->k[l] > top) top = c->k[l];
         x->last[l] = ddp__excess_interval(c, l, L, top);
@@ -149,7 +148,6 @@ static void ddp__dfs_set(ddp__dfs_state *s, int l, int h, double excess)
     const ddp__costs *c = s->c;
     int L = c->layers, b = l;
     double kmax = -INFINITY, own = 0, more;
-
     if (s->leaves > DDP__DFS_LEAVES) return;
     s->cut[h] = l;
     if (l == L) { /* line 9: nothing left */

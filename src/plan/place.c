@@ -160,7 +160,6 @@ ddp_status ddp_place_cost(const ddp_network *net, int pipelines, int stages, con
     double cost, datap = 0, hops = 0;
     ddp__place p;
     ddp_status status;
-
     if (!assign || !cost_s) return ddp__fail(err, DDP_ARG, "ddp_place_cost: assign and cost_s must not be NULL");
     DDP__TRY(ddp__place_shape(net, &pipelines, &stages, err));
     status = ddp__place_open(&p, net, pipelines, stages, err);

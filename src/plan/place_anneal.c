@@ -82,7 +82,6 @@ static void ddp__place_descend(ddp__place *p)
     size_t N = (size_t)p->N, S = (size_t)p->S, D = (size_t)p->D;
     const long weight = 4 * (long)p->D;
     ddp__descent s;
-
     memset(&s, 0, sizeof s);
     s.p = p;
     s.at = ddp__ints(&p->room, N);
@@ -199,7 +198,6 @@ static void ddp__anneal_edge(ddp__anneal *s, int at, float w)
 {
     int j = s->stage[at], k;
     float old = s->edge[at];
-
     for (k = 0; k < s->edge_count; k++)
         if (s->edge_at[k] == at) return;
     s->edge_at[s->edge_count] = at;
@@ -286,7 +284,6 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change;
-
     dj = ddp__anneal_load(s, a, x, y, s->fresh);
     dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);

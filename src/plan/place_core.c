@@ -113,7 +113,6 @@ int ddp__place_next(ddp__place *p)
 void ddp__place_offer(ddp__place *p, const int *at, double cost)
 {
     double now;
-
     if (!(cost < p->cost)) return;
     now = ddp_now() - p->start;
     memcpy(p->best, at, (size_t)p->N * sizeof(int));

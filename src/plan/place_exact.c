@@ -205,7 +205,6 @@ static int ddp__place_tree_fill(ddp__place_tree *t, int k, int c, int need, doub
 {
     int C = t->classes, *x = t->mix + (size_t)k * (size_t)C, d, m, most;
     double *load = t->load + (size_t)k * (size_t)C, rest;
-
     if (need == 0) return ddp__place_tree_stage(t, k, top, hops);
     if (++t->looks % 1024 == 0 && (ddp__place_clock(t->p), t->p->stop)) return 0;
     for (d = c, m = 0; d < C; d++) m += t->left[d];
@@ -257,7 +256,6 @@ static int ddp__place_tree_node(ddp__place_tree *t, int k, double top, double ho
 static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
 {
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
-
     memset(t, 0, sizeof *t);
     t->p = p;
     t->member = ddp__ints(&p->room, N);

@@ -144,7 +144,6 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 {
     double sum = 0, most = 0;
     int n, keep = 0, first = -1, g = -1, k, h;
-
     memset(c->locked, 0, (size_t)p->N);
     for (n = 0; n < p->N && !ddp__place_late(p); n++) {
         ddp__place_swap s;
@@ -217,7 +216,6 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
     const ddp__place *p = c->p;
     double least = INFINITY, own, now;
     int v, q, best = -1, only = -1;
-
     *gain = -INFINITY;
     if (p->S < 2) return -1;
     for (v = 0; v < p->N && !c->kl; v++) {

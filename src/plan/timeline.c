@@ -384,7 +384,6 @@ static double ddp__bl_us_run(ddp__bl_us *u, ddp__bl_log *log)
     ddp__bl_model *m = u->m;
     double t = 0, next;
     int i, g, w, k, waits = 0, arrived = 0, before = -1;
-
     u->visits += m->groups;
     for (i = 0; i < m->groups; i++) u->left[i] = m->parts[i];
     while (t < m->backward) {

@@ -24,9 +24,9 @@ double ddp__held_karp(int n, const double *cost, int first, int last, int slowes
             if (!(set >> e & 1)) continue;
             rest = set & ~((size_t)1 << e);
             if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
-            for (b = 0; rest && b < N; b++) {
+            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
                 via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
-                if ((rest >> b & 1) && via < *to) *to = via;
+                if (via < *to) *to = via;
             }
         }
     set = sets - 1;

@@ -6,7 +6,6 @@
 static ddp_status ddp__workload_options_check(const ddp_network *net, const ddp_workload_options *o, ddp_error *err)
 {
     size_t at;
-
     DDP__TRY(ddp_network_check(net, err));
     if (o->microbatches < 0 || o->microbatches > 1000000000)
         return ddp__fail(err, DDP_ARG, "%d micro-batches are impossible; 1 to 1e9 are", o->microbatches);
@@ -55,7 +54,6 @@ ddp_status ddp__workload_graph_open(const ddp_oplist *list, const ddp_network *n
 {
     size_t edges = 0;
     int i, n;
-
     memset(g, 0, sizeof *g);
     DDP__TRY(ddp_oplist_check(list, err));
     DDP__TRY(ddp__workload_options_check(net, o, err));
@@ -113,7 +111,6 @@ static void ddp__workload_total(ddp_workload *w, double turns)
 void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workload *w)
 {
     int d, there;
-
     w->devices = g->net->devices;
     w->messages = 0;
     for (d = 0; d < w->devices; d++) {

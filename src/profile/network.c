@@ -304,7 +304,6 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 {
     ddp_network whole;
     int meant;
-
     DDP__TRY(ddp__network_groups(f, n));
     DDP__TRY(ddp__network_size(f, n));
     DDP__TRY(ddp__network_count(f, "D_dp", &n->pipelines));

@@ -43,7 +43,6 @@ ddp_status ddp_oplist_set(ddp_oplist *list, int i, const char *name, const int *
                           double output_bytes, double param_bytes, ddp_error *err)
 {
     ddp_oplist_entry e;
-
     if (!list || i < 0 || i >= list->count)
         return ddp__fail(err, DDP_ARG, "operator %d is not in the list, which has %d", i, list ? list->count : 0);
     DDP__TRY(ddp__oplist_args_check(i, name ? name : "unnamed", args, arg_count, err));

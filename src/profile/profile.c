@@ -297,7 +297,6 @@ ddp_status ddp_link_fit(const double *bytes, const double *seconds, int n, ddp_l
     ddp__link_sample *s;
     ddp_linkfit f;
     double w;
-
     if (n < 1) return ddp__fail(err, DDP_ARG, "a link cannot be fitted to %d transfers; measure at least 1", n);
     for (int i = 0; i < n; i++)
         if (!(bytes[i] >= 0 && bytes[i] <= DBL_MAX && seconds[i] >= 0 && seconds[i] <= DBL_MAX))

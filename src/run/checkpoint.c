@@ -1,5 +1,6 @@
 /* Saving and loading a context. */
 #include "base/platform.h"
+#include "member/state.h"
 #include "run/checkpoint.h"
 #include "run/device.h"
 

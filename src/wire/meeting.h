@@ -24,15 +24,14 @@ typedef enum ddp__leg_state {
     DDP__LEG_NONE,
     DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
     DDP__LEG_CONNECT,
-    DDP__LEG_GREET,           /* TLS handshake with whom we dialled */
-    DDP__LEG_ANSWER,          /* our frame is out */
-    DDP__LEG_PAIR             /* TLS handshake with the other rank, rank 0 passes it on */
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled, or with the other rank whose bytes rank 0 passes on */
+    DDP__LEG_ANSWER           /* our frame is out */
 } ddp__leg_state;
 
 /* A worker's connection to another while it is made. */
 typedef struct ddp__leg {
     ddp__leg_state state;
-    int relay;                /* by way of rank 0 */
+    int relay, joined;        /* by way of rank 0; which has joined the two */
     int fd;
     double begin, until;
     size_t got;

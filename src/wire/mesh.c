@@ -12,6 +12,7 @@ static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
     ddp__stream_close(m->r->tls, l->fd);
     l->fd = -1;
     l->got = 0;
+    l->joined = 0;
     l->state = DDP__LEG_NONE;
 }
 
@@ -92,7 +93,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && l->state == DDP__LEG_GREET ? 0 : peer;
+    int with = l->relay && !l->joined ? 0 : peer;
     int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
@@ -104,7 +105,7 @@ static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
         if (!l->relay) return ddp__leg_turn(m, peer, text, err);
         return ddp__fail(err, DDP_MISMATCH, "rank %d %s", with, text);
     }
-    if (l->state == DDP__LEG_PAIR) return ddp__leg_done(m, peer);
+    if (l->joined) return ddp__leg_done(m, peer);
     if (ddp__hello_send(m->r->tls, l->fd, &m->self, l->relay ? DDP__RELAY : DDP__HELLO, DDP__WELCOME,
                         l->relay ? peer : 0) < 0)
         return ddp__leg_failed(m, peer, errno, err);
@@ -123,7 +124,8 @@ static ddp_status ddp__leg_answered(ddp__meeting *m, int peer, ddp_error *err)
     else ok = ok && h.kind == DDP__HELLO && h.rank == (uint32_t)peer;
     if (ok && l->relay && m->r->tls) {
         if (ddp__stream_turn(m->r->tls, l->fd, m->r->rank < peer) < 0) return ddp__leg_failed(m, peer, ENOMEM, err);
-        l->state = DDP__LEG_PAIR;
+        l->state = DDP__LEG_GREET;
+        l->joined = 1;
         return ddp__leg_shake(m, peer, err); /* its first bytes may be here already */
     }
     if (ok) return ddp__leg_done(m, peer);

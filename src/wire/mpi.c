@@ -204,18 +204,23 @@ static void ddp__mpi_wake(ddp__wire *w)
 
 static const char *ddp__mpi_peer_name(ddp__wire *w, int peer) { return ((ddp__mpi_wire *)(void *)w)->peers[peer].name; }
 
-static void ddp__mpi_close(ddp__wire *w)
+static void ddp__mpi_free(ddp__mpi_wire *t)
 {
-    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
-
-    pthread_mutex_destroy(&t->lock);
-    pthread_cond_destroy(&t->bell);
     DDP_FREE(t->peers);
     DDP_FREE(t->data);
     DDP_FREE(t->request);
     DDP_FREE(t->status);
     DDP_FREE(t->index);
     DDP_FREE(t);
+}
+
+static void ddp__mpi_close(ddp__wire *w)
+{
+    ddp__mpi_wire *t = (ddp__mpi_wire *)(void *)w;
+
+    pthread_mutex_destroy(&t->lock);
+    pthread_cond_destroy(&t->bell);
+    ddp__mpi_free(t);
 }
 
 static const ddp__wire_table ddp__mpi_table = {ddp__mpi_send,      ddp__mpi_recv,  ddp__mpi_wait, ddp__mpi_wake,
@@ -349,22 +354,13 @@ ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err)
         t->request = (MPI_Request *)ddp__calloc(requests, sizeof *t->request);
         t->status = (MPI_Status *)ddp__calloc(requests, sizeof *t->status);
         t->index = (int *)ddp__calloc(requests, sizeof *t->index);
-        if (t->peers && t->data && t->request && t->status && t->index && pthread_mutex_init(&t->lock, NULL) == 0) {
-            ready = ddp__cond_init(&t->bell) == 0;
-            if (!ready) pthread_mutex_destroy(&t->lock);
-        }
+        ready = t->peers && t->data && t->request && t->status && t->index && ddp__cond_init(&t->bell) == 0;
     }
     if (!ready) {
-        if (t) {
-            DDP_FREE(t->peers);
-            DDP_FREE(t->data);
-            DDP_FREE(t->request);
-            DDP_FREE(t->status);
-            DDP_FREE(t->index);
-        }
-        DDP_FREE(t);
+        if (t) ddp__mpi_free(t);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", rank);
     }
+    pthread_mutex_init(&t->lock, NULL);
     for (size_t i = 0; i < requests; i++) t->request[i] = MPI_REQUEST_NULL;
     for (int i = 0; i < world; i++) {
         ddp__mpi_peer *p = &t->peers[i];

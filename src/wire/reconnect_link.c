@@ -155,13 +155,15 @@ static int ddp__knock_ask(ddp__resume_wire *t, int fd, const ddp__hello *h, cons
     return 0;
 }
 
-static int ddp__knock_mesh(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
+static int ddp__knock_join(ddp__resume_wire *t, int fd, const ddp__hello *h, const ddp__addr *from)
 {
     char text[DDP__STREAM_TEXT], name[DDP__STREAM_NAME];
-    ddp__refusal why = ddp__hello_check(&t->self, h);
+    ddp__refusal why;
     ddp__way *p;
     int id;
 
+    if (h->kind == DDP__JOIN_ASK) return ddp__knock_ask(t, fd, h, from);
+    why = ddp__hello_check(&t->self, h);
     if (!why && !t->visit) why = DDP__REFUSE_RANK;
     if (!why && t->way[h->rank].state != DDP__LINK_ENDED) why = DDP__REFUSE_TWICE;
     if (!why && !ddp__stream_may_be(t->cfg.tls, fd, (int)h->rank, text) &&
@@ -257,8 +259,7 @@ int ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *
 
     if (!ddp__hello_parse(bytes, &h)) return 0;
     if (h.kind == DDP__RELAY) return ddp__knock_relay(t, fd, &h, from);
-    if (h.kind == DDP__JOIN_ASK) return ddp__knock_ask(t, fd, &h, from);
-    if (h.kind == DDP__JOIN_MESH) return ddp__knock_mesh(t, fd, &h, from);
+    if (h.kind == DDP__JOIN_ASK || h.kind == DDP__JOIN_MESH) return ddp__knock_join(t, fd, &h, from);
     why = ddp__hello_check(&t->self, &h);
     if (!why && (h.kind != DDP__RESUME || h.rank < (uint32_t)t->base.rank)) why = DDP__REFUSE_RANK;
     if (!why && !ddp__way_is(t, &t->way[h.rank], fd, who)) why = DDP__REFUSE_NAME;

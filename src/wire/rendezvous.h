@@ -22,7 +22,7 @@ typedef struct ddp__rendezvous {
     int insecure;            /* 1: addresses beyond this machine are allowed without tls, although nothing is encrypted
                                 or authenticated */
     ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
-    const char *ifname;      /* interfaces to listen on, NCCL's syntax (iface.h); NULL: that from which rank 0 is
+    const char *ifname;      /* interfaces to listen on, NCCL's syntax (socket.h); NULL: that from which rank 0 is
                                 reached */
     const char *congestion;  /* TCP_CONGESTION, or NULL */
     int resume;              /* 1: links may break and come back (wire/reconnect.h), on all ranks */
@@ -33,20 +33,18 @@ typedef struct ddp__rendezvous {
 
 /* Connects every pair of ranks and returns when all pairs of all ranks stand.
  *
- * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair
- * that cannot connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as
- * long as rank 0's wire is open; ddp__wire_tcp_relayed tells.
- * With tls a handshake precedes everything; a relayed pair has its own, so that rank 0 passes on
- * what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without
- * the key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is
- * of fixed size, nothing that arrives decides about an allocation, but for
- * a relay's buffers, at most one per pair.
- * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have
- * met; the others wait for it, passing over one that another run has left.
- * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor
- * insecure), DDP_NET (cannot listen, resolve), DDP_TIMEOUT (ranks did not come, rank 0 not there),
- * DDP_MISMATCH (version, run id, world or rank do not agree: both sides name both values; TLS is
- * refused), DDP_PEER_LOST (a rank went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
+ * Each rank but 0 listens beside its own connection to rank 0 and dials the ranks below it. A pair that cannot
+ * connect within 3 s (a firewall, NAT) meets at rank 0, which passes its bytes on, as long as rank 0's wire is open;
+ * ddp__wire_tcp_relayed tells. With tls a handshake precedes everything; a relayed pair has its own, so that rank 0
+ * passes on what it cannot read. Strangers (port scanners, other programs, ranks of another run, those without the
+ * key) are turned away by the rules of the door (door.h) and never end the meeting. Parsing is of fixed size, nothing
+ * that arrives decides about an allocation, but for a relay's buffers, at most one per pair.
+ * file://PATH: rank 0 takes a free port, writes it there, and takes the file away when all have met; the others wait
+ * for it, passing over one that another run has left.
+ * Errors: DDP_ARG (rank, world, address, interface, an address beyond loopback with neither tls nor insecure), DDP_NET
+ * (cannot listen, resolve, open so many files), DDP_TIMEOUT (ranks did not come, rank 0 not there), DDP_MISMATCH
+ * (version, run id, world or rank do not agree: both sides name both values; TLS is refused), DDP_PEER_LOST (a rank
+ * went away meanwhile), DDP_IO (the file), DDP_MEMORY. */
 DDP_LIB ddp_status ddp__rendezvous_tcp(const ddp__rendezvous *r, ddp__wire **out, ddp_error *err);
 
 #endif /* DDP_WIRE_RENDEZVOUS_H */

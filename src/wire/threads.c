@@ -83,24 +83,12 @@ ddp__hub *ddp__hub_new(int world)
     hub->rings = (ddp__ring *)ddp__calloc(pairs, sizeof *hub->rings);
     hub->offers = (ddp__offer *)ddp__calloc((size_t)world * DDP__OFFERS, sizeof *hub->offers);
     hub->data = (unsigned char *)DDP_REALLOC(NULL, pairs * DDP__RING_BYTES + 1); /* left untouched */
-    if (!hub->bells || !hub->rings || !hub->offers || !hub->data) {
-        ddp__hub_free(hub);
-        return NULL;
-    }
-    for (i = 0; i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
-    for (; hub->bells_ready < world; hub->bells_ready++) {
-        ddp__bell *b = &hub->bells[hub->bells_ready];
-        if (pthread_mutex_init(&b->lock, NULL)) break;
-        if (ddp__cond_init(&b->cond)) {
-            pthread_mutex_destroy(&b->lock);
-            break;
-        }
-    }
-    if (hub->bells_ready < world) {
-        ddp__hub_free(hub);
-        return NULL;
-    }
-    return hub;
+    for (i = 0; hub->rings && i < pairs; i++) hub->rings[i].data = hub->data + i * DDP__RING_BYTES;
+    while (hub->bells && hub->bells_ready < world && ddp__cond_init(&hub->bells[hub->bells_ready].cond) == 0)
+        pthread_mutex_init(&hub->bells[hub->bells_ready++].lock, NULL); /* which does not fail */
+    if (hub->rings && hub->offers && hub->data && hub->bells_ready == world) return hub;
+    ddp__hub_free(hub);
+    return NULL;
 }
 
 ddp__hub *ddp__hub_second(ddp__hub *hub, int make)

@@ -30,7 +30,7 @@ DATA = {
 
 def library(folder):
     path, src = os.path.join(folder, "topk.so"), os.path.join(companion.ROOT, "src")
-    units = [os.path.join(src, "compress", "topk.c"), *glob.glob(os.path.join(src, "base", "*.c"))]
+    units = [file for room in ("compress", "base") for file in glob.glob(os.path.join(src, room, "*.c"))]
     subprocess.run([*companion.CC, "-std=c11", "-O1", "-shared", "-fPIC", "-DDDP_SEPARATE",
                     *os.environ.get("CPPFLAGS", "").split(), "-I" + src,
                     "-isystem", os.path.join(companion.ROOT, "build", "include"),

@@ -347,6 +347,29 @@ static void real_text_loads(void **unused)
     ddp_tokens_close(t);
 }
 
+static void a_pipe_is_refused_at_once(void **unused)
+{
+    static const char *const names[] = {"text", "tokens.bin", "text.gz"};
+    char folder[] = "/tmp/dreamddp-tokens-XXXXXX", path[64];
+    ddp_error err;
+    int i;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    alarm(20); /* reading one would wait for a writer */
+    for (i = 0; i < 3; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        assert_int_equal(mkfifo(path, 0600), 0);
+        assert_null(ddp_tokens_open(path, &err));
+        assert_int_equal(err.code, DDP_IO);
+        assert_non_null(strstr(err.msg, path));
+        assert_non_null(strstr(err.msg, "it is a pipe, a file is needed"));
+        remove(path);
+    }
+    alarm(0);
+    rmdir(folder);
+}
+
 static void a_fingerprint_depends_on_every_bit_and_place(void **unused)
 {
     float x[7] = {1, 2, 3, 4, 5, 6, 7}, keep;
@@ -389,6 +412,7 @@ int main(void)
         cmocka_unit_test(a_step_sees_the_same_data_however_it_is_cut),
         cmocka_unit_test(data_smaller_than_a_step_is_used_several_times),
         cmocka_unit_test(real_text_loads),
+        cmocka_unit_test(a_pipe_is_refused_at_once),
         cmocka_unit_test(a_fingerprint_depends_on_every_bit_and_place),
     };
 
