@@ -1,3 +1,4 @@
+/* Which of this machine's addresses the others shall use. */
 #include "base/platform.h"
 #include "base/core.h"
 #include "wire/socket.h"

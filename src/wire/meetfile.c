@@ -1,3 +1,4 @@
+/* A file that says where rank 0 listens: written whole, read whatever it holds, taken away again. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/core.h"
