@@ -14438,6 +14438,7 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 }
 
 /* ==== wire/stream.c ==== [wire] */
+/* What crosses a connected socket: the bytes themselves, or what TLS makes of them. */
 
 #include <poll.h>
 
@@ -16964,6 +16965,7 @@ void ddp__pairs_close(ddp__pairs *x)
 }
 
 /* ==== wire/iface.c ==== [wire] */
+/* Which of this machine's addresses the others shall use. */
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -17101,6 +17103,7 @@ const char *ddp__iface_name(const ddp__addr *a, char *name)
 }
 
 /* ==== wire/meetfile.c ==== [wire] */
+/* A file that says where rank 0 listens: written whole, read whatever it holds, taken away again. */
 
 const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
 
