@@ -13246,7 +13246,7 @@ typedef struct ddp__door {
     ddp__door_fn decide;
     void *user;               /* of decide */
     ddp_logger log;
-    int broken;               /* errno of an accept that failed for want of something here, or 0 */
+    int broken;               /* errno of an accept that failed because something was missing here, or 0 */
     char refused[200];        /* who was turned away last, and why */
     int room, inside;         /* callers at a time, of them there now */
     ddp__caller *caller;      /* [room] */
@@ -13328,7 +13328,7 @@ typedef struct ddp__resume_stats {
 /* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
  *
  * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are
- * unacknowledged, is replaced: the higher rank dials the lower one's listening address anew, both
+ * unacknowledged, is replaced: the higher rank dials the lower one's listening address again, both
  * say how many bytes of the stream they have, and the rest is sent again from memory. Meanwhile
  * send takes nothing and recv has nothing. recv and send return -1 when the peer said that it
  * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
@@ -13348,7 +13348,7 @@ DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *us
 /* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire, or in a
  * ddp__attach_fn. */
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins anew. Without one the
+/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins again. Without one the
  * stream has ended already. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
 
@@ -13405,7 +13405,7 @@ typedef struct ddp__way {
     /* incoming */
     unsigned char stage[4096];  /* heads of records and of frames, and what came with them */
     size_t    stage_from, stage_to;
-    int       dry;              /* so many more reads will be in vain */
+    int       dry;              /* so many more reads will find nothing */
     size_t    in_left;          /* bytes of the record under way */
     uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
     double    ack_due;          /* < 0: nothing to acknowledge */
@@ -13618,7 +13618,7 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
-/* The path in "file://PATH", or NULL: the address is none of these. */
+/* The path in "file://PATH", or NULL: the address is not one of these. */
 DDP_LIB const char *ddp__meetfile_path(const char *addr);
 /* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
  * DDP_IO. */
@@ -16330,7 +16330,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought", t->base.rank,
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
              p->peer, p->name, strerror(why));
 }
 
@@ -16635,7 +16635,7 @@ static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
         else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) ddp__dial_failed(t, p, ENOMEM, now);
-    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;
@@ -17685,7 +17685,7 @@ enum {
     DDP__MPI_BUFFERS = 4,
     DDP__MPI_BYTES = 64 << 10,
     DDP__MPI_TAG = 0,
-    DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun in vain */
+    DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun without a result */
 };
 #define DDP__MPI_SPIN 100e-6 /* seconds that wait() may ask without a pause */
 #define DDP__MPI_PAUSE 20e-6 /* its first pause */
@@ -18365,7 +18365,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
 
     if (m->door.listen_fd >= 0) {
         if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
-            return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->door.listen_fd,
+            return ddp__fail(err, DDP_ARG, "descriptor %d is not a listening socket: %s", m->door.listen_fd,
                              strerror(errno));
         *count = 1;
     } else if (m->path) {
@@ -23986,7 +23986,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
     unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
 
     if (room && !ring)
-        return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
+        return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic world needs %lu bytes for what is in flight",
                          (unsigned long)room);
     ddp__release(&e->cfg.allocator, el->ring, el->room);
     e->stats.staging_bytes += room - el->room;
@@ -24006,7 +24006,7 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
-        why = "a reduce-scatter in an elastic world (min_world): whoever is lost takes its block along; use an "
+        why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; use an "
               "all-reduce";
     if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
     if (m->after) why = "messages after one another in an elastic world (min_world)";
@@ -25156,7 +25156,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
                          "to that at least", (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
-    if (!at) return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none", (unsigned long)bytes);
+    if (!at) return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
     memset(at, 0, bytes);
     e->elastic = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
@@ -25304,7 +25304,7 @@ DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safet
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
 
-/* Hashes of a state: of all of it, and of what all workers hold alike if they are synchronised. */
+/* Hashes of a state: of all of it, and of what is the same on all workers if they are synchronised. */
 typedef struct ddp__worker_hash {
     uint64_t all, common;
 } ddp__worker_hash;
@@ -25880,7 +25880,7 @@ static ddp_status ddp__checkpoint_manifest(ddp__save_path *p, ddp_error *err, co
     return ddp__checkpoint_path(p, err, "%s/step-%012ld/manifest.json", folder, step);
 }
 
-/* The step of a folder's name, -1 if it is none of ours. */
+/* The step of a folder's name, -1 if it is not ours. */
 static long ddp__checkpoint_step(const char *name)
 {
     long step;
@@ -25930,7 +25930,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
     struct dirent *e;
 
     if (!world && ddp__checkpoint_manifest(&path, NULL, folder, step) == DDP_OK)
-        unlink(path.data); /* first, so that half of a checkpoint is none */
+        unlink(path.data); /* first, so that half of a checkpoint does not count */
     if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK) dir = opendir(path.data);
     while (dir && (e = readdir(dir)) != NULL) {
         char keep[64];
@@ -26272,7 +26272,7 @@ enum {
     DDP__JOIN_WORLD = 64,
     DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
     DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
-    DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what all must have alike */
+    DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what must be the same for all */
     DDP__JOIN_VERDICT = 512, /* answer to that */
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
@@ -26291,7 +26291,7 @@ typedef enum ddp__join_answer_code {
     DDP__JOIN_NEVER      /* text says why */
 } ddp__join_answer_code;
 
-/* What all workers must have alike. */
+/* What must be the same for all workers. */
 typedef struct ddp__join_layout {
     uint64_t    hash;                    /* of layers, operators and optimizer */
     int         layers;                  /* 0: training has not begun */

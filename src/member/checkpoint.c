@@ -156,7 +156,7 @@ static ddp_status ddp__checkpoint_manifest(ddp__save_path *p, ddp_error *err, co
     return ddp__checkpoint_path(p, err, "%s/step-%012ld/manifest.json", folder, step);
 }
 
-/* The step of a folder's name, -1 if it is none of ours. */
+/* The step of a folder's name, -1 if it is not ours. */
 static long ddp__checkpoint_step(const char *name)
 {
     long step;
@@ -206,7 +206,7 @@ static void ddp__checkpoint_sweep(const char *folder, long step, int world, int 
     struct dirent *e;
 
     if (!world && ddp__checkpoint_manifest(&path, NULL, folder, step) == DDP_OK)
-        unlink(path.data); /* first, so that half of a checkpoint is none */
+        unlink(path.data); /* first, so that half of a checkpoint does not count */
     if (ddp__checkpoint_path(&path, NULL, "%s/step-%012ld", folder, step) == DDP_OK) dir = opendir(path.data);
     while (dir && (e = readdir(dir)) != NULL) {
         char keep[64];

@@ -172,7 +172,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
                          "to that at least", (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
-    if (!at) return ddp__fail(err, DDP_MEMORY, "an elastic engine needs %lu bytes and got none", (unsigned long)bytes);
+    if (!at) return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
     memset(at, 0, bytes);
     e->elastic = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;

@@ -17,7 +17,7 @@ enum {
     DDP__JOIN_WORLD = 64,
     DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
     DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
-    DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what all must have alike */
+    DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what must be the same for all */
     DDP__JOIN_VERDICT = 512, /* answer to that */
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
@@ -36,7 +36,7 @@ typedef enum ddp__join_answer_code {
     DDP__JOIN_NEVER      /* text says why */
 } ddp__join_answer_code;
 
-/* What all workers must have alike. */
+/* What must be the same for all workers. */
 typedef struct ddp__join_layout {
     uint64_t    hash;                    /* of layers, operators and optimizer */
     int         layers;                  /* 0: training has not begun */

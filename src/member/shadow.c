@@ -34,7 +34,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
     unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
 
     if (room && !ring)
-        return ddp__fail(err, DDP_MEMORY, "an elastic world needs %lu bytes for what is in flight and got none",
+        return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic world needs %lu bytes for what is in flight",
                          (unsigned long)room);
     ddp__release(&e->cfg.allocator, el->ring, el->room);
     e->stats.staging_bytes += room - el->room;
@@ -54,7 +54,7 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 
     if (m->verb >= DDP_SEND) return DDP_OK;
     if (m->verb == DDP_REDUCE_SCATTER)
-        why = "a reduce-scatter in an elastic world (min_world): whoever is lost takes its block along; use an "
+        why = "a reduce-scatter in an elastic world (min_world): a rank that is lost takes its block along; use an "
               "all-reduce";
     if (m->add) why = "a message that adds, in an elastic world (min_world): let it overwrite, and add what has come";
     if (m->after) why = "messages after one another in an elastic world (min_world)";

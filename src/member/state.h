@@ -52,7 +52,7 @@ DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safet
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
 
-/* Hashes of a state: of all of it, and of what all workers hold alike if they are synchronised. */
+/* Hashes of a state: of all of it, and of what is the same on all workers if they are synchronised. */
 typedef struct ddp__worker_hash {
     uint64_t all, common;
 } ddp__worker_hash;

@@ -28,7 +28,7 @@ typedef struct ddp__door {
     ddp__door_fn decide;
     void *user;               /* of decide */
     ddp_logger log;
-    int broken;               /* errno of an accept that failed for want of something here, or 0 */
+    int broken;               /* errno of an accept that failed because something was missing here, or 0 */
     char refused[200];        /* who was turned away last, and why */
     int room, inside;         /* callers at a time, of them there now */
     ddp__caller *caller;      /* [room] */

@@ -105,7 +105,7 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
 /* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
-/* The path in "file://PATH", or NULL: the address is none of these. */
+/* The path in "file://PATH", or NULL: the address is not one of these. */
 DDP_LIB const char *ddp__meetfile_path(const char *addr);
 /* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
  * DDP_IO. */

@@ -20,7 +20,7 @@ enum {
     DDP__MPI_BUFFERS = 4,
     DDP__MPI_BYTES = 64 << 10,
     DDP__MPI_TAG = 0,
-    DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun in vain */
+    DDP__MPI_PATIENT = 8 /* waits without spinning after one that spun without a result */
 };
 #define DDP__MPI_SPIN 100e-6 /* seconds that wait() may ask without a pause */
 #define DDP__MPI_PAUSE 20e-6 /* its first pause */

@@ -55,7 +55,7 @@ typedef struct ddp__way {
     /* incoming */
     unsigned char stage[4096];  /* heads of records and of frames, and what came with them */
     size_t    stage_from, stage_to;
-    int       dry;              /* so many more reads will be in vain */
+    int       dry;              /* so many more reads will find nothing */
     size_t    in_left;          /* bytes of the record under way */
     uint64_t  received, acked;  /* bytes given to the engine; what the peer was told of that */
     double    ack_due;          /* < 0: nothing to acknowledge */

@@ -88,7 +88,7 @@ void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why)
     p->dial_at = t->base.rank > p->peer || p->relayed ? now : now + 1.5 * ddp__dial_first;
     p->refused_since = -1;
     t->ticked = 0;
-    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; it is sought", t->base.rank,
+    ddp__log(&t->cfg.log, DDP_LOG_INFO, "rank %d: the link to rank %d (%s) broke: %s; reconnecting", t->base.rank,
              p->peer, p->name, strerror(why));
 }
 
@@ -393,7 +393,7 @@ static void ddp__dial_answered(ddp__resume_wire *t, ddp__way *p, double now)
         p->state = DDP__LINK_SHAKING;
         if (!p->joined) ddp__way_end(t, p, EPROTO);
         else if (ddp__stream_turn(t->cfg.tls, p->fd, t->base.rank < p->peer) < 0) ddp__dial_failed(t, p, ENOMEM, now);
-    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started anew */
+    } else if (h.kind != DDP__RESUME || !ddp__resume_fits(t, p, &r)) { /* it was started again */
         ddp__way_end(t, p, ECONNRESET);
     } else {
         p->fd = -1;

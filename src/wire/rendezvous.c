@@ -282,7 +282,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
 
     if (m->door.listen_fd >= 0) {
         if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
-            return ddp__fail(err, DDP_ARG, "descriptor %d is no listening socket: %s", m->door.listen_fd,
+            return ddp__fail(err, DDP_ARG, "descriptor %d is not a listening socket: %s", m->door.listen_fd,
                              strerror(errno));
         *count = 1;
     } else if (m->path) {

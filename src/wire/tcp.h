@@ -54,7 +54,7 @@ typedef struct ddp__resume_stats {
 /* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
  *
  * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are
- * unacknowledged, is replaced: the higher rank dials the lower one's listening address anew, both
+ * unacknowledged, is replaced: the higher rank dials the lower one's listening address again, both
  * say how many bytes of the stream they have, and the rest is sent again from memory. Meanwhile
  * send takes nothing and recv has nothing. recv and send return -1 when the peer said that it
  * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
@@ -74,7 +74,7 @@ DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *us
 /* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire, or in a
  * ddp__attach_fn. */
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins anew. Without one the
+/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins again. Without one the
  * stream has ended already. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
 

@@ -15,7 +15,7 @@ typedef struct lab_wire {
     int *cut;             /* [LAB_MAX][LAB_MAX]: no byte passes, and no end is reported */
     int told;             /* its streams were closed, as the death of a process does */
     long countdown;       /* bytes to send before it dies, or stalls; < 0: never */
-    double stall_s;       /* > 0: it does not die but stands still for so long */
+    double stall_s;       /* > 0: it does not die but stops for so long */
     double still_until;   /* of the comm thread */
     int *fds;             /* TCP: its sockets */
     double apart;         /* seconds from the end of one of them to the next */

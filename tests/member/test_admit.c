@@ -1,4 +1,4 @@
-/* [patient] Elastic worlds that somebody joins: the newcomer takes part from its epoch on, whoever is late or
+/* [patient] Elastic worlds that somebody joins: the newcomer takes part from its epoch on, even if some are late or
  * dies meanwhile. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

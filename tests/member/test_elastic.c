@@ -1,4 +1,4 @@
-/* [patient] Elastic worlds: whoever dies, and whenever, the others finish what was in flight with one and the
+/* [patient] Elastic worlds: no matter who dies, and when, the others finish what was in flight with one and the
  * same result, the average over all or over those who are left. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -49,7 +49,7 @@ typedef struct kill_plan {
     int victim[LAB_MAX];
     long after[LAB_MAX];         /* bytes that the victim sends before it dies */
     double hold;                 /* seconds between operations */
-    double stall_s;              /* the victim stands still for so long */
+    double stall_s;              /* the victim is stopped for so long */
     int coded;                   /* two all-reduces of three travel as int8 blocks */
     /* what came out: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
@@ -408,9 +408,9 @@ static void deaths_while_int8_blocks_travel(void **state)
     deaths(44001, env_runs(30), CODED | BY_RING, 2);
 }
 
-/* ---- a worker that stands still for a while ---- */
+/* ---- a worker that stops for a while ---- */
 
-/* Whoever was given up meanwhile is told so; all others end well. */
+/* A worker that was given up meanwhile is told so; all others end well. */
 static void stall_in_plan(net_rank *me, void *user)
 {
     kill_plan *k = (kill_plan *)user;

@@ -1,4 +1,4 @@
-/* [patient] Workers that come while a run goes on: a killed one comes back, whoever dies meanwhile; wrong
+/* [patient] Workers that come while a run goes on: a killed one comes back, even if others die meanwhile; wrong
  * ones are refused. Ranks are processes. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -1,4 +1,4 @@
-/* [patient] Workers that close their context while another's death is being noticed: whoever is left
+/* [patient] Workers that close their context while another's death is being noticed: those who are left
  * goes on, or says in time why it may not. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"

@@ -145,7 +145,7 @@ static void left_over_files_are_passed_over(void **state)
     }
 }
 
-/* Some other program has the port by now, and says nothing to whoever comes. */
+/* Some other program has the port by now, and says nothing to those who connect. */
 static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
 {
     meet_rank m[2];
@@ -165,7 +165,7 @@ static void a_file_that_leads_to_a_silent_program_is_read_again(void **state)
     close(listener);
 }
 
-static void whoever_waits_for_a_file_says_for_what(void **state)
+static void a_rank_that_waits_for_a_file_says_for_what(void **state)
 {
     meet_rank m[2];
     char addr[DDP__ADDR_TEXT], part[300];
@@ -342,7 +342,7 @@ int main(void)
         cmocka_unit_test(the_file_names_address_and_run),
         cmocka_unit_test(left_over_files_are_passed_over),
         cmocka_unit_test(a_file_that_leads_to_a_silent_program_is_read_again),
-        cmocka_unit_test(whoever_waits_for_a_file_says_for_what),
+        cmocka_unit_test(a_rank_that_waits_for_a_file_says_for_what),
         cmocka_unit_test(other_files_are_not_taken_for_one),
         cmocka_unit_test(interface_lists_are_read_as_nccl_does),
         cmocka_unit_test(an_interface_is_picked_or_all_are_named),

@@ -303,7 +303,7 @@ static double one_operation(double after, double stall_s)
     return o.end[0] - begin - stall_s;
 }
 
-/* The network stands still in the middle of an operation and comes back before the peers' time-out:
+/* The network stops in the middle of an operation and comes back before the peers' time-out:
  * the rest arrives soon after. */
 static void an_operation_goes_on_soon_after_a_stall(void **state)
 {

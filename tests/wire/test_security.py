@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""[calm] Training under TLS while strangers knock: refused with a sentence, and not a bit of the result changes.
+"""[calm] Training under TLS while strangers connect: refused with a sentence, and not a bit of the result changes.
 
 Exit 77 where build/train_gpt has no TLS (OpenSSL was not found when it was built).
 """

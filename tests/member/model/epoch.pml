@@ -14,7 +14,7 @@
  *
  * Checked: one decision per ballot; in the end all workers that neither crashed nor gave up are in
  * one epoch, hold one result, and the members of that epoch that went through it hold the same; who
- * had a majority did not give up; nothing waits for ever. Nobody waits for those who leave.
+ * had a majority did not give up; nothing waits forever. Nobody waits for those who leave.
  *
  * What a worker says is read as it is at that moment, or later when it has changed, or never if the
  * link is cut or the sender is known to be lost: streams are in order, so a later word replaces an
@@ -366,7 +366,7 @@ again:
         for (a : 0 .. N - 1) {
             if
             :: reads(a) ->
-                assert(w[a].mode == RUN);               /* nothing waits for ever */
+                assert(w[a].mode == RUN);               /* nothing waits forever */
                 assert(w[a].result != 0);
                 assert(k == 255 || w[k].ballot == w[a].ballot);
                 assert(k == 255 || w[k].result == w[a].result);
