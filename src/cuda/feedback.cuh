@@ -110,9 +110,8 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     case DDP__SAYS_SCALE:
         return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
     default:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a "
-                         "gradient has diverged: leave this step out", v.at, a,
-                         v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
+                         "leave this step out", v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
     }
 }
 

@@ -33,10 +33,8 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
-        return ddp__fail(err, DDP_ARG,
-                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in "
-                         "use already; give each rank a GPU of its own, or use the transport tcp",
-                         n->rank, n->dev->device);
+        return ddp__fail(err, DDP_ARG, "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
+                         "already; give each rank a GPU of its own, or use the transport tcp", n->rank, n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
         return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
                          n->world, ncclGetErrorString(r));
@@ -103,10 +101,9 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT "
-                         "(now %g s)", n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
+        return ddp__fail(err, DDP_TIMEOUT, "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->rank, n->world,
+                         ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 

@@ -44,10 +44,9 @@ DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *
  *
  *   scratch  ddp_cuda_topk_scratch(n, k) bytes of device memory, aligned to 16
  *
- * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and one more read
- * collects what reaches it, 2 reads in all, the rest is done on what was collected. Where that is
- * more than fits (many elements of one binade eighth, or ties) 21 or all 31 bits are counted first:
- * at most 4 reads of the array. */
+ * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and one more read collects what reaches
+ * it, 2 reads in all, the rest is done on what was collected. Where that is more than fits (many elements of one binade
+ * eighth, or ties) 21 or all 31 bits are counted first: at most 4 reads of the array. */
 DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch,
                                  size_t scratch_bytes, uint64_t *index, float *value,
                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err);

@@ -128,9 +128,8 @@ template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(d
     return shared[0];
 }
 
-/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the
- * parts are added in order. How rows are cut depends on their number alone, so the bits do not
- * depend on the device. ---- */
+/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the parts are added in
+ * order. How rows are cut depends on their number alone, so the bits do not depend on the device. ---- */
 
 enum {
     DDP__COLUMN_PARTS = 256, /* most parts */

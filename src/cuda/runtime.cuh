@@ -176,10 +176,9 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
         (void)cudaDriverGetVersion(&driver);
         (void)cudaRuntimeGetVersion(&runtime);
         if (driver > 0)
-            return ddp__fail(err, DDP_UNSUPPORTED,
-                             "the CUDA driver here supports CUDA %d.%d and this program "
-                             "was compiled for %d.%d; install a newer driver or train on the CPU",
-                             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+            return ddp__fail(err, DDP_UNSUPPORTED, "the CUDA driver here supports CUDA %d.%d and this program was "
+                             "compiled for %d.%d; install a newer driver or train on the CPU", driver / 1000,
+                             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
@@ -242,9 +241,8 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     if (cudaMalloc(&dev->scratch, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&unused, &total);
-        return ddp__fail(err, DDP_MEMORY,
-                         "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu "
-                         "are free; use a smaller batch", dev->device, bytes, unused, total);
+        return ddp__fail(err, DDP_MEMORY, "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
+                         "free; use a smaller batch", dev->device, bytes, unused, total);
     }
     dev->scratch_bytes = bytes;
     return ddp__cuda_status(dev, err);

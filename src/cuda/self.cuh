@@ -224,9 +224,8 @@ static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *fr
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
-        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
-        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) && !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0))
+        && !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
         (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
     return ddp__cuda_status(dev, err);
 }

@@ -79,20 +79,18 @@ typedef struct ddp_delayed_plan {
  * partition, parts of min(T_f, T_b)/mu are planned as well, each of several blocks of the partition with one startup
  * (rule 2, US-Byte's unequal operations), and the better plan is returned. A stage that computes nothing is left out of
  * the rule. Where it would give more than 512 parts (or two a bucket) only the fast link, then only the longer stage,
- * has to take every part. If limit <= alpha the slow link is left unused.
- * no_barrier: also one knapsack of T_f + T_b an iteration, with the parts above and with parts of up to (T_f + T_b)/mu.
- * Of all plans the one with the least time per update is taken, with a target the shortest iteration.
- * target_frequency: the capacity is bisected and the shortest iteration of all tries kept (equal: more updates);
- * capacity_scale is then the start of the search. The floor is lower_bound_s. A profile's own alpha_s is added to every
- * comm_s and to alpha.
+ * has to take every part. If limit <= alpha the slow link is left unused. no_barrier: also one knapsack of T_f + T_b an
+ * iteration, with the parts above and with parts of up to (T_f + T_b)/mu. Of all plans the one with the least time per
+ * update is taken, with a target the shortest iteration. target_frequency: the capacity is bisected and the shortest
+ * iteration of all tries kept (equal: more updates); capacity_scale is then the start of the search. The floor is
+ * lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha.
  *
- * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the
- * print: the first remainTime of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a
- * part starts at max(link load, ready), not after the sum of both; a merged gradient that is complete in its own
- * backward is applied in the same iteration, without delay; capacities are compared in fast-link time.
- * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096 iterations; exact on more parts than
- * ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
+ * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the print: the first remainTime
+ * of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a part starts at max(link load,
+ * ready), not after the sum of both; a merged gradient that is complete in its own backward is applied in the same
+ * iteration, without delay; capacities are compared in fast-link time. *out is overwritten, not freed; untouched on
+ * error. Pure; safe from any thread. Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096
+ * iterations; exact on more parts than ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
                                     ddp_error *err);
 DDP_API void       ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is fine */

@@ -126,8 +126,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
-                ddp_delayed_send *x =
-                    (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
+                ddp_delayed_send *x = (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
                 if (!x) return ddp__deft_no_memory(d, err);
                 r->send = x;
                 x += r->sends++;

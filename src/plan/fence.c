@@ -88,9 +88,8 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
     return ddp__fail(err, DDP_FAILED, "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
                      "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
-                     "smaller state_factor keep less",
-                     every ? "in whatever order of the devices" : "in any order of the devices tried",
-                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+                     "smaller state_factor keep less", every ? "in whatever order of the devices" : "in any order of "
+                     "the devices tried", t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)

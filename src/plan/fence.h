@@ -64,12 +64,11 @@ typedef struct ddp_fence_plan {
  * the best found is returned. Input data (leaves without FLOPs and parameters, such as inputs and labels) is read where
  * their first user runs, whatever segment their place in the list falls in.
  *
- * The baselines cut between modules only (ddp_oplist_entry), as the paper's do.
- * Without allow_idle every device gets an operator, as in the paper's figures.
- * Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer operators than devices without
- * allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: fewer modules than devices, or the device that its
- * cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus 4 N^2 n if idle devices are allowed,
- * beyond 1e9), DDP_MEMORY. */
+ * The baselines cut between modules only (ddp_oplist_entry), as the paper's do. Without allow_idle every device gets an
+ * operator, as in the paper's figures. Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer
+ * operators than devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: fewer modules than
+ * devices, or the device that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus 4
+ * N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
 DDP_API void       ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fine */

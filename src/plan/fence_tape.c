@@ -31,9 +31,8 @@ static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const in
             for (i = 0; i < count; i++) {
                 live[i].op = active[i];
                 live[i].next = g->users[next[active[i]]];
-                for (j = i; j > 0 && (live[j - 1].next > live[j].next ||
-                                      (live[j - 1].next == live[j].next && live[j - 1].op > live[j].op));
-                     j--) {
+                for (j = i; j > 0 && (live[j - 1].next > live[j].next || (live[j - 1].next == live[j].next &&
+                                                                          live[j - 1].op > live[j].op)); j--) {
                     swap = live[j];
                     live[j] = live[j - 1];
                     live[j - 1] = swap;

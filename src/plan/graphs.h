@@ -32,9 +32,8 @@ DDP_API ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mat
  * Above: nearest neighbour from every (at most 64) start, then 2-opt and or-opt until no move of either shortens the
  * path, the best of the starts; not proven.
  * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
- * Deterministic. Outputs are untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (n < 1, a bad end, a cost that is negative or not finite), DDP_NUMERIC (4 n times the largest cost is
- * not finite), DDP_MEMORY. */
+ * Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG (n < 1, a bad end, a cost
+ * that is negative or not finite), DDP_NUMERIC (4 n times the largest cost is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
                                  ddp_error *err);
 

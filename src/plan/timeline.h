@@ -90,9 +90,8 @@ typedef struct ddp_timeline {
  * overlap (ascwfbp), T_c counts one startup only: with all of them, as in the literature, the bound would not hold.
  *
  * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and the
- * authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above.
- * Cost: O(rows + parts); ascwfbp O(rows K); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists of
- * more than 7,000), with the best found.
+ * authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp O(rows K);
+ * usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists of more than 7,000), with the best found.
  * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
  * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,

@@ -45,8 +45,7 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
     const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
-    if (ddp__addr_own(fd, &own) < 0)
-        return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
+    if (ddp__addr_own(fd, &own) < 0) return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
         DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, NULL, err));

@@ -53,12 +53,11 @@ typedef struct ddp__resume_stats {
 
 /* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
  *
- * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are
- * unacknowledged, is replaced: the higher rank dials the lower one's listening address again, both
- * say how many bytes of the stream they have, and the rest is sent again from memory. Meanwhile
- * send takes nothing and recv has nothing. recv and send return -1 when the peer said that it
- * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
- * the link stayed broken for peer_timeout_s.
+ * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are unacknowledged, is
+ * replaced: the higher rank dials the lower one's listening address again, both say how many bytes of the stream they
+ * have, and the rest is sent again from memory. Meanwhile send takes nothing and recv has nothing. recv and send return
+ * -1 when the peer said that it closes, when its listening port has refused connections for 0.3 s (its process is
+ * gone), or when the link stayed broken for peer_timeout_s.
  * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
 /* Only from the thread that uses the wire, or while none does. */

@@ -1,9 +1,8 @@
 /* Streams between threads: one lock-free ring per ordered pair, one bell per rank.
  *
- * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once
- * more; a peer that moved bytes swaps the bell to 0 and rings only if it was armed. Both are
- * read-modify-writes of one variable, so one of them comes second and sees what the other did:
- * no ring is lost, and nobody spins or takes a lock while bytes flow. */
+ * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer that moved
+ * bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one variable, so one of them
+ * comes second and sees what the other did: no ring is lost, and nobody spins or takes a lock while bytes flow. */
 #include "base/core.h"
 #include "base/tools.h"
 #include "wire/wire.h"

@@ -267,8 +267,7 @@ static long ddp__tls_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     return (long)got;
 }
 
-/* Seals s->held bytes as a record, unless that has been done, and sends it: 1, 0 if it has to wait,
- * -1. */
+/* Seals s->held bytes as a record, unless that has been done, and sends it: 1, 0 if it has to wait, -1. */
 static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
 {
     int n;

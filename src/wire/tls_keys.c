@@ -157,9 +157,8 @@ static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, dd
 {
     k->ctx = SSL_CTX_new(TLS_method());
     if (!k->ctx) return ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
-    if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) ||
-        !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
+    if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) || !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION)
+        || !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
         return ddp__fail(err, DDP_UNSUPPORTED, "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
     SSL_CTX_set_app_data(k->ctx, k);
     SSL_CTX_set_session_cache_mode(k->ctx, SSL_SESS_CACHE_OFF);

@@ -17,8 +17,7 @@ typedef struct ddp__wire_table {
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
     /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some, wake() was called, or
      * ddp_now() >= until (until < 0: no limit). */
-    void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
-                 double until);
+    void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
     void (*close)(ddp__wire *w);
