@@ -233,7 +233,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
     for (k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
-                         "%" PRIu64 " follow: cut off, or no safetensors file", name, n, size - 8);
+                         "%" PRIu64 " follow: cut off, or not a safetensors file", name, n, size - 8);
     if (n > DDP__ST_HEADER)
         return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
                          " are read", name, n, DDP__ST_HEADER);

@@ -339,12 +339,12 @@ static void vgg_refused(int depth, long classes, long size, long batch, float dr
 static void impossible_models_are_refused_in_a_sentence(void **unused)
 {
     (void)unused;
-    resnet_refused(20, 10, 32, 0, 1, "none of depth 20: take 18, 34, 50, 101 or 152");
+    resnet_refused(20, 10, 32, 0, 1, "no ResNet of depth 20: take 18, 34, 50, 101 or 152");
     resnet_refused(18, 1, 32, 0, 1, "classes 1 at least 2");
     resnet_refused(18, 10, 0, 0, 1, "size 0 must be at least 1");
     resnet_refused(18, 10, 32, -3, 1, "channels -3");
     resnet_refused(18, 10, 32, 0, -1, "batch -1");
-    vgg_refused(17, 10, 32, 1, 0, "none of depth 17: take 11, 13, 16 or 19");
+    vgg_refused(17, 10, 32, 1, 0, "no VGG of depth 17: take 11, 13, 16 or 19");
     vgg_refused(16, 10, 31, 1, 0, "images of 31 x 31 are too small");
     vgg_refused(16, 1, 32, 1, 0, "classes 1");
     vgg_refused(16, 10, 32, 0, 0, "batch 0");
