@@ -24,8 +24,7 @@ typedef enum ddp__phase {
     DDP__OUTSIDE,       /* between steps: data loading, reports */
     DDP__IN_FORWARD,    /* after forward_begin(layer) */
     DDP__IN_BACKWARD,   /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise
-                         */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
 } ddp__phase;
 
 /* A registered layer. */
