@@ -1,51 +1,37 @@
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "run/context.h"
 #include "run/device.h"
 
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
-    ddp_span *s = &d->span[d->span_count % d->spans];
+    const ddp_span s = {begin, end, d->step, layer, kind, 0};
 
-    s->begin_s = begin;
-    s->end_s = end;
-    s->step = d->step;
-    s->layer = layer;
-    s->kind = kind;
-    s->bytes = 0;
-    d->span_count++;
+    d->span[d->span_count++ % d->spans] = s;
     if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
-    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
-        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
+    if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
+    if (layer < 0) ddp__timer_add_whole(&d->timer, end - begin);
+    else ddp__timer_add(&d->timer, kind == DDP_SPAN_FORWARD ? DDP__T_FORWARD : kind == DDP_SPAN_BACKWARD ?
+                        DDP__T_BACKWARD : DDP__T_UPDATE, layer, end - begin);
 }
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
  * that the hook of layer opens. */
 void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
-    double t = now - d->mark;
-    int profiling = d->step < d->cfg.profile_steps;
-
-    switch (d->phase) {
+    switch (d->at.phase) {
     case DDP__OUTSIDE:
         /* no forward hook: the forward pass and the first layer's backward look like one */
         if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
-        ddp__record(d, DDP_SPAN_FORWARD, -1, d->mark, now);
-        if (profiling) ddp__timer_add_whole(&d->timer, t);
+        ddp__record(d, DDP_SPAN_FORWARD, -1, d->at.mark, now);
         return;
     case DDP__IN_FORWARD:
-        ddp__record(d, DDP_SPAN_FORWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_FORWARD, d->phase_layer, t);
+        ddp__record(d, DDP_SPAN_FORWARD, d->at.layer, d->at.mark, now);
         return;
     case DDP__IN_BACKWARD:
-        ddp__record(d, DDP_SPAN_BACKWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, d->phase_layer, t);
+        ddp__record(d, DDP_SPAN_BACKWARD, d->at.layer, d->at.mark, now);
         return;
     case DDP__AFTER_BACKWARD:
         if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
-        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, layer, t);
+        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->at.mark, now);
         return;
     }
 }
@@ -57,6 +43,14 @@ static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 
     if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
+}
+
+static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end)
+{
+    const ddp_span s = {begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind,
+                        kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+
+    return s;
 }
 
 /* Collects compute and communication intervals that overlap begin..end, clipped to it. */
@@ -80,12 +74,8 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
-        memset(&d->merge[n], 0, sizeof d->merge[n]);
-        d->merge[n].begin_s = b;
-        d->merge[n].end_s = e;
-        d->merge[n].kind = DDP_SPAN_COMM;
+        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
         if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
-        n++;
     }
     return n;
 }
@@ -200,16 +190,6 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
     return ddp__algorithm_name(net.algorithm);
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
-{
-    out->begin_s = begin;
-    out->end_s = end;
-    out->step = o->step;
-    out->layer = o->layer >= 0 ? o->layer : -1;
-    out->kind = kind;
-    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
-}
-
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
     long oldest, s;
@@ -227,8 +207,8 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
-            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
+            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
+        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
     }
     return n;
 }
@@ -246,12 +226,8 @@ typedef struct ddp__clock ddp__clock;
 struct ddp__clock {
     ddp__moment *moment; /* [room] */
     int    room;
-    long   first, next;
-    /* where the accounts stand, behind the hooks */
-    ddp__phase phase;
-    int    phase_layer;
-    double mark, begun;
-    long   step;
+    long   first, next, step;
+    ddp__at at;          /* where the accounts stand, behind the hooks */
 };
 
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
@@ -264,8 +240,7 @@ ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
     c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
     c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
     c->step = d->step;
-    c->phase = DDP__OUTSIDE;
-    c->mark = ddp_now();
+    c->at.mark = ddp_now();
     if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
     DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
@@ -280,27 +255,27 @@ void ddp__clock_free(ddp_ctx *d)
 }
 
 /* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, double *begun)
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
 {
     switch (m->kind) {
     case DDP__M_ENTER:
         ddp__account_hook(d, now, m->layer, m->phase);
         break;
     case DDP__M_LEAVE:
-        d->phase = m->phase;
-        d->phase_layer = m->layer;
-        d->mark = now;
+        d->at.phase = m->phase;
+        d->at.layer = m->layer;
+        d->at.mark = now;
         break;
     case DDP__M_HOLD:
     case DDP__M_UPDATE:
-        *begun = now;
+        d->at.begun = now;
         break;
     case DDP__M_HELD:
-        d->wait_this_step += now - *begun;
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, *begun, now);
+        d->wait_this_step += now - d->at.begun;
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
         break;
     case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, *begun, now);
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
         break;
     case DDP__M_STEP:
         ddp__account_step(d, now);
@@ -311,42 +286,31 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, dou
 void ddp__clock_collect(ddp_ctx *d)
 {
     ddp__clock *c = d->clock;
-    const ddp__phase phase = d->phase;
-    const int layer = d->phase_layer;
-    const double mark = d->mark;
+    const ddp__at here = d->at;
     const long step = d->step;
 
-    d->phase = c->phase;
-    d->phase_layer = c->phase_layer;
-    d->mark = c->mark;
+    d->at = c->at;
     for (; c->first < c->next; c->first++) {
         const int i = (int)(c->first % c->room);
         const double now = d->host.backend->marked(d->host.device, i);
 
         if (now < 0) break;
         d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now, &c->begun);
+        ddp__clock_account(d, &c->moment[i], now);
         c->step += c->moment[i].kind == DDP__M_STEP;
     }
-    c->phase = d->phase;
-    c->phase_layer = d->phase_layer;
-    c->mark = d->mark;
-    d->phase = phase;
-    d->phase_layer = layer;
-    d->mark = mark;
+    c->at = d->at;
+    d->at = here;
     d->step = step;
 }
 
 void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
 {
     ddp__clock *c = d->clock;
-    ddp__moment m;
+    const ddp__moment m = {kind, layer, phase};
 
-    m.kind = kind;
-    m.layer = layer;
-    m.phase = phase;
     if (!c) {
-        ddp__clock_account(d, &m, ddp_now(), &d->begun);
+        ddp__clock_account(d, &m, ddp_now());
         return;
     }
     if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;

@@ -3,11 +3,9 @@
  * Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine.
  * Then parameters are not sent, but what they changed by since their last average, which all ranks
  * hold: eight bits of a weight are few, eight bits of its change are enough. */
-#include "base/platform.h"
 #include "comm/frame.h"
 #include "compress/codec.h"
 #include "compress/compress.h"
-#include "run/context.h"
 #include "run/device.h"
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
@@ -69,15 +67,13 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
  * variance might be below zero. */
 static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
 {
-    int i, b;
+    int i, k;
 
     u->other = (ddp_piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
     if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (i = 0; i < u->averages; i++) {
-        int param = 0;
-        for (b = 0; b < u->blocks; b++)
-            param |= u->block[b].kind == DDP_PARAMS && u->block[b].params == u->average[i].data;
-        if (!param) u->other[u->others++] = u->average[i];
+        for (k = 0; k < u->gradients && u->trains[k].data != u->average[i].data; k++) {}
+        if (k == u->gradients) u->other[u->others++] = u->average[i];
     }
     return DDP_OK;
 }
@@ -116,16 +112,12 @@ void ddp__coded_close(ddp_ctx *d) { ddp__release(&d->host.allocator, d->coded, d
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = &d->unit[layer];
     float *base = u->base;
-    int b;
+    int k;
 
-    for (b = 0; base && b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        memcpy(base, k->params, k->count * sizeof *base);
-        base += k->count;
-    }
+    for (k = 0; base && k < u->gradients; base += u->trains[k++].count)
+        memcpy(base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
 
 void ddp__coded_start(ddp_ctx *d, int base)
@@ -143,10 +135,10 @@ void ddp__coded_start(ddp_ctx *d, int base)
 ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer, float *residual, ddp_error *err)
 {
     float part[DDP__CODED_PART], *from, *to;
-    ddp_piece source;
+    ddp_piece source = {{part}, 0};
     size_t total = 0, at, n, run;
     ddp_status s = DDP_OK;
-    ddp__walk w;
+    ddp__walk w = ddp__walk_of(NULL, 0, pieces, count);
     ddp_error why;
     int p;
 
@@ -154,9 +146,6 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
         s = ddp_feedback_add(residual + total, pieces[p].data, pieces[p].count, &why);
         total += pieces[p].count;
     }
-    memset(&w, 0, sizeof w);
-    w.to = pieces, w.to_count = count;
-    source.data = part;
     for (at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
         s = ddp__coded_split(residual + at, part, n, &why);
@@ -177,10 +166,10 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     ddp__unit *u = &d->unit[layer];
     float *rest = u->residual;
     const float *base = u->base;
-    ddp_piece delta;
+    const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
     size_t i;
-    int b;
+    int k;
 
     if (u->others) {
         m->from = u->other;
@@ -189,18 +178,11 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
     }
     if (!u->trained) return DDP_OK;
-    for (b = 0; b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        for (i = 0; i < k->count; i++) rest[i] += k->params[i] - base[i];
-        rest += k->count;
-        base += k->count;
-    }
+    for (k = 0; k < u->gradients; k++)
+        for (i = 0; i < u->trains[k].count; i++) *rest++ += u->trains[k].data[i] - *base++;
     if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
         return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
                          "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
-    delta.data = u->delta;
-    delta.count = u->trained;
     m->from = &delta;
     m->from_count = 1;
     m->coding = DDP_AS_INT8;
@@ -216,15 +198,10 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
     size_t i;
-    int b;
+    int k;
 
-    for (b = 0; u->changing && b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        for (i = 0; i < k->count; i++) k->params[i] = base[i] + delta[i];
-        base += k->count;
-        delta += k->count;
-    }
+    for (k = 0; u->changing && k < u->gradients; k++)
+        for (i = 0; i < u->trains[k].count; i++) u->trains[k].data[i] = *base++ + *delta++;
     u->changing = 0;
     ddp__coded_base(d, layer);
 }
@@ -234,17 +211,11 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
-    ddp_message m;
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
     if (!d->engine || u->count == 0) return DDP_OK;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = u->average;
-    m.from_count = u->averages;
     m.mean = 1;
     m.group = u->group;
-    m.step = d->step;
-    m.layer = layer;
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;

@@ -1,7 +1,5 @@
 /* Saving and loading a context. */
-#include "base/platform.h"
 #include "member/state.h"
-#include "run/checkpoint.h"
 #include "run/device.h"
 
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
@@ -24,7 +22,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     DDP__ENTER(d);
     if (!folder || !*folder || keep < 0)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->phase != DDP__OUTSIDE)
+    if (d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end", d->step);
     if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -53,7 +51,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (d->step || d->phase != DDP__OUTSIDE)
+    if (d->step || d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (world) *world = of;

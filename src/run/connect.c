@@ -1,6 +1,4 @@
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "member/elastic.h"
 #include "run/device.h"
 #include "wire/wire.h"

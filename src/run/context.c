@@ -1,6 +1,4 @@
 /* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "comm/frame.h"
 #include "run/context.h"
 

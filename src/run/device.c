@@ -1,7 +1,4 @@
 /* A context on a device: opening its backend, and what is checked and waited for there. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "run/device.h"
 
 /* ---- opening ---- */

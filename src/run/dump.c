@@ -1,18 +1,14 @@
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "io/json.h"
 #include "comm/state.h"
 #include "run/context.h"
 
-/* Seconds since 1970 at ddp_now() = 0. */
-static double ddp__epoch(void)
+double ddp__wall(void)
 {
     struct timespec ts;
 
     clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec - ddp_now();
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
 static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
@@ -107,7 +103,7 @@ char *ddp__rank_path(const char *path, int rank)
 
 static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
 {
-    double epoch = ddp__epoch();
+    const double epoch = ddp__wall() - ddp_now();
     ddp__oplog log;
     ddp__text t;
     ddp_status s = DDP_OK;

@@ -1,6 +1,4 @@
 /* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it, and settings. */
-#include "base/platform.h"
-#include "base/core.h"
 #include "run/launch.h"
 
 #ifdef __APPLE__
@@ -11,7 +9,9 @@
 #endif
 
 /* What a variable holds, and which field of ddp_config it fills. */
-typedef enum ddp__env_kind { DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG } ddp__env_kind;
+typedef enum ddp__env_kind {
+    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG
+} ddp__env_kind;
 typedef struct ddp__env_variable {
     const char   *name; /* behind DREAMDDP_ */
     ddp__env_kind kind;
@@ -50,15 +50,8 @@ static const ddp__launcher ddp__launchers[] = {
     {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
 };
-enum {
-    DDP__LAUNCHED_OWN,
-    DDP__LAUNCHED_TORCH,
-    DDP__LAUNCHED_OMPI,
-    DDP__LAUNCHED_MPICH,
-    DDP__LAUNCHED_PMIX,
-    DDP__LAUNCHED_SLURM,
-    DDP__LAUNCHERS
-};
+enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
+       DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 
 const char *ddp__env_get(const char *name)
 {

@@ -1,5 +1,4 @@
 /* Groups of ranks: who averages a layer, and who plans together. */
-#include "base/platform.h"
 #include "run/context.h"
 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
@@ -28,8 +27,7 @@ ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 
     d->team = d->unit[0].group;
     for (l = 0; l < d->layers; l++) {
-        const int group = d->unit[l].group;
-        const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+        const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
         int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
         for (i = 0; i < n && ranks[i] != d->rank; i++) {}
         if (group && (i == n || !ranks))

@@ -1,14 +1,12 @@
 /* The hooks of a step (DESIGN sections 3 and 4). */
-#include "base/platform.h"
-#include "run/context.h"
 #include "run/device.h"
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 {
     if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
-    d->phase = phase;
-    d->phase_layer = layer;
+    d->at.phase = phase;
+    d->at.layer = layer;
     ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
     return 0;
 }
@@ -156,23 +154,14 @@ int ddp_wait(ddp_ctx *d)
 /* Where gradients are averaged, parameters are equal, and buffers differ. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
-    ddp_message m;
-    ddp_piece p;
     int b;
 
     for (b = 0; b < u->blocks; b++) {
+        const ddp_piece p = {{u->block[b].params}, u->block[b].count};
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
         if (u->block[b].kind != DDP_BUFFERS) continue;
-        p.data = u->block[b].params;
-        p.count = u->block[b].count;
-        memset(&m, 0, sizeof m);
-        m.verb = DDP_ALL_REDUCE;
-        m.from = &p;
-        m.from_count = 1;
         m.mean = 1;
         m.group = u->group;
-        m.step = d->step;
-        m.layer = DDP_NO_LAYER;
-        m.filler = 1;
         DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
     }
     return DDP_OK;

@@ -1,9 +1,5 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "run/device.h"
-#include "run/context.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {
@@ -76,13 +72,10 @@ void ddp__admission_close(ddp_ctx *d)
 /* The coordinator's next word; members and newcomers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
-    ddp_piece p;
+    ddp_piece p; /* from rank 0, or the lowest that lives */
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
 
     d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
-    p.bytes = &d->join_word;
-    p.count = sizeof d->join_word;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p); /* from rank 0, or the lowest that lives */
     return ddp__post(d, &m, 0, &d->join_ticket, err);
 }
 

@@ -1,6 +1,4 @@
 /* ddp_launch: the ranks of one machine. */
-#include "base/platform.h"
-#include "run/launch.h"
 #include "run/context.h"
 
 typedef struct ddp__launch {
@@ -17,8 +15,7 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
     int code;
 
     if (!d) {
-        if (L->hub)
-            ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
+        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -50,7 +47,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     ddp_strategy_ops ops;
     ddp_config cfg;
     ddp_error local;
-    ddp__launch L;
+    ddp__launch L = {&cfg, list, fn, user, NULL};
     ddp__env env;
     ddp_status s;
 
@@ -62,11 +59,6 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
         s = ddp__env_read(&env, err);
         if (s != DDP_OK) return (int)s;
     }
-    L.cfg = &cfg;
-    L.list = list;
-    L.fn = fn;
-    L.user = user;
-    L.hub = NULL;
     cfg = *given;
     if (env.launcher) { /* a launcher made the ranks: this is one of them */
         cfg.rank = cfg.world = 0;
@@ -89,7 +81,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn_elastic(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
+        s = ddp__spawn(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;

@@ -1,7 +1,5 @@
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
-#include "base/platform.h"
-#include "base/core.h"
 #include "io/json.h"
 #include "profile/network.h"
 #include "run/context.h"
@@ -127,10 +125,9 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
                                   ddp__incidents *s, ddp_error *err)
 {
     ddp_network n;
-    int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
+    int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device), a, b;
     char *path = ddp__strdup(c->net);
     ddp_status status;
-    int a, b;
 
     memset(&n, 0, sizeof n);
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);

@@ -1,7 +1,5 @@
 /* The link meter: transfers of one size after the other, each repeated until it is settled; and what
  * averages over a link take. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "run/device.h"
 
 enum {
@@ -53,20 +51,13 @@ static int ddp__probe_next(int pieces, double fastest)
 
 static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
 {
-    ddp_message m;
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
     long ticket;
 
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
     m.group = d->team;
-    m.from = list;
-    m.from_count = pieces;
     m.overlap = 1;
     m.mean = 1;
-    m.step = d->step;
-    m.layer = DDP__OWN_WORD;
     m.link = link;
-    m.filler = 1;
     DDP__TRY(ddp__post_flush(d, err));
     if (d->nccl && ddp__nccl_takes(d, &m)) {
         DDP__TRY(ddp__nccl_run(d, &m, err));
@@ -85,8 +76,6 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     ddp_message m;
     ddp_piece p;
 
-    p.data = &next;
-    p.count = 1;
     while (next > 0) {
         const double begin = ddp_now();
         double fastest;
@@ -99,9 +88,8 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
             next = (float)*pieces;
         }
         /* the first one decides; and all leave this together, as far as the link allows */
-        ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
+        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &next, 1);
         m.bytes = 0;
-        m.group = d->team;
         m.link = link;
         DDP__TRY(ddp__run(d, &m, 0, err));
     }

@@ -1,6 +1,5 @@
 /* Profile -> plan: the first rank of a team has its strategy plan, everyone takes that plan, and plans
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
-#include "base/core.h"
 #include "io/json.h"
 #include "run/device.h"
 
@@ -240,16 +239,11 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
-    ddp_message m;
     ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
 
     d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit;
     d->drift_word.link = d->fit.link;
-    p.bytes = &d->drift_word;
-    p.count = sizeof d->drift_word;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p);
-    m.group = d->team;
-    m.peer = d->team_root;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
 

@@ -1,7 +1,4 @@
 /* Opening and closing a context, and what can be asked of it. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "run/device.h"
 #include "wire/stream.h"
 
@@ -76,6 +73,7 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->block) DDP_FREE(u->block);
     if (u->average) DDP_FREE(u->average);
     if (u->gradient) DDP_FREE(u->gradient);
+    if (u->trains) DDP_FREE(u->trains);
     if (u->other) DDP_FREE(u->other);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }

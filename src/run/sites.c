@@ -1,7 +1,6 @@
 /* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
  * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. Sums go
  * in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
-#include "base/platform.h"
 #include "run/context.h"
 
 typedef struct ddp__levels {
@@ -130,22 +129,15 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
 
 int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
 {
+    const ddp_piece p = {{x}, n};
     ddp_message whole, part[3];
-    ddp_piece p, slice;
+    ddp_piece slice;
     int i, parts;
 
     DDP__ENTER(d);
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
-    memset(&whole, 0, sizeof whole);
-    p.data = x;
-    p.count = n;
-    whole.verb = DDP_ALL_REDUCE;
-    whole.from = &p;
-    whole.from_count = 1;
-    whole.layer = DDP_NO_LAYER;
-    whole.step = d->step;
-    whole.filler = 1;
+    whole = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
     parts = ddp__sites_parts(s, s->inside, scale, &whole, &slice, part);
     for (i = 0; i < parts; i++)
         if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);

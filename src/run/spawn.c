@@ -1,5 +1,4 @@
 /* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed. */
-#include "base/core.h"
 #include "base/tools.h"
 #include "wire/socket.h"
 #include "run/launch.h"
@@ -23,6 +22,12 @@ typedef struct ddp__verdict {
     ddp_error err;
 } ddp__verdict;
 
+/* How a rank ended: its process, and the signal or code; rank -1: none did. */
+typedef struct ddp__end {
+    int  rank, by;
+    long pid;
+} ddp__end;
+
 typedef struct ddp__family {
     int world, alive;
     int min_world, lost;       /* elastic: ranks whose end does not concern the others */
@@ -32,10 +37,7 @@ typedef struct ddp__family {
     size_t  shared_bytes;
     void   *shared;
     pid_t  *pid;               /* [world], 0 = ended */
-    int     killed, killed_by; /* first rank killed by a signal that we did not send, -1 */
-    long    killed_pid;
-    int     odd, odd_code;     /* first rank that ended with a code but no verdict, -1 */
-    long    odd_pid;
+    ddp__end killed, odd;      /* the first by a signal that we did not send, or with a code but no verdict */
     int     rung;              /* next step of the ladder below, -1 = all is well */
     double  rung_at;           /* when it is due */
     int     sent;              /* a signal was sent to all */
@@ -97,25 +99,19 @@ static int ddp__is_lost(const ddp__family *f, int rank, int code)
 /* Notes how a rank ended. */
 static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 {
+    const int signaled = WIFSIGNALED(code), by = signaled ? WTERMSIG(code) : WEXITSTATUS(code);
+    const ddp__end end = {rank, by, (long)f->pid[rank]};
+    ddp__end *first = signaled ? &f->killed : &f->odd;
     int bad = 0;
+
     if (ddp__is_lost(f, rank, code)) {
         f->lost++;
-    } else if (WIFSIGNALED(code)) {
+    } else if (by) {
         bad = 1;
-        if (f->killed < 0 && !f->sent) {
-            f->killed = rank;
-            f->killed_by = WTERMSIG(code);
-            f->killed_pid = (long)f->pid[rank];
-        }
-    } else if (WEXITSTATUS(code)) {
-        bad = 1;
-        if (f->odd < 0 && !f->sent && !ddp__atomic_load(&f->verdict[rank].order)) {
-            f->odd = rank;
-            f->odd_code = WEXITSTATUS(code);
-            f->odd_pid = (long)f->pid[rank];
-        }
+        if (first->rank < 0 && !f->sent && (signaled || !ddp__atomic_load(&f->verdict[rank].order))) *first = end;
+    } else {
+        f->good++;
     }
-    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
     f->pid[rank] = 0;
     f->alive--;
     if (bad && f->rung < 0) {
@@ -134,8 +130,7 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
         for (r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0)
-                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -168,18 +163,20 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         least = order;
         first = r;
     }
-    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
-        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
-                         f->world, f->min_world);
-    if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+    if (first < 0 && f->killed.rank < 0 && f->odd.rank < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
+                         f->min_world);
+    if (f->killed.rank >= 0)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed.rank,
+                         f->killed.pid, f->killed.by, f->killed.by == SIGKILL ? " (out of memory?)" : "",
                          first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
-    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent)) return ddp__fail(err, DDP_ABORTED, "stopped by request");
+    if (cancelled && (first >= 0 || f->odd.rank >= 0 || f->sent))
+        return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
         return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
-    if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
+    if (f->odd.rank >= 0)
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd.rank, f->odd.pid,
+                         f->odd.by);
     return DDP_OK;
 }
 
@@ -219,14 +216,8 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
     return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
 }
 
-ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
                       void *user, ddp_error *err)
-{
-    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
-}
-
-ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
-                              ddp__rank_fn fn, void *user, ddp_error *err)
 {
     ddp__family f;
     ddp__addr at;
@@ -239,7 +230,7 @@ ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *canc
     memset(&f, 0, sizeof f);
     f.world = world;
     f.min_world = min_world;
-    f.killed = f.odd = f.rung = -1;
+    f.killed.rank = f.odd.rank = f.rung = -1;
     DDP__TRY(ddp__listen_here(&at, &fd, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);

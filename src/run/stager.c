@@ -1,5 +1,4 @@
 /* Messages of a device over the host: two threads between pinned memory and the engine. */
-#include "base/core.h"
 #include "run/device.h"
 
 /* Layers are sent one by one and links are slow: so much pinned memory keeps them busy. */

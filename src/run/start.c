@@ -1,7 +1,4 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
-#include "base/core.h"
-#include "base/tools.h"
-#include "run/context.h"
 #include "run/device.h"
 
 /* ---- memory of the layers ---- */
@@ -13,16 +10,18 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    if (!u->average || !u->gradient) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    u->trains = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->trains);
+    if (!u->average || !u->gradient || !u->trains)
+        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
+        const ddp_piece values = {{k->params}, k->count}, grads = {{k->grads}, k->count};
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
-        u->average[u->averages].data = k->params;
-        u->average[u->averages++].count = k->count;
+        u->average[u->averages++] = values;
         u->count += k->count;
         if (k->kind != DDP_PARAMS) continue;
-        u->gradient[u->gradients].data = k->grads;
-        u->gradient[u->gradients++].count = k->count;
+        u->trains[u->gradients] = values;
+        u->gradient[u->gradients++] = grads;
         trained += k->count;
     }
     u->state_count = trained * (size_t)d->optimizer.state_per_param;
@@ -204,16 +203,12 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 {
     float token = 0;
-    ddp_message m;
     ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &token, 1);
 
     DDP__TRY(ddp__compare_layers(d, err));
     /* this rank agrees with the first; wait for the abort of the one that does not */
-    p.data = &token;
-    p.count = 1;
-    ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
     m.bytes = 0;
-    m.group = d->team;
     DDP__TRY(ddp__run(d, &m, 0, err));
     return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
                      "%s: start every rank with the same model", d->rank, d->optimizer.name);
@@ -266,19 +261,15 @@ int ddp_same(ddp_ctx *d, const char *name, int64_t value)
  * and frozen layers included. */
 static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
-    ddp_piece p;
     int l, b;
 
     for (l = 0; l < d->layers; l++)
         for (b = 0; b < d->unit[l].blocks; b++) {
-            ddp__own_word(d, &m, DDP_BROADCAST, &p);
+            const ddp_block *k = &d->unit[l].block[b];
+            ddp_piece p;
+            ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
             m.bytes = 0;
             m.layer = DDP_NO_LAYER;
-            m.group = d->unit[l].group;
-            m.peer = ddp__group_root(d, m.group);
-            p.data = d->unit[l].block[b].params;
-            p.count = d->unit[l].block[b].count;
             DDP__TRY(ddp__run(d, &m, 1, err));
         }
     return DDP_OK;
@@ -322,6 +313,6 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     }
     if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
     d->started = 1;
-    d->mark = d->step_begin = ddp_now();
+    d->at.mark = d->step_begin = ddp_now();
     return DDP_OK;
 }

@@ -1,7 +1,4 @@
-/* What a context is made of, as a list for checkpoints and newcomers; and saving and loading it. */
-#include "base/platform.h"
-#include "run/checkpoint.h"
-#include "run/context.h"
+/* What a context is made of, as a list for checkpoints and newcomers. */
 #include "run/device.h"
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
@@ -147,4 +144,3 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- checkpoints ---- */

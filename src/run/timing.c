@@ -1,6 +1,5 @@
 /* What the layers and the link take: from FLOPs and the link as configured, or as the hooks measured it,
  * the same on all ranks. */
-#include "base/platform.h"
 #include "run/context.h"
 
 static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }

@@ -1,6 +1,5 @@
 /* What the strategy sends in a period: over which of two links each message goes, and how long a step
  * should take. The bits do not depend on the link, since sums go in rank order over either. */
-#include "base/platform.h"
 #include "plan/internal.h"
 #include "run/device.h"
 

@@ -1,8 +1,5 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "nn/exact.h"
-#include "run/context.h"
 #include "run/device.h"
 
 /* ---- events ---- */
@@ -28,11 +25,6 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
                      "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
-#define DDP__DO(call)                             \
-    do {                                          \
-        const int bad_ = (int)(call);             \
-        if (bad_) return bad_;                    \
-    } while (0)
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
@@ -40,27 +32,23 @@ int ddp__hook_in_event(ddp_ctx *d)
                           "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
 }
 
-/* NULL: there is no such layer. */
-static const ddp__unit *ddp__unit_of(const ddp_ctx *d, int layer)
-{
-    return d && layer >= 0 && layer < d->layers ? &d->unit[layer] : NULL;
-}
+static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
 
 static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 {
     DDP__TRY(ddp__verb_enter(d, verb));
-    if (ddp__unit_of(d, layer)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_ARG, "strategy %s: %s: layer %d does not exist; %d layers are "
-                     "registered, numbered from 0", d->ops.name, verb, layer, d->layers);
+    if (ddp__has_layer(d, layer)) return DDP_OK;
+    return (ddp_status)ddp_complain(d, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered from "
+                                    "0", verb, layer, d->layers);
 }
 
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
     if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
-                     "wait finishes what is in flight; post in forward_begin, backward_end, step_end, "
-                     "arrived or sync_all", d->ops.name, d->event);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and wait "
+                     "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
+                     d->ops.name, d->event);
 }
 
 int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
@@ -152,9 +140,7 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
         p->sum = grown;
         p->room = most;
     }
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = m->to, w.to_count = m->to_count;
+    w = ddp__walk_of(m->from, m->from_count, m->to, m->to_count);
     for (p->sums = 0; (n = ddp__walk_next(&w, &from, &to)) > 0; p->sums++) {
         p->sum[2 * p->sums].data = from;
         p->sum[2 * p->sums + 1].data = to;
@@ -219,9 +205,7 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     char who[64];
 
     DDP__VERB("ddp_post");
-    if (!m || !ticket)
-        return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
-                              "a place for its ticket", d->ops.name);
+    if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
     DDP__DO(ddp__verb_posts(d));
     snprintf(who, sizeof who, "strategy %s", d->ops.name);
     DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
@@ -275,13 +259,11 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
 
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
-    if (!p)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: message %ld was held before, "
-                              "or was never posted", d->ops.name, ticket);
+    if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
     held = *p;
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
-    if (!ddp__unit_of(d, layer)) layer = DDP_NO_LAYER;
+    if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
@@ -312,9 +294,8 @@ int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
     DDP__DO(ddp__verb_layer(d, "ddp_average", layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: ddp_average of layer %s, whose last "
-                              "average is still on its way: hold it first with ddp_average_hold", d->ops.name,
-                              d->unit[layer].name);
+        return ddp_complain(d, DDP_USAGE, "ddp_average of layer %s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold", d->unit[layer].name);
     return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
 }
 
@@ -389,43 +370,37 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 
 /* ---- state ---- */
 
-static float *ddp__state_add(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
+static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
 {
-    ddp__own_state *k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
-    float *data = (float *)ddp__host_alloc(&d->host, n * sizeof *data);
+    ddp__own_state *k;
 
+    DDP__VERB("ddp_keep");
+    if (d->started || strcmp(d->event, "start"))
+        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
+    if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
+        return ddp_complain(d, DDP_ARG, "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
+                            "size and a layer below %d are needed", name ? name : "", n, layer,
+                            (int)sizeof k->name - 1, d->layers);
+    k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
     if (k) d->kept = k;
-    if (!k || !data) {
-        if (data) ddp__host_release(&d->host, data, n * sizeof *data);
-        ddp__fail(&d->host.error, DDP_MEMORY, "strategy %s: out of memory for %zu floats of state %s",
-                  d->ops.name, n, name);
-        return NULL;
-    }
+    if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+    if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k += d->kepts++;
     memset(k, 0, sizeof *k);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->layer = layer < 0 ? DDP_NO_LAYER : layer;
     k->equal = equal;
-    k->data = data;
+    k->data = *out;
     k->count = n;
-    return data;
+    return 0;
 }
 
 float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 {
-    if (ddp__verb_enter(d, "ddp_keep")) return NULL;
-    if (d->started || strcmp(d->event, "start")) {
-        ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: state %s is declared in %s; only start may",
-                  d->ops.name, name, d->event);
-        return NULL;
-    }
-    if (layer >= d->layers || !name || strlen(name) >= sizeof d->kept->name || n == 0) {
-        ddp__fail(&d->host.error, DDP_ARG, "strategy %s: state '%.40s' of %zu floats for layer %d: a "
-                  "name of at most %d characters, a size and a layer below %d are needed", d->ops.name,
-                  name ? name : "", n, layer, (int)sizeof d->kept->name - 1, d->layers);
-        return NULL;
-    }
-    return ddp__state_add(d, layer, name, n, equal);
+    float *data = NULL;
+
+    (void)ddp__keep(d, layer, name, n, equal, &data);
+    return data;
 }
 
 ddp_blob ddp_blob_new(size_t size)
@@ -449,43 +424,27 @@ int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    *count = u ? u->gradients : 0;
-    return u ? u->gradient : NULL;
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
+    return *count ? d->unit[layer].gradient : NULL;
 }
 
 const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    *count = u ? u->averages : 0;
-    return u ? u->average : NULL;
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
+    return *count ? d->unit[layer].average : NULL;
 }
 
-int ddp_group_of(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->group : 0;
-}
+int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
-int ddp_link_of(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->link : 0;
-}
+int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
 float *ddp_residual_of(const ddp_ctx *d, int layer)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->residual : NULL;
+    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
 }
 
 /* ---- what run asks of it ---- */

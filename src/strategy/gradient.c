@@ -1,6 +1,5 @@
 /* Strategies that average gradients before the update: ssgd and wfbp. Sums go in rank order
  * element by element, so how gradients are cut into messages cannot change a bit. */
-#include "base/core.h"
 #include "run/config.h"
 #include "strategy/strategy.h"
 
@@ -169,10 +168,8 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
     (void)d;
     *period = 1;
     for (i = 0; i < g->buckets && i < room; i++) {
-        out[i].step = 0;
-        out[i].first = g->bucket[i].first;
-        out[i].last = g->bucket[i].last;
-        out[i].behind = -1;
+        const ddp_transfer t = {0, g->bucket[i].first, g->bucket[i].last, -1};
+        out[i] = t;
     }
     return i;
 }
@@ -216,13 +213,10 @@ void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 
 void ddp__strategy_wfbp(ddp_strategy_ops *ops)
 {
+    ddp__strategy_ssgd(ops);
     ops->name = "wfbp";
-    ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_WITH_ALL;
-    ops->self_bytes = sizeof(ddp__gradient);
     ops->start = ddp__wfbp_start;
     ops->backward_end = ddp__wfbp_backward_end;
     ops->step_end = ddp__gradient_step_end;
     ops->transfers = ddp__wfbp_transfers;
-    ops->close = ddp__gradient_close;
 }

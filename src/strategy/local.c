@@ -1,5 +1,4 @@
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
-#include "base/core.h"
 #include "plan/partial.h"
 #include "run/config.h"
 #include "run/stats.h"
@@ -7,8 +6,9 @@
 
 /* ---- localsgd ---- */
 
-static int ddp__update_now(ddp_ctx *d, int layer)
+static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
+    (void)self;
     /* the norm needs all gradients: then updates come at the end of the step */
     return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
 }
@@ -31,12 +31,6 @@ static int ddp__hold_all(ddp_ctx *d)
     return bad;
 }
 
-static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
-{
-    (void)self;
-    return ddp__update_now(d, layer);
-}
-
 static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
     int l, bad = ddp__clip_and_update(d);
@@ -55,9 +49,8 @@ static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfe
     (void)self;
     *period = ddp_settings(d)->period;
     for (i = 0; i < layers && i < room; i++) {
-        out[i].step = *period - 1;
-        out[i].first = out[i].last = layers - 1 - i;
-        out[i].behind = -1;
+        const ddp_transfer t = {*period - 1, layers - 1 - i, layers - 1 - i, -1};
+        out[i] = t;
     }
     return i;
 }
@@ -85,7 +78,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
      * averaged as they stand and updated at step end, once the norm is known */
-    int bad = ddp__update_now(d, layer);
+    int bad = ddp__local_backward_end(d, NULL, layer);
 
     if (bad) return bad;
     if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
@@ -233,17 +226,23 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack, ddp_blob *out)
+/* enp: equal numbers of layers; unmeasured: no times to fill by, or to leave slack for. */
+static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
 {
+    const int slack = !unmeasured && !ddp_settings(d)->paper;
+    ddp_plan_options o;
     ddp_error err;
     ddp_plan plan;
     int bad;
 
     memset(&plan, 0, sizeof plan);
-    if (slack ? ddp__plan_with_slack(p, o, &plan, &err) : ddp_plan_partial(p, o, &plan, &err))
+    ddp__plan_options(d, &o);
+    if (enp) o.solver = DDP_SOLVER_ENP;
+    if (unmeasured) o.fill = DDP_FILL_NONE;
+    if (slack ? ddp__plan_with_slack(p, &o, &plan, &err) : ddp_plan_partial(p, &o, &plan, &err))
         return ddp__plan_failed(d, &err);
-    if (!plan.solver) plan.solver = o->solver;
-    if (!plan.cost) plan.cost = o->cost;
+    if (!plan.solver) plan.solver = o.solver;
+    if (!plan.cost) plan.cost = o.cost;
     bad = ddp__plan_pack(d, &plan, out);
     ddp_plan_free(&plan);
     return bad;
@@ -252,32 +251,20 @@ static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_op
 /* While profiling: equal numbers of layers, which needs no measurement. */
 static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    o.solver = DDP_SOLVER_ENP;
-    o.fill = DDP_FILL_NONE;
-    return ddp__partial_make(d, p, &o, 0, out);
+    return ddp__partial_make(d, p, 1, 1, out);
 }
 
 static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+    return ddp__partial_make(d, p, 0, 0, out);
 }
 
 static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    o.solver = DDP_SOLVER_ENP;
-    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+    return ddp__partial_make(d, p, 1, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
@@ -304,10 +291,8 @@ static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_trans
     *period = p->layers ? p->period : 1;
     for (h = 0; p->layers && h < p->period; h++)
         for (l = p->layers - 1; l >= 0 && n < room; l--) {
-            if (p->step_of[l] != h) continue;
-            out[n].step = h;
-            out[n].first = out[n].last = out[n].behind = l;
-            n++;
+            const ddp_transfer t = {h, l, l, l};
+            if (p->step_of[l] == h) out[n++] = t;
         }
     return n;
 }

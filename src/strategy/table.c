@@ -1,6 +1,4 @@
 /* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
-#include "base/platform.h"
-#include "run/launch.h"
 #include "strategy/strategy.h"
 
 typedef struct ddp__strategy_entry {
