@@ -56,10 +56,10 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
 /* Collects compute and communication intervals that overlap begin..end, clipped to it. */
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
-    int n = 0, i, ops;
-    long s, oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    int n = 0, ops;
+    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
 
-    for (s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
+    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
         const ddp_span *x = &d->span[s % d->spans];
         if (x->end_s <= begin) break;
         if (x->kind == DDP_SPAN_WAIT) continue;
@@ -68,7 +68,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         n++;
     }
     ops = ddp__link_spans(d, begin, end);
-    for (i = 0; i < ops && n < d->merge_room; i++) {
+    for (int i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
@@ -83,9 +83,9 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 /* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
 static void ddp__sort_spans(ddp_span *s, int n)
 {
-    int i, j;
+    int j;
 
-    for (i = 1; i < n; i++) {
+    for (int i = 1; i < n; i++) {
         ddp_span x = s[i];
         for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
         s[j] = x;
@@ -97,10 +97,9 @@ static void ddp__sort_spans(ddp_span *s, int n)
 static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
 {
     double at = -1, comm_until = -1, busy_until = -1;
-    int i;
 
     *comm = *exposed = 0;
-    for (i = 0; i <= n; i++) {
+    for (int i = 0; i <= n; i++) {
         double next = i < n ? s[i].begin_s : DBL_MAX;
         while (at < next && comm_until > at) { /* communication runs from `at` on */
             double stop = comm_until < next ? comm_until : next;
@@ -147,8 +146,6 @@ void ddp__account_step(ddp_ctx *d, double now)
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
-    int l;
-
     memset(out, 0, sizeof *out);
     if (!d) return;
     if (d->clock) ddp__clock_collect(d);
@@ -172,7 +169,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         }
     }
     out->divergence = 0;
-    for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
+    for (int l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
     out->link = d->measured ? d->fit.link : d->link;
 }
 
@@ -192,8 +189,8 @@ const char *ddp_last_algorithm(const ddp_ctx *d)
 
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
-    long oldest, s;
-    int n = 0, i, ops = 0;
+    long oldest;
+    int n = 0, ops = 0;
 
     if (d->clock) ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
@@ -201,8 +198,8 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
-    for (i = 0; i < ops; i++) {
+    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (int i = 0; i < ops; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
@@ -332,7 +329,7 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
 {
     const ddp__op_span *o = d->op_scratch;
-    int j, before = -1, size = 0;
+    int before = -1, size = 0;
 
     *begin = o[i].begin;
     *end = o[i].end;
@@ -340,7 +337,7 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
         before = size;
         size = 0;
         *bytes = 0;
-        for (j = 0; j < ops; j++) {
+        for (int j = 0; j < ops; j++) {
             if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
@@ -358,9 +355,9 @@ static int ddp__chains(ddp_ctx *d, int ops)
 {
     const int whole = d->level_messages;
     ddp__op_span *o = d->op_scratch;
-    int i, j, n = 0;
+    int j, n = 0;
 
-    for (i = 0; i < ops; i++) {
+    for (int i = 0; i < ops; i++) {
         for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
             o[n] = o[i];
@@ -380,12 +377,12 @@ static int ddp__chains(ddp_ctx *d, int ops)
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops, i;
+    int ops;
 
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
     ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
     if (d->levels) ops = ddp__chains(d, ops);
-    for (i = 0; i < ops; i++) {
+    for (int i = 0; i < ops; i++) {
         double begin, end, bytes;
         if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
         if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
@@ -395,9 +392,8 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
 void ddp__drift_start(ddp_ctx *d)
 {
     double bytes = 0;
-    int l;
 
-    for (l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
     d->drift_ticket = -1;

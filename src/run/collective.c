@@ -5,14 +5,13 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
 {
     const ddp_piece *list[2] = {m->from, m->to};
     const int count[2] = {m->from_count, m->to ? m->to_count : 0};
-    int k, i;
 
     if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
         return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         if (count[k] < 0 || (count[k] > 0 && !list[k]))
             return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
-        for (i = 0; i < count[k]; i++)
+        for (int i = 0; i < count[k]; i++)
             if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
     if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))

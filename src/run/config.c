@@ -30,11 +30,10 @@ int ddp_wire_named(const char *name, ddp_wire *out)
 /* "ssgd, wfbp or dreamddp" */
 static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
-    int i;
     size_t n = 0;
 
     out[0] = '\0';
-    for (i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
+    for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
         n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
                               " or " : ", ", list->name(list->number(i)));
 }
@@ -98,9 +97,8 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
     DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);
-    DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world),
-                "max_world %d: an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world,
-                c->world);
+    DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
+                "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,

@@ -142,10 +142,8 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    int l;
-
     if (d->hooks_forward) return 1;
-    for (l = 0; l < d->layers; l++)
+    for (int l = 0; l < d->layers; l++)
         if (d->unit[l].forward_step != d->step) return 0;
     return 1;
 }
@@ -155,9 +153,8 @@ int ddp_has_forward(const ddp_ctx *d)
 uint64_t ddp__unit_hash(const ddp__unit *u)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
-    int b;
 
-    for (b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < u->blocks; b++) {
         uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
     }
@@ -167,9 +164,8 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
-    int l;
 
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         uint64_t u = ddp__unit_hash(&d->unit[l]);
         h = ddp__hash(h, &u, sizeof u);
     }

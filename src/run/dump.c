@@ -19,10 +19,10 @@ static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double a
 
 static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
 {
-    int r, listed = 0;
+    int listed = 0;
 
     ddp__text_addf(t, ",\"peers\":[");
-    for (r = 0; r < d->world; r++) {
+    for (int r = 0; r < d->world; r++) {
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -63,7 +63,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 {
     static const char *const stage[] = {"queued", "active", "done"};
     const ddp__op_span *s = &r->span;
-    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE, i;
+    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
 
     ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
                    (unsigned long)s->seq, ddp__verb_name((int)s->verb));
@@ -78,7 +78,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__dump_time(t, "begin", epoch, s->begin);
     ddp__dump_time(t, "end", epoch, s->end);
     ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
-    for (i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    for (int i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
     ddp__text_addf(t, "]}\n");
 }
 
@@ -107,7 +107,6 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     ddp__oplog log;
     ddp__text t;
     ddp_status s = DDP_OK;
-    int i;
 
     memset(&t, 0, sizeof t);
     memset(&log, 0, sizeof log);
@@ -117,7 +116,7 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     else log.now = ddp_now();
     if (s == DDP_OK) {
         ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
-        for (i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
+        for (int i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
         s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
                      : ddp__file_write(path, t.data, t.size, err);
     }

@@ -74,14 +74,14 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 /* Levenshtein distance of two short words. */
 static int ddp__word_distance(const char *a, size_t an, const char *b)
 {
-    int row[32], bn = (int)strlen(b), i, j;
+    int row[32], bn = (int)strlen(b);
 
     if (an > 40 || bn > 30) return 99;
-    for (j = 0; j <= bn; j++) row[j] = j;
-    for (i = 1; i <= (int)an; i++) {
+    for (int j = 0; j <= bn; j++) row[j] = j;
+    for (int i = 1; i <= (int)an; i++) {
         int corner = row[0];
         row[0] = i;
-        for (j = 1; j <= bn; j++) {
+        for (int j = 1; j <= bn; j++) {
             int best = corner + (a[i - 1] != b[j - 1]);
             corner = row[j];
             if (row[j] + 1 < best) best = row[j] + 1;
@@ -212,9 +212,9 @@ static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err
 /* Takes rank and world from the first launcher of which something is set. */
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
-    int i, applies;
+    int applies;
 
-    for (i = 0; i < DDP__LAUNCHERS; i++) {
+    for (int i = 0; i < DDP__LAUNCHERS; i++) {
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
         if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {

@@ -138,20 +138,20 @@ unsigned ddp__features_on(const ddp_config *c, int groups)
 
 const ddp__goes_row *ddp__goes_refuses(unsigned on)
 {
-    int n, i;
+    int n;
     const ddp__goes_row *row = ddp__goes_rows(&n);
 
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if ((on & row[i].all) == row[i].all) return &row[i];
     return NULL;
 }
 
 const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
 {
-    int n, i;
+    int n;
     const ddp__goes_trait *t = ddp__goes_traits(&n);
 
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
 }

@@ -85,9 +85,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 
 static ddp_status ddp__finish_step(ddp_ctx *d)
 {
-    int l, forward = 1;
+    int forward = 1;
 
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
                              "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
@@ -101,7 +101,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
+    for (int l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));
@@ -154,9 +154,7 @@ int ddp_wait(ddp_ctx *d)
 /* Where gradients are averaged, parameters are equal, and buffers differ. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
-    int b;
-
-    for (b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < u->blocks; b++) {
         const ddp_piece p = {{u->block[b].params}, u->block[b].count};
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
         if (u->block[b].kind != DDP_BUFFERS) continue;
@@ -169,9 +167,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 
 static ddp_status ddp__sync_layers(ddp_ctx *d)
 {
-    int l;
-
-    for (l = d->layers - 1; l >= 0; l--)
+    for (int l = d->layers - 1; l >= 0; l--)
         DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
                  ddp__average_exact(d, l, &d->host.error));
     return DDP_OK;

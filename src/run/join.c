@@ -23,20 +23,19 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
     double value[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
-    int i;
 
     memset(l, 0, sizeof *l);
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
     snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
-    for (i = 0; i < d->sames; i++) {
+    for (int i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
     ddp__settings(d, value);
     l->settings = DDP__SETTINGS_JOIN;
-    for (i = 0; i < DDP__SETTINGS_JOIN; i++) {
+    for (int i = 0; i < DDP__SETTINGS_JOIN; i++) {
         l->name[i] = ddp__setting_name(i);
         l->value[i] = value[i];
     }

@@ -52,14 +52,13 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
-    int a, b;
 
     l->by_pair = 1;
     l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
-    for (a = 0; a < c->world; a++) {
+    for (int a = 0; a < c->world; a++) {
         const double own = n->host_rate ? n->host_rate[device[a]] : 0;
         host = ddp__least_rate(host, own);
-        for (b = 0; b < c->world; b++) {
+        for (int b = 0; b < c->world; b++) {
             size_t at = (size_t)device[a] * N + (size_t)device[b];
             double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0, flight;
             ddp__path *p = &l->path[a == c->rank ? b : a];
@@ -84,14 +83,12 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 /* Times and rates that a clock and a counter can hold. */
 static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
 {
-    int a, b;
-
-    for (a = 0; a < c->world; a++) {
+    for (int a = 0; a < c->world; a++) {
         const double host = n->host_rate ? n->host_rate[device[a]] : 0;
         if (!ddp__netspec_fits(host, 0))
             return ddp__fail(err, DDP_ARG, "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
                              "gbit/s can be emulated", c->net, a, host * 8e-9);
-        for (b = 0; b < c->world; b++) {
+        for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
@@ -125,7 +122,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
                                   ddp__incidents *s, ddp_error *err)
 {
     ddp_network n;
-    int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device), a, b;
+    int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
     ddp_status status;
 
@@ -138,8 +135,8 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
         status = ddp_network_read(path, NULL, &n, err);
     }
     if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
-    for (a = 0; status == DDP_OK && a < c->world; a++)
-        for (b = 0; b < a && status == DDP_OK; b++)
+    for (int a = 0; status == DDP_OK && a < c->world; a++)
+        for (int b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
                 status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
                                    "needs one of its own", c->net, device[a], b, a);
@@ -154,9 +151,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
-    int k;
-
-    for (k = 0; k < s->count; k++)
+    for (int k = 0; k < s->count; k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
             return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
                              "workers are one process: use tcp", s->list[k].a, s->list[k].at);

@@ -16,13 +16,13 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 {
     const double now = ddp_now();
     double first = DBL_MAX, second = DBL_MAX;
-    int i, times;
+    int times;
 
     if (m->n == m->first) m->begun = now;
     if (m->n == (int)(sizeof m->bytes / sizeof *m->bytes)) m->n--;
     m->bytes[m->n] = bytes;
     m->seconds[m->n++] = seconds;
-    for (i = m->first; i < m->n; i++) {
+    for (int i = m->first; i < m->n; i++) {
         const double t = m->seconds[i];
         second = t < first ? first : t < second ? t : second;
         first = t < first ? t : first;
@@ -102,11 +102,11 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     ddp_piece *list = (ddp_piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list);
     ddp__meter meter;
     ddp_status s = DDP_OK;
-    int i, pieces = 0;
+    int pieces = 0;
 
     memset(&meter, 0, sizeof meter);
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
+    for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
         list[i].data = d->nccl && link == 0 && !d->team ? ddp__nccl_zeros(d) : x;
         list[i].count = DDP__PROBE_FLOATS;
     }

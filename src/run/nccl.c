@@ -92,11 +92,10 @@ void ddp__nccl_stop(ddp_ctx *d)
 void ddp__nccl_close(ddp_ctx *d)
 {
     struct ddp__nccl *x = d->nccl;
-    int i;
 
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (i = 0; x->crossing && i < x->slots; i++) {
+    for (int i = 0; x->crossing && i < x->slots; i++) {
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
         if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
     }
@@ -123,7 +122,6 @@ void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
-    int i;
 
     if (n > c->room) {
         float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
@@ -135,7 +133,7 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
     }
     *total = 0;
     c->arrays = n;
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         c->data[i] = m->from[i].data;
         c->count[i] = m->from[i].count;
         *total += m->from[i].count;

@@ -19,12 +19,11 @@ void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, doub
 int ddp__note_members(ddp_ctx *d)
 {
     uint64_t live, changed;
-    int r;
 
     if (!d->cfg.min_world) return 0;
     live = ddp__live(d);
     changed = d->noted_live ? live ^ d->noted_live : 0;
-    for (r = 0; changed && r < d->world; r++)
+    for (int r = 0; changed && r < d->world; r++)
         if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
     d->noted_live = live;
     return changed != 0;
@@ -32,12 +31,12 @@ int ddp__note_members(ddp_ctx *d)
 
 int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 {
-    long from, n;
+    long n;
 
     if (!d || !out || room < 1) return 0;
     n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
     if (n > room) n = room;
-    for (from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
     return (int)n;
 }
 
@@ -90,9 +89,9 @@ static int ddp__pace_order(const void *a, const void *b)
 static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;
-    int r, n = 0;
+    int n = 0;
 
-    for (r = 0; r < d->team_size; r++)
+    for (int r = 0; r < d->team_size; r++)
         if (d->pace[r] > 0) sorted[n++] = d->pace[r];
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
     return n ? (double)sorted[(n - 1) / 2] : 0;
@@ -135,9 +134,9 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 static void ddp__pace_judge(ddp_ctx *d)
 {
     double median = ddp__pace_median(d);
-    int slowest = 0, r;
+    int slowest = 0;
 
-    for (r = 1; r < d->team_size; r++)
+    for (int r = 1; r < d->team_size; r++)
         if (d->pace[r] > d->pace[slowest]) slowest = r;
     if (!(median > 0)) return;
     d->stats.slowest_rank = ddp__team_rank(d, slowest);

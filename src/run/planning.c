@@ -34,15 +34,15 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
 static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
-    int l, h = 0;
+    int h = 0;
 
     DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
     if (sets->count < 1)
         return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
     DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
-    for (l = 0; l < layers; l++) plan->step_of[l] = -1;
+    for (int l = 0; l < layers; l++) plan->step_of[l] = -1;
     for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
-    for (l = 0; l < layers; l++)
+    for (int l = 0; l < layers; l++)
         if (plan->step_of[l] < 0)
             return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
     if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)

@@ -166,7 +166,6 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
     double best, data, none;
     size_t bytes = DDP__PROBE_SMALL;
-    int i;
 
     q->n = 0;
     q->bytes[q->n] = sizeof(ddp__probe_word);
@@ -178,7 +177,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
     if (bytes > DDP__PROBE_SMALL) DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     else bytes = DDP__PROBE_SMALL;
     DDP__DO(ddp__transfer(q, peer, 0, 0, &none));
-    for (i = 0; i < q->n; i++) {
+    for (int i = 0; i < q->n; i++) {
         q->all_bytes[q->all] = q->bytes[i];
         q->all_seconds[q->all++] = q->seconds[i];
     }
@@ -242,9 +241,8 @@ static int ddp__is_relayed(const ddp_ctx *d, int peer)
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
     const int world = q->d->world, even = world + world % 2;
-    int round;
 
-    for (round = 0; round < even - 1; round++) {
+    for (int round = 0; round < even - 1; round++) {
         const int peer = ddp__opponent(q->d->rank, round, even);
         ddp_pair *pair = &out->pair[q->d->rank * world + peer];
         DDP__DO(ddp_barrier(q->d));
@@ -261,7 +259,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     const size_t world = (size_t)q->d->world, pairs = world * sizeof *out->pair,
                  row = pairs + sizeof *out->host + sizeof *out->name;
     char *all = (char *)ddp__calloc(world, row), *at;
-    size_t r, c;
+    size_t r;
     int bad;
 
     if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
@@ -279,7 +277,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     if (bad) return ddp__ctx_fail(q->d, &q->d->host.error);
     /* round trips have one end that measured them */
     for (r = 0; r < world; r++)
-        for (c = 0; c < r; c++) {
+        for (size_t c = 0; c < r; c++) {
             const ddp_pair *led = &out->pair[c * world + r];
             ddp_pair *p = &out->pair[r * world + c];
             p->ping_s = led->ping_s;
@@ -340,13 +338,13 @@ void ddp_probe_free(ddp_probe_result *r)
 
 ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
 {
-    int i, n;
+    int n;
 
     if (!r || !out || r->world < 2)
         return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
     n = r->world * r->world;
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         out->delay_s[i] = r->pair[i].ping_s;
         out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
     }
@@ -360,11 +358,10 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     const double n = net->devices;
     double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
     ddp_ring_choice c;
-    int i, j;
 
-    for (i = 0; i < net->devices; i++) {
+    for (int i = 0; i < net->devices; i++) {
         double most = 0;
-        for (j = 0; j < net->devices; j++) {
+        for (int j = 0; j < net->devices; j++) {
             const size_t at = (size_t)i * (size_t)net->devices + (size_t)j;
             if (i == j) continue;
             if (net->rate[at] < slowest) slowest = net->rate[at];

@@ -80,8 +80,6 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
 
 void ddp_close(ddp_ctx *d)
 {
-    int i;
-
     if (!d) return;
     ddp__arrival_close(d);
     ddp__admission_stop(d);
@@ -96,7 +94,7 @@ void ddp_close(ddp_ctx *d)
         o->destroy(o);
     }
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
-    for (i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
+    for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
     ddp__device_close(d);
     ddp__coded_close(d);
@@ -132,7 +130,7 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
 
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
 {
-    int own = layer->params || layer->count, i;
+    int own = layer->params || layer->count;
     char number[32];
 
     snprintf(number, sizeof number, "layer %d", d->layers);
@@ -145,10 +143,10 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
         u->block[0].count = layer->count;
         u->blocks = 1;
     }
-    for (i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
+    for (int i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
     u->flops = layer->flops;
     u->group = layer->group;
-    for (i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
     return DDP_OK;
 }
 
@@ -227,11 +225,9 @@ const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.la
 
 int ddp_measure_links(ddp_ctx *d)
 {
-    int link;
-
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    for (link = 0; link < ddp_links(d); link++)
+    for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
     return 0;

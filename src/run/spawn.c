@@ -79,8 +79,7 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
 
 static void ddp__family_signal(ddp__family *f, int signal_number)
 {
-    int r;
-    for (r = 0; r < f->world; r++)
+    for (int r = 0; r < f->world; r++)
         if (f->pid[r] > 0) kill(f->pid[r], signal_number);
 }
 
@@ -124,10 +123,10 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
 {
     double pause = 0.001;
-    int cancelled = 0, r, code;
+    int cancelled = 0, code;
 
     while (f->alive) {
-        for (r = 0; r < f->world; r++) {
+        for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
             if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
@@ -153,9 +152,9 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
 
 static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
 {
-    int r, first = -1, order, least = INT_MAX;
+    int first = -1, order, least = INT_MAX;
 
-    for (r = 0; r < f->world; r++) {
+    for (int r = 0; r < f->world; r++) {
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
         if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
@@ -297,7 +296,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
 {
     ddp__team t;
     ddp__member *m;
-    int started, why = 0, r;
+    int started, why = 0;
 
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
@@ -318,7 +317,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     t.open = why ? -1 : 1;
     pthread_cond_broadcast(&t.gate);
     pthread_mutex_unlock(&t.lock);
-    for (r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
+    for (int r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(m);

@@ -62,9 +62,8 @@ static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : siz
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
-    int i;
 
-    for (i = 0; i < m->from_count; i++) n += m->from[i].count;
+    for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     return n;
 }
 
@@ -110,11 +109,10 @@ static void ddp__stager_reap(ddp__stager *s)
 static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
 {
     char *to = s->ring + x->at;
-    int i;
 
     x->host.bytes = to;
     x->host.count = ddp__stager_count(&x->m);
-    for (i = 0; i < x->m.from_count; i++) {
+    for (int i = 0; i < x->m.from_count; i++) {
         const ddp_piece *p = &x->m.from[i];
         const size_t bytes = p->count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->fetch(s->device, slot, to, p->bytes, bytes, err));
@@ -178,10 +176,9 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
     const int count = x->m.to ? x->m.to_count : x->m.from_count;
     const char *from = (const char *)x->host.bytes;
-    int i;
 
     if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
-    for (i = 0; x->there && i < count; i++) {
+    for (int i = 0; x->there && i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));
         from += bytes;
@@ -312,10 +309,8 @@ void ddp__stager_stop(ddp__stager *s)
 
 void ddp__stager_free(ddp__stager *s)
 {
-    int i;
-
     if (!s) return;
-    for (i = 0; s->entry && i < s->room; i++)
+    for (int i = 0; s->entry && i < s->room; i++)
         if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
     if (s->ring) s->b->unpin(s->device, s->ring, s->ring_bytes);
     if (s->entry) DDP_FREE(s->entry);

@@ -6,11 +6,9 @@ static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flo
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    int l;
-
     memset(p, 0, sizeof *p);
     DDP__TRY(ddp_profile_new(d->layers, p, err));
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         p->name[l] = ddp__strdup(d->unit[l].name);
         p->params[l] = (double)d->unit[l].count;
         if (p->name[l]) continue;
@@ -24,10 +22,9 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     /* only so many operations are in flight, and each takes alpha at least */
     double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) : 0;
-    int l;
 
     p->alpha_s = d->link.alpha_s;
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         double bytes = (double)ddp__layer_bytes(d, l),
                seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
@@ -37,10 +34,8 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    int l;
-
     d->link = ddp__link_nominal(d, &d->links);
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
         p->backward_s[l] = 2 * p->forward_s[l];
     }
@@ -51,10 +46,9 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 static void ddp__scale_to(double *x, int n, double total)
 {
     double sum = 0;
-    int i;
 
-    for (i = 0; i < n; i++) sum += x[i];
-    for (i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
+    for (int i = 0; i < n; i++) sum += x[i];
+    for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
 /* What this rank measured; times that no hook told apart are split by FLOPs. */
@@ -89,14 +83,12 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
-    size_t l;
-    int r;
 
     memset(out, 0, layers * sizeof *out);
-    for (r = 0; r < world; r++) {
+    for (int r = 0; r < world; r++) {
         const double *x = all + (size_t)r * 2 * layers;
         double pass = 0;
-        for (l = 0; l < layers; l++) {
+        for (size_t l = 0; l < layers; l++) {
             pass += x[l];
             if (x[l] > out[l]) out[l] = x[l];
         }

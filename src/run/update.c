@@ -77,9 +77,8 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float part = 1.0f / (float)d->cfg.micro_batches;
-    int i;
 
-    for (i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
@@ -87,10 +86,9 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
-    int i;
 
     ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
-    for (i = 0; i < u->gradients; i++) {
+    for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
         float *grads = u->gradient[i].data;
         ddp_update call;
@@ -119,32 +117,31 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
-    int l, i, first = 1;
+    int first = 1;
 
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++, first = 0)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
             b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)
 {
     double squares = 0, norm;
-    int l, i;
 
     if (d->host.backend) {
         ddp__clip_there(d);
         return;
     }
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
     norm = sqrt(squares);
     if (norm + 1e-6 <= (double)d->cfg.clip_norm) return;
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
                        (float)((double)d->cfg.clip_norm / (norm + 1e-6)));
 }

@@ -76,12 +76,10 @@ ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 
 void ddp__posted_close(ddp_ctx *d)
 {
-    int i;
-
-    for (i = 0; d->posted && i < d->posted_room; i++)
+    for (int i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (int i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -89,10 +87,8 @@ void ddp__posted_close(ddp_ctx *d)
 
 static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 {
-    int i, b;
-
-    for (i = 0; i < n; i++)
-        for (b = 0; b < u->blocks; b++) {
+    for (int i = 0; i < n; i++)
+        for (int b = 0; b < u->blocks; b++) {
             const ddp_block *k = &u->block[b];
             if (list[i].data >= k->params && list[i].data < k->params + k->count) return 1;
             if (k->grads && list[i].data >= k->grads && list[i].data < k->grads + k->count) return 1;
@@ -116,9 +112,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
             return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
@@ -151,9 +145,7 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
 
 static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 {
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].name == ticket) return &d->posted[i];
     return NULL;
 }
@@ -243,10 +235,8 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 
 ddp_status ddp__posted_look(ddp_ctx *d)
 {
-    int i;
-
     if (!d->ops.arrived) return DDP_OK;
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
             DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
     return DDP_OK;
@@ -255,7 +245,6 @@ ddp_status ddp__posted_look(ddp_ctx *d)
 int ddp_hold(ddp_ctx *d, long ticket, int layer)
 {
     ddp__posted *p, held;
-    int i;
 
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
@@ -265,7 +254,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
-    for (i = 0; i < held.sums; i++)
+    for (int i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);
 }
@@ -351,12 +340,10 @@ int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
 
 int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
-    size_t i;
-
     DDP__VERB("ddp_set");
     if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
     else
-        for (i = 0; i < n; i++) x[i] = a;
+        for (size_t i = 0; i < n; i++) x[i] = a;
     return 0;
 }
 
@@ -471,9 +458,7 @@ ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, d
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
-    int l;
-
     DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
-    for (l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
+    for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
     return ddp__posted_none(d, 0, "in its event wait");
 }

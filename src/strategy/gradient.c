@@ -23,15 +23,15 @@ typedef struct ddp__gradient {
 static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     const ddp_piece *own;
-    int l, n, room = 0;
+    int n, room = 0;
 
-    for (l = first; l >= last; l--) {
+    for (int l = first; l >= last; l--) {
         (void)ddp_gradients_of(d, l, &n);
         room += n;
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
     if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
-    for (l = first; l >= last; l--) {
+    for (int l = first; l >= last; l--) {
         own = ddp_gradients_of(d, l, &n);
         if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
         b->pieces += n;
@@ -45,11 +45,11 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 
 static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
 {
-    int i, n;
+    int n;
     const ddp_piece *p = ddp_gradients_of(d, layer, &n);
     size_t bytes = 0;
 
-    for (i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
+    for (int i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
     return bytes;
 }
 
@@ -58,11 +58,11 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int l, bad, first = layers - 1;
+    int bad, first = layers - 1;
 
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
     if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
-    for (l = layers - 1; l >= 0; l--) {
+    for (int l = layers - 1; l >= 0; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_bytes(d, l);
         if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
@@ -105,9 +105,9 @@ static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 
 static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 {
-    int i, bad = 0;
+    int bad = 0;
 
-    for (i = 0; i < g->buckets && !bad; i++) {
+    for (int i = 0; i < g->buckets && !bad; i++) {
         ddp__bucket *b = &g->bucket[i];
         if (b->ticket != -1) bad = ddp_hold(d, b->ticket, b->last);
         b->ticket = -1;
@@ -120,21 +120,20 @@ static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = ddp__buckets_hold(d, g), l;
+    int bad = ddp__buckets_hold(d, g);
 
     (void)forward;
     if (!bad) bad = ddp_clip(d);
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
     return bad;
 }
 
 static void ddp__gradient_close(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i;
 
     (void)d;
-    for (i = 0; i < g->buckets; i++)
+    for (int i = 0; i < g->buckets; i++)
         if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
     if (g->bucket) DDP_FREE(g->bucket);
 }
@@ -153,9 +152,9 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
 static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i, bad;
+    int bad;
 
-    for (i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
+    for (int i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
     bad = ddp__buckets_send(d, g);
     return bad ? bad : ddp__gradient_step_end(d, self, forward);
 }
@@ -193,9 +192,9 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 
 static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
-    int i, n = ddp__ssgd_transfers(d, self, period, out, room);
+    int n = ddp__ssgd_transfers(d, self, period, out, room);
 
-    for (i = 0; i < n; i++) out[i].behind = out[i].last;
+    for (int i = 0; i < n; i++) out[i].behind = out[i].last;
     return n;
 }
 

@@ -15,30 +15,30 @@ static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 
 static int ddp__clip_and_update(ddp_ctx *d)
 {
-    int l, bad;
+    int bad;
 
     if (!(ddp_settings(d)->clip_norm > 0)) return 0;
     bad = ddp_clip(d);
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
     return bad;
 }
 
 static int ddp__hold_all(ddp_ctx *d)
 {
-    int l, bad = 0;
+    int bad = 0;
 
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
     return bad;
 }
 
 static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
-    int l, bad = ddp__clip_and_update(d);
+    int bad = ddp__clip_and_update(d);
 
     (void)self;
     (void)forward;
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
     return bad ? bad : ddp__hold_all(d);
 }
 
@@ -120,7 +120,6 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
     ddp__packed_plan head;
     unsigned char *at;
-    size_t l;
 
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
@@ -134,7 +133,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     head.lower_bound_s = p->lower_bound_s;
     memcpy(out->bytes, &head, sizeof head);
     at = out->bytes + sizeof head;
-    for (l = 0; l < L; l++, at += sizeof(int32_t)) {
+    for (size_t l = 0; l < L; l++, at += sizeof(int32_t)) {
         const int32_t step = p->step_of[l];
         memcpy(at, &step, sizeof step);
     }
@@ -149,7 +148,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     const unsigned char *at = blob->bytes + sizeof head;
     ddp_error err;
     ddp_plan p;
-    int l, bad = 0;
+    int bad = 0;
 
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
@@ -164,7 +163,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     p.objective_s = head.objective_s;
     p.exposed_s = head.exposed_s;
     p.lower_bound_s = head.lower_bound_s;
-    for (l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
+    for (int l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
         int32_t step;
         memcpy(&step, at, sizeof step);
         bad |= step < 0 || step >= head.period;
@@ -205,11 +204,10 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     ddp_profile slower = *p;
     ddp_plan other;
     ddp_status s = ddp_plan_partial(p, o, plan, err);
-    int l;
 
     if (s != DDP_OK) return s;
     slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
-    for (l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
+    for (int l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
     slower.alpha_s *= 1.1;
     memset(&other, 0, sizeof other);
     s = slower.comm_s ? ddp_plan_partial(&slower, o, &other, err)
@@ -285,12 +283,12 @@ static double ddp__partial_exposed(const void *self) { return ((const ddp__parti
 static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
-    int h, l, n = 0;
+    int n = 0;
 
     (void)d;
     *period = p->layers ? p->period : 1;
-    for (h = 0; p->layers && h < p->period; h++)
-        for (l = p->layers - 1; l >= 0 && n < room; l--) {
+    for (int h = 0; p->layers && h < p->period; h++)
+        for (int l = p->layers - 1; l >= 0 && n < room; l--) {
             const ddp_transfer t = {h, l, l, l};
             if (p->step_of[l] == h) out[n++] = t;
         }

@@ -39,10 +39,10 @@ const char *ddp_strategy_name(ddp_strategy s)
 
 ddp_strategy ddp_strategy_named(const char *name)
 {
-    int n, i;
+    int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
 
-    for (i = 0; name && i < n; i++)
+    for (int i = 0; name && i < n; i++)
         if (!strcmp(name, ddp_strategy_name(t[i].id))) return t[i].id;
     return DDP_STRATEGY_DEFAULT;
 }
