@@ -24,7 +24,7 @@
  *     run/session.h     the calls of a training loop: open, layers, hooks, close
  *     run/config.h      settings and their defaults
  *     graph/layer.h     what a layer is; nn/optimizer.h, nn/schedule.h  when and how it is updated
- *     run/stats.h       what was measured; run/checkpoint.h, run/collective.h
+ *     run/stats.h       what was measured; run/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
  *     [graph] [nn]      models as static graphs of operators, forward and backward
@@ -75,7 +75,6 @@
 
 #include "profile/profile.h"
 #include "run/stats.h"
-#include "run/checkpoint.h"
 #include "run/collective.h"
 #include "emulate/netspec.h"
 
@@ -255,11 +254,10 @@
 #include "run/device.h"
 #include "run/dump.c"
 #include "run/context.c"
-#include "run/notes.c"
 #include "run/account.c"
 #include "run/stager.c"
 #include "run/update.c"
-#include "run/words.c"
+#include "run/collective.c"
 #include "run/goes.c"
 #include "run/links.c"
 #include "run/env.c"
@@ -282,7 +280,6 @@
 #include "run/join.c"
 #include "run/start.c"
 #include "run/checkpoint.c"
-#include "run/collective.c"
 #include "run/probe.c"
 #include "run/hooks.c"
 #include "run/session.c"

@@ -1,51 +1,36 @@
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "run/context.h"
 #include "run/device.h"
 
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
-    ddp_span *s = &d->span[d->span_count % d->spans];
-
-    s->begin_s = begin;
-    s->end_s = end;
-    s->step = d->step;
-    s->layer = layer;
-    s->kind = kind;
-    s->bytes = 0;
-    d->span_count++;
+    const ddp_span s = {begin, end, d->step, layer, kind, 0};
+    d->span[d->span_count++ % d->spans] = s;
     if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
-    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
-        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
+    if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
+    if (layer < 0) ddp__timer_add_whole(&d->timer, end - begin);
+    else ddp__timer_add(&d->timer, kind == DDP_SPAN_FORWARD ? DDP__T_FORWARD : kind == DDP_SPAN_BACKWARD ?
+                        DDP__T_BACKWARD : DDP__T_UPDATE, layer, end - begin);
 }
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
  * that the hook of layer opens. */
 void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
-    double t = now - d->mark;
-    int profiling = d->step < d->cfg.profile_steps;
-
-    switch (d->phase) {
+    switch (d->at.phase) {
     case DDP__OUTSIDE:
         /* no forward hook: the forward pass and the first layer's backward look like one */
         if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
-        ddp__record(d, DDP_SPAN_FORWARD, -1, d->mark, now);
-        if (profiling) ddp__timer_add_whole(&d->timer, t);
+        ddp__record(d, DDP_SPAN_FORWARD, -1, d->at.mark, now);
         return;
     case DDP__IN_FORWARD:
-        ddp__record(d, DDP_SPAN_FORWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_FORWARD, d->phase_layer, t);
+        ddp__record(d, DDP_SPAN_FORWARD, d->at.layer, d->at.mark, now);
         return;
     case DDP__IN_BACKWARD:
-        ddp__record(d, DDP_SPAN_BACKWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, d->phase_layer, t);
+        ddp__record(d, DDP_SPAN_BACKWARD, d->at.layer, d->at.mark, now);
         return;
     case DDP__AFTER_BACKWARD:
         if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
-        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, layer, t);
+        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->at.mark, now);
         return;
     }
 }
@@ -54,18 +39,23 @@ void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
-
     if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
+}
+
+static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end)
+{
+    const ddp_span s = {begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind,
+                        kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+    return s;
 }
 
 /* Collects compute and communication intervals that overlap begin..end, clipped to it. */
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
-    int n = 0, i, ops;
-    long s, oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-
-    for (s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
+    int n = 0, ops;
+    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
         const ddp_span *x = &d->span[s % d->spans];
         if (x->end_s <= begin) break;
         if (x->kind == DDP_SPAN_WAIT) continue;
@@ -74,18 +64,14 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         n++;
     }
     ops = ddp__link_spans(d, begin, end);
-    for (i = 0; i < ops && n < d->merge_room; i++) {
+    for (int i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
-        memset(&d->merge[n], 0, sizeof d->merge[n]);
-        d->merge[n].begin_s = b;
-        d->merge[n].end_s = e;
-        d->merge[n].kind = DDP_SPAN_COMM;
+        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
         if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
-        n++;
     }
     return n;
 }
@@ -93,9 +79,8 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 /* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
 static void ddp__sort_spans(ddp_span *s, int n)
 {
-    int i, j;
-
-    for (i = 1; i < n; i++) {
+    int j;
+    for (int i = 1; i < n; i++) {
         ddp_span x = s[i];
         for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
         s[j] = x;
@@ -107,10 +92,8 @@ static void ddp__sort_spans(ddp_span *s, int n)
 static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
 {
     double at = -1, comm_until = -1, busy_until = -1;
-    int i;
-
     *comm = *exposed = 0;
-    for (i = 0; i <= n; i++) {
+    for (int i = 0; i <= n; i++) {
         double next = i < n ? s[i].begin_s : DBL_MAX;
         while (at < next && comm_until > at) { /* communication runs from `at` on */
             double stop = comm_until < next ? comm_until : next;
@@ -157,8 +140,6 @@ void ddp__account_step(ddp_ctx *d, double now)
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
-    int l;
-
     memset(out, 0, sizeof *out);
     if (!d) return;
     if (d->clock) ddp__clock_collect(d);
@@ -182,7 +163,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         }
     }
     out->divergence = 0;
-    for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
+    for (int l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
     out->link = d->measured ? d->fit.link : d->link;
 }
 
@@ -194,41 +175,29 @@ double ddp_divergence(const ddp_ctx *d, int layer)
 const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
-
     if (!d || !d->engine) return "none";
     ddp__engine_stats(d->engine, &net);
     return ddp__algorithm_name(net.algorithm);
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
-{
-    out->begin_s = begin;
-    out->end_s = end;
-    out->step = o->step;
-    out->layer = o->layer >= 0 ? o->layer : -1;
-    out->kind = kind;
-    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
-}
-
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
-    long oldest, s;
-    int n = 0, i, ops = 0;
-
+    long oldest;
+    int n = 0, ops = 0;
     if (d->clock) ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
     if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
-    for (i = 0; i < ops; i++) {
+    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (int i = 0; i < ops; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
-            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
+            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
+        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
     }
     return n;
 }
@@ -246,26 +215,20 @@ typedef struct ddp__clock ddp__clock;
 struct ddp__clock {
     ddp__moment *moment; /* [room] */
     int    room;
-    long   first, next;
-    /* where the accounts stand, behind the hooks */
-    ddp__phase phase;
-    int    phase_layer;
-    double mark, begun;
-    long   step;
+    long   first, next, step;
+    ddp__at at;          /* where the accounts stand, behind the hooks */
 };
 
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
-
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
     d->clock = c;
     /* a host may be so many steps ahead of its device */
     c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
     c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
     c->step = d->step;
-    c->phase = DDP__OUTSIDE;
-    c->mark = ddp_now();
+    c->at.mark = ddp_now();
     if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
     DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
@@ -280,27 +243,27 @@ void ddp__clock_free(ddp_ctx *d)
 }
 
 /* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, double *begun)
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
 {
     switch (m->kind) {
     case DDP__M_ENTER:
         ddp__account_hook(d, now, m->layer, m->phase);
         break;
     case DDP__M_LEAVE:
-        d->phase = m->phase;
-        d->phase_layer = m->layer;
-        d->mark = now;
+        d->at.phase = m->phase;
+        d->at.layer = m->layer;
+        d->at.mark = now;
         break;
     case DDP__M_HOLD:
     case DDP__M_UPDATE:
-        *begun = now;
+        d->at.begun = now;
         break;
     case DDP__M_HELD:
-        d->wait_this_step += now - *begun;
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, *begun, now);
+        d->wait_this_step += now - d->at.begun;
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
         break;
     case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, *begun, now);
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
         break;
     case DDP__M_STEP:
         ddp__account_step(d, now);
@@ -311,42 +274,29 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, dou
 void ddp__clock_collect(ddp_ctx *d)
 {
     ddp__clock *c = d->clock;
-    const ddp__phase phase = d->phase;
-    const int layer = d->phase_layer;
-    const double mark = d->mark;
+    const ddp__at here = d->at;
     const long step = d->step;
-
-    d->phase = c->phase;
-    d->phase_layer = c->phase_layer;
-    d->mark = c->mark;
+    d->at = c->at;
     for (; c->first < c->next; c->first++) {
         const int i = (int)(c->first % c->room);
         const double now = d->host.backend->marked(d->host.device, i);
 
         if (now < 0) break;
         d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now, &c->begun);
+        ddp__clock_account(d, &c->moment[i], now);
         c->step += c->moment[i].kind == DDP__M_STEP;
     }
-    c->phase = d->phase;
-    c->phase_layer = d->phase_layer;
-    c->mark = d->mark;
-    d->phase = phase;
-    d->phase_layer = layer;
-    d->mark = mark;
+    c->at = d->at;
+    d->at = here;
     d->step = step;
 }
 
 void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
 {
     ddp__clock *c = d->clock;
-    ddp__moment m;
-
-    m.kind = kind;
-    m.layer = layer;
-    m.phase = phase;
+    const ddp__moment m = {kind, layer, phase};
     if (!c) {
-        ddp__clock_account(d, &m, ddp_now(), &d->begun);
+        ddp__clock_account(d, &m, ddp_now());
         return;
     }
     if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
@@ -368,15 +318,14 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
 {
     const ddp__op_span *o = d->op_scratch;
-    int j, before = -1, size = 0;
-
+    int before = -1, size = 0;
     *begin = o[i].begin;
     *end = o[i].end;
     while (size != before) { /* until no further operation overlaps */
         before = size;
         size = 0;
         *bytes = 0;
-        for (j = 0; j < ops; j++) {
+        for (int j = 0; j < ops; j++) {
             if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
@@ -394,9 +343,8 @@ static int ddp__chains(ddp_ctx *d, int ops)
 {
     const int whole = d->level_messages;
     ddp__op_span *o = d->op_scratch;
-    int i, j, n = 0;
-
-    for (i = 0; i < ops; i++) {
+    int j, n = 0;
+    for (int i = 0; i < ops; i++) {
         for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
             o[n] = o[i];
@@ -416,12 +364,12 @@ static int ddp__chains(ddp_ctx *d, int ops)
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops, i;
+    int ops;
 
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
     ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
     if (d->levels) ops = ddp__chains(d, ops);
-    for (i = 0; i < ops; i++) {
+    for (int i = 0; i < ops; i++) {
         double begin, end, bytes;
         if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
         if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
@@ -431,9 +379,7 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
 void ddp__drift_start(ddp_ctx *d)
 {
     double bytes = 0;
-    int l;
-
-    for (l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
     d->drift_ticket = -1;

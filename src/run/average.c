@@ -3,11 +3,9 @@
  * Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine.
  * Then parameters are not sent, but what they changed by since their last average, which all ranks
  * hold: eight bits of a weight are few, eight bits of its change are enough. */
-#include "base/platform.h"
 #include "comm/frame.h"
 #include "compress/codec.h"
 #include "compress/compress.h"
-#include "run/context.h"
 #include "run/device.h"
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
@@ -18,13 +16,12 @@ DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block 
 
 static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t count, ddp_error *err)
 {
-    size_t at = ddp__first_from(x, count, DDP__INFINITE), b, blocks;
-
+    size_t at = ddp__first_from(x, count, DDP__INFINITE), blocks;
     if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
     /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
     blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
-    for (b = 0; b < blocks; b++) {
+    for (size_t b = 0; b < blocks; b++) {
         size_t from = b * DDP_QUANTISE_BLOCK;
         if (!(ddp__codec_float(ddp__codec_get32(out + 4 * b)) < FLT_MIN)) continue;
         memset(out + 4 * b, 0, 4);
@@ -44,7 +41,6 @@ static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, siz
 const ddp__coder *ddp__int8_coder(void)
 {
     static const ddp__coder coder = {ddp__int8_encode, ddp__int8_decode};
-
     return &coder;
 }
 
@@ -52,13 +48,12 @@ const ddp__coder *ddp__int8_coder(void)
 static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error *err)
 {
     unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
-    size_t at = 0, n, i;
-
+    size_t at = 0, n;
     for (; at < count; at += n) {
         n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
         DDP__TRY(ddp__int8_encode(payload, x + at, n, err));
         ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out + at, n);
-        for (i = at; i < at + n; i++) x[i] -= out[i];
+        for (size_t i = at; i < at + n; i++) x[i] -= out[i];
     }
     return DDP_OK;
 }
@@ -69,15 +64,12 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
  * variance might be below zero. */
 static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
 {
-    int i, b;
-
+    int k;
     u->other = (ddp_piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
     if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-    for (i = 0; i < u->averages; i++) {
-        int param = 0;
-        for (b = 0; b < u->blocks; b++)
-            param |= u->block[b].kind == DDP_PARAMS && u->block[b].params == u->average[i].data;
-        if (!param) u->other[u->others++] = u->average[i];
+    for (int i = 0; i < u->averages; i++) {
+        for (k = 0; k < u->gradients && u->trains[k].data != u->average[i].data; k++) {}
+        if (k == u->gradients) u->other[u->others++] = u->average[i];
     }
     return DDP_OK;
 }
@@ -87,10 +79,8 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     const int averages = d->ops.averages != DDP_AVERAGES_GRADIENTS;
     size_t count = 0;
     float *next;
-    int l;
-
     if (d->cfg.wire != DDP_WIRE_INT8 || !(d->engine || d->joiner)) return DDP_OK;
-    for (l = 0; l < d->layers; l++) count += d->unit[l].trained;
+    for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     d->coded_count = count * (averages ? 3 : 1);
     if (!count) return DDP_OK;
     d->coded = (float *)ddp__alloc(&d->host.allocator, d->coded_count * sizeof(float));
@@ -99,7 +89,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
                          d->coded_count * sizeof(float));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
-    for (l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+    for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
         ddp__unit *u = &d->unit[l];
         u->residual = next;
         if (averages) {
@@ -116,23 +106,15 @@ void ddp__coded_close(ddp_ctx *d) { ddp__release(&d->host.allocator, d->coded, d
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = &d->unit[layer];
     float *base = u->base;
-    int b;
-
-    for (b = 0; base && b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        memcpy(base, k->params, k->count * sizeof *base);
-        base += k->count;
-    }
+    for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
+        memcpy(base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
-    int l;
-
-    for (l = 0; d->coded && l < d->layers; l++) {
+    for (int l = 0; d->coded && l < d->layers; l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
@@ -143,21 +125,16 @@ void ddp__coded_start(ddp_ctx *d, int base)
 ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer, float *residual, ddp_error *err)
 {
     float part[DDP__CODED_PART], *from, *to;
-    ddp_piece source;
-    size_t total = 0, at, n, run;
+    ddp_piece source = {{part}, 0};
+    size_t total = 0, n, run;
     ddp_status s = DDP_OK;
-    ddp__walk w;
+    ddp__walk w = ddp__walk_of(NULL, 0, pieces, count);
     ddp_error why;
-    int p;
-
-    for (p = 0; s == DDP_OK && p < count; p++) {
+    for (int p = 0; s == DDP_OK && p < count; p++) {
         s = ddp_feedback_add(residual + total, pieces[p].data, pieces[p].count, &why);
         total += pieces[p].count;
     }
-    memset(&w, 0, sizeof w);
-    w.to = pieces, w.to_count = count;
-    source.data = part;
-    for (at = 0; s == DDP_OK && at < total; at += n) {
+    for (size_t at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
         s = ddp__coded_split(residual + at, part, n, &why);
         source.count = n;
@@ -177,11 +154,8 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     ddp__unit *u = &d->unit[layer];
     float *rest = u->residual;
     const float *base = u->base;
-    ddp_piece delta;
+    const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
-    size_t i;
-    int b;
-
     if (u->others) {
         m->from = u->other;
         m->from_count = u->others;
@@ -189,18 +163,11 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
     }
     if (!u->trained) return DDP_OK;
-    for (b = 0; b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        for (i = 0; i < k->count; i++) rest[i] += k->params[i] - base[i];
-        rest += k->count;
-        base += k->count;
-    }
+    for (int k = 0; k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) *rest++ += u->trains[k].data[i] - *base++;
     if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
         return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
                          "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
-    delta.data = u->delta;
-    delta.count = u->trained;
     m->from = &delta;
     m->from_count = 1;
     m->coding = DDP_AS_INT8;
@@ -215,16 +182,8 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
-    size_t i;
-    int b;
-
-    for (b = 0; u->changing && b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        for (i = 0; i < k->count; i++) k->params[i] = base[i] + delta[i];
-        base += k->count;
-        delta += k->count;
-    }
+    for (int k = 0; u->changing && k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) u->trains[k].data[i] = *base++ + *delta++;
     u->changing = 0;
     ddp__coded_base(d, layer);
 }
@@ -234,17 +193,10 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
-    ddp_message m;
-
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
     if (!d->engine || u->count == 0) return DDP_OK;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = u->average;
-    m.from_count = u->averages;
     m.mean = 1;
     m.group = u->group;
-    m.step = d->step;
-    m.layer = layer;
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
@@ -262,7 +214,6 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, d
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
     const int link = d->unit[layer].link;
-
     if (!d->stager && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
@@ -271,7 +222,6 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_status s = DDP_OK;
-
     if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);

@@ -1,14 +1,11 @@
 /* Saving and loading a context. */
-#include "base/platform.h"
 #include "member/state.h"
-#include "run/checkpoint.h"
 #include "run/device.h"
 
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
-
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
@@ -24,7 +21,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     DDP__ENTER(d);
     if (!folder || !*folder || keep < 0)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->phase != DDP__OUTSIDE)
+    if (d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end", d->step);
     if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -36,7 +33,6 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     ddp__worker s;
     ddp_status code;
     int same = 0;
-
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
@@ -50,10 +46,9 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
 int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 {
     int of = 0;
-
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (d->step || d->phase != DDP__OUTSIDE)
+    if (d->step || d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (world) *world = of;

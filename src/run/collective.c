@@ -1,12 +1,87 @@
-/* Plain collectives: one message, waited for. */
-#include "base/platform.h"
-#include "run/context.h"
+/* Messages that are waited for: plain collectives, and the library's own words. */
+#include "run/device.h"
+
+ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
+{
+    const ddp_piece *list[2] = {m->from, m->to};
+    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
+    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
+        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
+    for (int k = 0; k < 2; k++) {
+        if (count[k] < 0 || (count[k] > 0 && !list[k]))
+            return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
+        for (int i = 0; i < count[k]; i++)
+            if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
+    }
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
+        return ddp__fail(err, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
+                         "is set, or nccl is 2", who, m->link);
+    return DDP_OK;
+}
+
+ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
+{
+    return d->stager ? ddp__stager_flush(d->stager, err) : DDP_OK;
+}
+
+ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
+{
+    long ticket;
+    if (!d->engine) return ddp__post_alone(d, m, there, err);
+    if (there && d->stager) {
+        DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
+        return ddp__stager_wait(d->stager, ticket, err);
+    }
+    DDP__TRY(ddp__post_flush(d, err));
+    return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
+}
+
+ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
+{
+    ddp_message m;
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.from = list;
+    m.from_count = n;
+    m.step = d->step;
+    m.layer = layer;
+    m.filler = 1;
+    return m;
+}
+
+ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size)
+{
+    ddp_message m = ddp__message(d, verb, p, 1, DDP__OWN_WORD);
+    p->bytes = bytes;
+    p->count = size;
+    m.bytes = 1;
+    m.group = group;
+    if (verb == DDP_BROADCAST) m.peer = ddp__group_root(d, group);
+    m.priority = d->layers;
+    return m;
+}
+
+ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
+{
+    ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, group, bytes, size);
+    return ddp__run(d, &m, 0, err);
+}
+
+ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
+{
+    const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
+    ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
+    return ddp__run(d, &m, 0, err);
+}
+
+/* ---- plain collectives ---- */
 
 static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-
     if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (!any && (m->peer < 0 || m->peer >= d->world))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
@@ -27,24 +102,17 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
     return ddp__exchange_of(d, "ddp_exchange", m);
 }
 
+/* n floats for each of the world's blocks; scale NAN: the mean. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
+    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)d->world : n};
     ddp_message m;
-    ddp_piece p;
-
     DDP__ENTER(d);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
-    p.data = x;
-    p.count = n;
-    memset(&m, 0, sizeof m);
-    m.verb = verb;
-    m.from = &p;
-    m.from_count = 1;
-    m.scale = scale;
+    m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
+    m.mean = isnan(scale);
+    m.scale = m.mean ? 0 : scale;
     m.peer = peer;
-    m.step = d->step;
-    m.layer = DDP_NO_LAYER;
-    m.filler = 1;
     return ddp__exchange_of(d, name, &m);
 }
 
@@ -55,21 +123,7 @@ int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
 
 int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
 {
-    ddp_message m;
-    ddp_piece p;
-
-    DDP__ENTER(d);
-    p.data = x;
-    p.count = n;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = &p;
-    m.from_count = 1;
-    m.mean = 1;
-    m.step = d->step;
-    m.layer = DDP_NO_LAYER;
-    m.filler = 1;
-    return ddp__exchange_of(d, "ddp_all_mean", &m);
+    return ddp__collective(d, "ddp_all_mean", DDP_ALL_REDUCE, x, n, NAN, 0);
 }
 
 int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
@@ -79,12 +133,12 @@ int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
 
 int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
 {
-    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1, 0);
+    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, n, 1, 0);
 }
 
 int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
 {
-    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, d ? n * (size_t)d->world : n, scale, 0);
+    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, n, scale, 0);
 }
 
 int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to); }
@@ -100,14 +154,11 @@ int ddp_barrier(ddp_ctx *d)
     ddp_message m;
     ddp_piece p;
     int s;
-
     DDP__ENTER(d);
     /* an empty contribution to each is enough: nobody is done before everybody has come */
     token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    p.bytes = token;
-    p.count = (size_t)d->world;
-    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, 0, token, (size_t)d->world);
     m.layer = DDP__BARRIER;
     m.priority = 0;
     s = ddp__exchange_of(d, "ddp_barrier", &m);

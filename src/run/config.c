@@ -1,42 +1,25 @@
 /* Configuration: defaults, environment, and a sentence for each value that makes no sense. */
-#include "base/platform.h"
-#include "run/launch.h"
-#include "wire/wire.h"
-#include "base/core.h"
+#include "plan/internal.h"
 #include "run/context.h"
 
 ddp_transport ddp_transport_named(const char *name)
 {
-    if (name && !strcmp(name, "tcp")) return DDP_TCP;
-    if (name && !strcmp(name, "threads")) return DDP_THREADS;
-    if (name && !strcmp(name, "mpi")) return DDP_MPI;
-    return DDP_TRANSPORT_DEFAULT;
+    static const char *const names[] = {"", "threads", "tcp", "mpi", NULL};
+    ddp_transport t = DDP_TRANSPORT_DEFAULT;
+    (void)ddp__named(names, 1, "transport", name, &t, NULL);
+    return t;
 }
 
 int ddp_algorithm_named(const char *name, ddp_algorithm *out)
 {
-    static const char *const names[] = {"auto", "full", "direct", "ring"};
-    int i;
-
-    for (i = 0; name && i < 4; i++) {
-        if (strcmp(name, names[i])) continue;
-        *out = (ddp_algorithm)i;
-        return 1;
-    }
-    return 0;
+    static const char *const names[] = {"auto", "full", "direct", "ring", NULL};
+    return ddp__named(names, 0, "algorithm", name, out, NULL) == DDP_OK;
 }
 
 int ddp_wire_named(const char *name, ddp_wire *out)
 {
-    static const char *const names[] = {"f32", "bf16", "int8"};
-    int i;
-
-    for (i = 0; name && i < 3; i++) {
-        if (strcmp(name, names[i])) continue;
-        *out = (ddp_wire)(i + (int)DDP_WIRE_F32);
-        return 1;
-    }
-    return 0;
+    static const char *const names[] = {"", "f32", "bf16", "int8", NULL};
+    return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
 }
 
 /* ---- environment ---- */
@@ -44,11 +27,9 @@ int ddp_wire_named(const char *name, ddp_wire *out)
 /* "ssgd, wfbp or dreamddp" */
 static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
-    int i;
     size_t n = 0;
-
     out[0] = '\0';
-    for (i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
+    for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
         n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
                               " or " : ", ", list->name(list->number(i)));
 }
@@ -59,7 +40,6 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
                *wire = ddp__env_get("DREAMDDP_WIRE");
     char names[256];
-
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
         c->strategy = list->named(strategy);
         ddp__strategy_names(list, names, sizeof names);
@@ -80,7 +60,6 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0, resume = 0; /* that one is for who connects */
-
     DDP__TRY(ddp__env_read(e, err));
     if (!literal) {
         c->rank = e->launcher ? e->rank : 0;
@@ -95,45 +74,40 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
 
 /* ---- checks and defaults ---- */
 
+#define DDP__REFUSE(cond, ...)                                  \
+    do {                                                        \
+        if (cond) return ddp__fail(err, DDP_ARG, __VA_ARGS__);  \
+    } while (0)
+
 static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
 {
-    if (c->world < 0 || c->world > 65535)
-        return ddp__fail(err, DDP_ARG, "world %d: 1 to 65535 workers are possible", c->world);
-    if (c->rank < 0 || (c->world > 0 && c->rank >= c->world))
-        return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d",
-                         c->rank, c->world, c->world - 1);
-    if (c->period < 0 || c->period > 1000000)
-        return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
-    if (c->threads < 0 || c->threads > 1024)
-        return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
-    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join))
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
-                         c->min_world, c->world, c->world);
-    if (c->min_world > 0 && c->world > 64)
-        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d", c->world);
-    if (c->site < 0 || c->site > 1000000)
-        return ddp__fail(err, DDP_ARG, "site %d: 1 to 1000000, or 0 for none", c->site);
-    if (c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world))
-        return ddp__fail(err, DDP_ARG, "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
-                         c->max_world, c->world, c->world);
-    if (c->micro_batches < 0) return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
-    if (!(c->clip_norm >= 0))
-        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
-    if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI)
-        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
-                         (int)c->transport);
-    if (c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8)
-        return ddp__fail(err, DDP_ARG, "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
-                         (int)c->wire);
+    DDP__REFUSE(c->world < 0 || c->world > 65535, "world %d: 1 to 65535 workers are possible", c->world);
+    DDP__REFUSE(c->rank < 0 || (c->world > 0 && c->rank >= c->world),
+                "rank %d is outside a world of %d: ranks are 0 to %d", c->rank, c->world, c->world - 1);
+    DDP__REFUSE(c->period < 0 || c->period > 1000000, "period %d: H is 1 to 1000000 steps", c->period);
+    DDP__REFUSE(c->threads < 0 || c->threads > 1024, "threads %d: 1 to 1024 are possible", c->threads);
+    DDP__REFUSE(c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join),
+                "min_world %d is outside a world of %d: 1 to %d, or 0", c->min_world, c->world, c->world);
+    DDP__REFUSE(c->min_world > 0 && c->world > 64,
+                "min_world: an elastic world has at most 64 workers, not %d", c->world);
+    DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);
+    DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
+                "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
+    DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
+    DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
+    DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,
+                "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI", (int)c->transport);
+    DDP__REFUSE(c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8,
+                "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8", (int)c->wire);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
-    if (c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING)
-        return ddp__fail(err, DDP_ARG, "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
-                         (int)c->algorithm);
-    if (c->nccl < 0 || c->nccl > 2) return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
-    if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
-        return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
+    DDP__REFUSE(c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING,
+                "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING", (int)c->algorithm);
+    DDP__REFUSE(c->nccl < 0 || c->nccl > 2, "nccl %d: 0, 1 or 2", c->nccl);
+    DDP__REFUSE((c->allocator.alloc == NULL) != (c->allocator.free == NULL),
+                "allocator: set both alloc and free, or neither");
     return DDP_OK;
 }
+#undef DDP__REFUSE
 
 static void ddp__config_defaults(ddp_config *c)
 {
@@ -173,7 +147,6 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
 {
     const ddp_strategy_ops *own = c->own_strategy;
     char names[256];
-
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
         if (!list->fill(c->strategy, ops))
@@ -203,7 +176,6 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp__env env;
     ddp__links links;
     int owned = 1;
-
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));

@@ -29,10 +29,9 @@ typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
     DDP_WIRE_BF16, /* bfloat16, half the bytes: to nearest even when sent; never a ring */
-    DDP_WIRE_INT8  /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the
-                      bytes; never a ring. What rounding cuts off is sent with the next message.
-                      Gradients as they are; of parameters what they changed by since the layer's
-                      last average; buffers and optimizer state as float32 */
+    DDP_WIRE_INT8  /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a ring. What
+                      rounding cuts off is sent with the next message. Gradients as they are; of parameters what they
+                      changed by since the layer's last average; buffers and optimizer state as float32 */
 } ddp_wire;
 
 /* How sums over all ranks are made; what differs is time, and for rings the order of the sums. */
@@ -58,22 +57,16 @@ struct ddp_config {
     const char *run_id;       /* [env] workers with another id are refused; "" */
     const char *socket_ifname; /* [env] interfaces to listen on: "eth", "=eth0", "^lo,docker";
                                   that from which rank 0 is reached */
-    const char *net;          /* [env] shape this worker's links, "RATE,DELAY,JITTER":
-                                 "100mbit,20ms"; or a topology, "FILE.json" or
-                                 "FILE.json@0,16,32" where those devices are the workers, the
-                                 same on all ranks; unshaped */
+    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json"
+                        or "FILE.json@0,16,32" where those devices are the workers, the same on all ranks; unshaped */
     const char *net_script;   /* [env] file of stalls, drops, kills, rates (docs/links.md); none */
-    const char *net2;         /* [env] as net, for a second link between the same workers, which
-                                 no script touches; none */
+    const char *net2; /* [env] as net, for a second link between the same workers, which no script touches; none */
     const char *addr2;        /* [env] host:port of rank 0 on the second link's interface; where
                                  net2 is set and this is not, a free port of addr */
-    ddp_wire wire;            /* [env] how what strategies average travels; ddp_sync_all and
-                                 plain collectives do not. int8 takes one float for each
-                                 parameter with a gradient, three where parameters are averaged;
-                                 f32 */
-    int site;                 /* [env] > 0: this worker's site, and every other has one: averages
-                                 go inside the sites, then between them (docs/links.md); 0 = one
-                                 level */
+    ddp_wire wire; /* [env] how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
+                      one float for each parameter with a gradient, three where parameters are averaged; f32 */
+    int site;                 /* [env] > 0: this worker's site, and every other has one: averages go inside the sites,
+                                 then between them (docs/links.md); 0 = one level */
     int threads;              /* [env] operator threads of this worker; 1 */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
@@ -81,10 +74,8 @@ struct ddp_config {
                                  before the update (their transfer needs no gradient); 0 = none */
     int average_state;        /* 1: average the optimizer state with the parameters */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
-    int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and
-                                 bytes, not from clocks */
-    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all
-                                 complete at step end */
+    int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
+    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end */
     ddp_solver solver;        /* scatter */
     ddp_cost cost;            /* window with forward hooks, else timeline */
     ddp_fill fill;            /* none */
@@ -95,42 +86,33 @@ struct ddp_config {
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
-    double op_timeout_s;      /* [env] an operation fails so long after the first rank began it;
-                                 1800 */
+    double op_timeout_s;      /* [env] an operation fails so long after the first rank began it; 1800 */
     const char *dump_path;    /* [env] where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
-    int overwrite;            /* 1: ddp_checkpoint_save replaces what another run has saved in its
-                                 folder; 0 = that is an error */
-    int min_world;            /* [env] > 0: training goes on without lost workers while a
-                                 majority and at least so many are left (docs/elastic.md); 0 = an
-                                 error */
+    int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an error */
+    int min_world;            /* [env] > 0: training goes on without lost workers while a majority and at least so many
+                                 are left (docs/elastic.md); 0 = an error */
     int max_world;            /* [env] min_world, tcp: ids that the run has room for, at most 64:
                                  newcomers get those beyond world too; world */
-    int join;                 /* [env] 1: come into a run that is going on, whose workers addr
-                                 names, separated by commas; rank, world and min_world are its
-                                 (docs/elastic-join.md) */
+    int join;                 /* [env] 1: come into a run that is going on, whose workers addr names, separated by
+                                 commas; rank, world and min_world are its (docs/elastic-join.md) */
     size_t elastic_bytes;     /* min_world: memory for inputs and results in flight, at least the
                                  longest message (int8 blocks: two of it); twice that */
     int insecure;             /* [env] 1: allow addresses beyond this machine without encryption */
-    const char *tls_psk;      /* [env] file with the pre-shared key of all workers: TLS 1.3 on
-                                 TCP */
-    const char *tls_ca, *tls_cert, *tls_key; /* [env] or certificates (PEM files), this worker's
-                                                with the name rank-R */
+    const char *tls_psk;      /* [env] file with the pre-shared key of all workers: TLS 1.3 on TCP */
+    const char *tls_ca, *tls_cert, *tls_key; /* [env] or certificates (PEM files), this worker's with the name rank-R */
     int no_env;               /* 1: never read the environment (embedders) */
     int no_checksum;          /* [env] 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
     int check_writes;         /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
     int trace_spans;          /* kept for ddp_trace_copy; 0 = only what statistics need */
-    const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers;
-                                   borrowed */
+    const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
     const struct ddp_backend *backend; /* where layers and activations live: &ddp_cuda(...) of
                                           dreamddp_cuda.cuh, borrowed until ddp_close; the CPU */
-    int nccl;                 /* with a backend, averages of layers go: 0: by transport; 1: from
-                                 device to device (NCCL), and between sites by transport; 2: over
-                                 both, as two links, each by the one that should finish it first.
-                                 All else goes by transport */
-    void *cuda_stream;        /* with a backend: the program's own stream (cudaStream_t), so that
-                                 its kernels and the library's follow each other, borrowed until
-                                 ddp_close; one of the context's own */
+    int nccl;                 /* with a backend, averages of layers go: 0: by transport; 1: from device to device
+                                 (NCCL), and between sites by transport; 2: over both, as two links, each by the one
+                                 that should finish it first. All else goes by transport */
+    void *cuda_stream;        /* with a backend: the program's own stream (cudaStream_t), so that its kernels and the
+                                 library's follow each other, borrowed until ddp_close; one of the context's own */
     ddp_allocator allocator;  /* malloc */
     ddp_logger logger;        /* none (DREAMDDP_LOG=info prints to stderr) */
 };

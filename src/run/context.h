@@ -24,9 +24,16 @@ typedef enum ddp__phase {
     DDP__OUTSIDE,       /* between steps: data loading, reports */
     DDP__IN_FORWARD,    /* after forward_begin(layer) */
     DDP__IN_BACKWARD,   /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise
-                         */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
 } ddp__phase;
+
+/* Where the accounts of a step stand. */
+typedef struct ddp__at {
+    ddp__phase phase;
+    int        layer; /* of the phase */
+    double     mark;  /* when the last hook returned */
+    double     begun; /* the wait or the update that is under way */
+} ddp__at;
 
 /* A registered layer. */
 typedef struct ddp__unit {
@@ -34,27 +41,22 @@ typedef struct ddp__unit {
     ddp_block  *block;          /* [blocks] */
     int         blocks;
     double      flops;
-    int         group;          /* that averages it; 0 = all ranks */
-    int         link;           /* that its messages take; of a bucket: its last layer's */
+    int         group, link;    /* that averages it, 0: all; that its messages take, of a bucket its last layer's */
     size_t      count;          /* floats that averaging moves, optimizer state left out */
-    size_t      state_count;    /* floats of optimizer state */
-    float      *state;
-    ddp_piece *average;        /* [averages] what averaging the layer moves */
-    int         averages;
-    ddp_piece *gradient;       /* [gradients] */
-    int         gradients;
-    long        ticket;         /* transfer in flight, or -1 */
-    size_t      trained;        /* floats with gradients */
-    float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last
-                                   average, what is in flight; NULL without; coded.c */
-    ddp_piece *other;          /* [others] int8 blocks: what is averaged as floats */
-    int         others;
-    long        other_ticket;
+    float      *state;          /* [state_count] of the optimizer */
+    size_t      state_count, trained; /* the latter: floats with gradients */
+    ddp_piece  *average;        /* [averages] what averaging the layer moves */
+    ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of */
+    ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
+    int         averages, gradients, others;
+    long        ticket, other_ticket; /* transfers in flight, or -1 */
+    float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
+                                            flight; NULL without */
     int         changing;       /* delta is in flight, or was */
-    long        updates;        /* updates applied so far */
     int         passes;         /* backward_end calls in this step */
+    long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
-    double divergence; /* of the last averaging; written by the comm thread while in flight */
+    double      divergence;     /* of the last averaging; written by the comm thread while in flight */
     double      last_divergence;
 } ddp__unit;
 
@@ -82,22 +84,19 @@ enum { DDP__NOTES = 64 };
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
-    int          rank, world;    /* id, and how many ids there are */
-    int          met;            /* ids that are there from the start */
-    ddp__links   links;         /* of cfg.net and cfg.net_script; no paths: neither is set */
+    int          rank, world, met; /* id, how many ids there are, and how many from the start */
+    ddp__links   links, second_links; /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not set */
     ddp_strategy_ops ops;
     void        *self;           /* the strategy's memory */
     const char  *event;          /* that the strategy is in; NULL = none */
     ddp__posted *posted;         /* [posted_room] */
     int          posted_count, posted_room;
     long         posted_next;
-    ddp__own_state   *kept;           /* [kepts] */
+    ddp__own_state *kept;        /* [kepts] */
     int          kepts;
-    ddp__engine *engine; /* NULL with one worker */
-    ddp__engine *second; /* of link 1; NULL without */
-    ddp__links   second_links;
-    ddp_link     second_link; /* measured */
-    ddp__tls *tls;       /* NULL = plain */
+    ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
+    ddp_link     link, second_link; /* measured */
+    ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
     int32_t      join_word;     /* id to admit, or -1 */
@@ -112,27 +111,21 @@ struct ddp_ctx {
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
     int          level_messages; /* of such an average, on this rank */
-    int          mixed;          /* layers belong to unlike groups */
-    int          started;
-    int          aborts;         /* ddp_abort with one worker: how often; atomic */
-    int          aborted;        /* atomic: abort_text is there */
+    int          mixed, started; /* layers belong to unlike groups; they are frozen */
+    int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
-    int          dumping;        /* somebody writes a dump; atomic */
-    int          dumped;         /* cfg.dump_path was written, or could not be */
+    int          dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
 
     long         step;
     int64_t      taken;          /* micro-batches of all ranks together */
     int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
-    ddp__phase   phase;
-    int          phase_layer;
-    double       mark;           /* when the last hook returned */
+    ddp__at      at;
 
     float       *coded;          /* int8 blocks: of all layers; NULL without */
     size_t       coded_count;
 
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
-    ddp_link     link;
     ddp__timer   timer;
     ddp_linkfit  fit;            /* follows the link while training */
     double       mean_layer_bytes;
@@ -151,33 +144,25 @@ struct ddp_ctx {
     ddp_note     note[DDP__NOTES]; /* ring */
     long         notes;          /* ever */
     uint64_t     noted_live;     /* the workers at the last look; 0 = none yet */
-    int          measured;       /* the plan came from clocks: it follows the link */
-    int          plan_final;     /* the plan will not be replaced by a measured one */
+    int          measured, plan_final; /* it came from clocks: it follows the link; no measured one will replace it */
 
-    ddp_span    *span;           /* ring of compute and wait spans */
-    int          spans;          /* ring size */
+    ddp_span    *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden share */
+    ddp__op_span *op_scratch;    /* [op_room] for statistics and traces */
+    int          spans, op_room, merge_room;
     long         span_count;     /* spans ever recorded */
-    ddp__op_span *op_scratch;    /* for statistics and traces */
-    int          op_room;
-    ddp_span    *merge;          /* scratch of the hidden share */
-    int          merge_room;
 
     struct ddp__stager *stager;  /* of a device's messages; NULL = they are here */
     struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
-    int          loaded;         /* a step has run on the device: what it launches is there */
-    int          joined;         /* the devices have a network of their own */
-    struct ddp__nccl *nccl;      /* and what is sent over it */
-    double       begun;          /* the wait or the update that is under way */
+    int          loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
+    struct ddp__nccl *nccl;      /* what is sent over that */
 
     struct {
         char    name[32];
         int64_t value;
     } same[DDP_SAME];            /* ddp_same */
     int          sames;
-    double       step_begin;     /* end of the previous step */
-    double       wait_this_step;
     ddp_stats    stats;
-    double       sum_step_s, sum_wait_s;
+    double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
 };
 
 /* First line of every hook: the sticky error; events of strategies do not call hooks. */
@@ -188,6 +173,12 @@ struct ddp_ctx {
         if ((d)->event) return ddp__hook_in_event(d);               \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+/* DDP__TRY where an int is returned. */
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
 /* ---- context.c: what it knows of itself ---- */
 
@@ -283,7 +274,7 @@ DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_e
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
 DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
 
-/* ---- words.c: messages that are waited for ---- */
+/* ---- collective.c: messages that are waited for ---- */
 
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
@@ -292,9 +283,11 @@ DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const d
 /* Posted and waited for, in one level; with one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 
-/* The library's own words, as bytes: a message of them that travels unhurried; those of a group's
- * first rank (or the lowest that lives) reach all; each member's own, size bytes, in its place. */
-DDP_LIB void       ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb, const ddp_piece *p);
+/* A message of this step, over link 0, that counts as filler. The library's own words, as bytes: a message of them, in
+ * *p, that travels unhurried; those of a group's first rank (or the lowest that lives) reach all; each member's own,
+ * size bytes, in its place. */
+DDP_LIB ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer);
+DDP_LIB ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size);
 DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
@@ -357,6 +350,7 @@ typedef struct ddp__walk {
     int    from_count, to_count;
     size_t from_at, to_at;
 } ddp__walk;
+DDP_LIB ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count);
 DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
 DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
@@ -410,12 +404,13 @@ DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now);
 /* dump.c: path with %r replaced; NULL when memory is short; the caller's. Writes cfg.dump_path, and
  * into the context's error where that is. */
 DDP_LIB char *ddp__rank_path(const char *path, int rank);
+DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void  ddp__dump_failure(ddp_ctx *d);
 
 /* pace.c: at the end of every step */
 DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
 
-/* notes.c: what changed; members are looked at after every step: 1 if they have changed */
+/* What changed; members are looked at after every step: 1 if they have changed */
 DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
 DDP_LIB int  ddp__note_members(ddp_ctx *d);
 

@@ -1,7 +1,4 @@
 /* A context on a device: opening its backend, and what is checked and waited for there. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "run/device.h"
 
 /* ---- opening ---- */
@@ -12,10 +9,8 @@ static int ddp__device_local(const ddp_ctx *d)
     static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
                                         "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                         "SLURM_LOCALID"};
-    size_t i;
     long v;
-
-    for (i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
         const char *text = getenv(names[i]);
         if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
     }
@@ -25,7 +20,6 @@ static int ddp__device_local(const ddp_ctx *d)
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
-
     if (!b) return DDP_OK;
     DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
@@ -39,16 +33,14 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     size_t total = 0, largest = 0;
-    int l, k;
-
     if (!b) return DDP_OK;
     DDP__TRY(ddp__clock_open(d, err));
     if (!d->engine) return DDP_OK;
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         const ddp__unit *u = &d->unit[l];
         size_t layer = u->count + u->state_count;
 
-        for (k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+        for (int k = 0; k < u->blocks; k++) /* frozen ones are shared once */
             if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;
@@ -80,7 +72,6 @@ void ddp__device_close(ddp_ctx *d)
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
-
     if (!b) return DDP_OK;
     DDP__TRY(b->check(d->host.device, err));
     if (d->joined) DDP__TRY(b->poll(d->host.device, err));

@@ -1,18 +1,13 @@
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "io/json.h"
 #include "comm/state.h"
 #include "run/context.h"
 
-/* Seconds since 1970 at ddp_now() = 0. */
-static double ddp__epoch(void)
+double ddp__wall(void)
 {
     struct timespec ts;
-
     clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec - ddp_now();
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
 static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
@@ -23,10 +18,9 @@ static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double a
 
 static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
 {
-    int r, listed = 0;
-
+    int listed = 0;
     ddp__text_addf(t, ",\"peers\":[");
-    for (r = 0; r < d->world; r++) {
+    for (int r = 0; r < d->world; r++) {
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -41,7 +35,6 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
 static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
 {
     char host[256] = "";
-
     (void)gethostname(host, sizeof host - 1);
     ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
                    DDP_VERSION_STRING, d->rank, d->world);
@@ -67,8 +60,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 {
     static const char *const stage[] = {"queued", "active", "done"};
     const ddp__op_span *s = &r->span;
-    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE, i;
-
+    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
     ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
                    (unsigned long)s->seq, ddp__verb_name((int)s->verb));
     if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
@@ -82,7 +74,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__dump_time(t, "begin", epoch, s->begin);
     ddp__dump_time(t, "end", epoch, s->end);
     ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
-    for (i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    for (int i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
     ddp__text_addf(t, "]}\n");
 }
 
@@ -91,7 +83,6 @@ char *ddp__rank_path(const char *path, int rank)
     size_t room = strlen(path) + 16, n = 0;
     const char *p;
     char *out;
-
     for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
     out = (char *)ddp__calloc(room, 1);
     for (p = path; out && *p; p++) {
@@ -107,12 +98,10 @@ char *ddp__rank_path(const char *path, int rank)
 
 static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
 {
-    double epoch = ddp__epoch();
+    const double epoch = ddp__wall() - ddp_now();
     ddp__oplog log;
     ddp__text t;
     ddp_status s = DDP_OK;
-    int i;
-
     memset(&t, 0, sizeof t);
     memset(&log, 0, sizeof log);
     /* two threads of one process would write the same temporary file */
@@ -121,7 +110,7 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     else log.now = ddp_now();
     if (s == DDP_OK) {
         ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
-        for (i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
+        for (int i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
         s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
                      : ddp__file_write(path, t.data, t.size, err);
     }
@@ -135,7 +124,6 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
 {
     char *own;
     ddp_status s;
-
     if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
@@ -149,7 +137,6 @@ void ddp__dump_failure(ddp_ctx *d)
     ddp_error *e = &d->host.error, why;
     size_t n = strlen(e->msg);
     char *own;
-
     /* who ends a run by request knows why, and wants no file */
     if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;

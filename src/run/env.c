@@ -1,6 +1,4 @@
 /* The environment: which rank this is, by DREAMDDP_ variables or as a launcher says it, and settings. */
-#include "base/platform.h"
-#include "base/core.h"
 #include "run/launch.h"
 
 #ifdef __APPLE__
@@ -11,7 +9,9 @@
 #endif
 
 /* What a variable holds, and which field of ddp_config it fills. */
-typedef enum ddp__env_kind { DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG } ddp__env_kind;
+typedef enum ddp__env_kind {
+    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG
+} ddp__env_kind;
 typedef struct ddp__env_variable {
     const char   *name; /* behind DREAMDDP_ */
     ddp__env_kind kind;
@@ -50,15 +50,8 @@ static const ddp__launcher ddp__launchers[] = {
     {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
 };
-enum {
-    DDP__LAUNCHED_OWN,
-    DDP__LAUNCHED_TORCH,
-    DDP__LAUNCHED_OMPI,
-    DDP__LAUNCHED_MPICH,
-    DDP__LAUNCHED_PMIX,
-    DDP__LAUNCHED_SLURM,
-    DDP__LAUNCHERS
-};
+enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
+       DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 
 const char *ddp__env_get(const char *name)
 {
@@ -70,7 +63,6 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 {
     const char *text = ddp__env_get(name);
     long v;
-
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
         return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
@@ -81,14 +73,13 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 /* Levenshtein distance of two short words. */
 static int ddp__word_distance(const char *a, size_t an, const char *b)
 {
-    int row[32], bn = (int)strlen(b), i, j;
-
+    int row[32], bn = (int)strlen(b);
     if (an > 40 || bn > 30) return 99;
-    for (j = 0; j <= bn; j++) row[j] = j;
-    for (i = 1; i <= (int)an; i++) {
+    for (int j = 0; j <= bn; j++) row[j] = j;
+    for (int i = 1; i <= (int)an; i++) {
         int corner = row[0];
         row[0] = i;
-        for (j = 1; j <= bn; j++) {
+        for (int j = 1; j <= bn; j++) {
             int best = corner + (a[i - 1] != b[j - 1]);
             corner = row[j];
             if (row[j] + 1 < best) best = row[j] + 1;
@@ -103,7 +94,6 @@ static int ddp__word_distance(const char *a, size_t an, const char *b)
 static ddp_status ddp__env_check_names(ddp_error *err)
 {
     char **e;
-
     for (e = DDP__ENVIRON; e && *e; e++) {
         const char *name = *e + 9, *end = strchr(*e, '=');
         int i, nearest = 0, least = 100;
@@ -127,7 +117,6 @@ static ddp_status ddp__env_check_names(ddp_error *err)
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
     size_t n = 0, digits;
-
     while (*list && *list != ',') {
         if (n + 1 >= room) return 0;
         if (*list != '[') {
@@ -152,7 +141,6 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     const char *host = ddp__env_get("MASTER_ADDR"),
                *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0, local = 0;
-
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
                          host ? "MASTER_PORT" : "MASTER_ADDR");
@@ -176,7 +164,6 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
     const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
                *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
-
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
     if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
     else if (list && ddp__first_host(list, host, sizeof host))
@@ -190,7 +177,6 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
-
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
     if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
@@ -206,7 +192,6 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
 {
     int tasks = 1;
-
     *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
     if (*applies) return DDP_OK;
     DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
@@ -219,9 +204,8 @@ static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err
 /* Takes rank and world from the first launcher of which something is set. */
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
-    int i, applies;
-
-    for (i = 0; i < DDP__LAUNCHERS; i++) {
+    int applies;
+    for (int i = 0; i < DDP__LAUNCHERS; i++) {
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
         if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
@@ -251,7 +235,6 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 uint64_t ddp__run_id(const char *text)
 {
     size_t n = text ? strlen(text) : 0;
-
     if (!n) return 0;
     if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
     return ddp__hash(DDP__HASH_START, text, n);
@@ -262,7 +245,6 @@ static void ddp__env_run_id(ddp__env *env, int which)
 {
     const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
                *step = ddp__env_get("SLURM_STEP_ID");
-
     if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
     if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
         id = ddp__env_get("PMIX_NAMESPACE");
@@ -279,7 +261,6 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     ddp__env env;
     const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
-
     memset(&env, 0, sizeof env);
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
@@ -303,7 +284,6 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 {
     double seconds;
     long count;
-
     switch (v->kind) {
     case DDP__V_OTHER:
         break;
@@ -336,7 +316,6 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 ddp_status ddp__env_flag(const char *name, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);
-
     if (!text) return DDP_OK;
     if ((*text != '0' && *text != '1') || text[1])
         return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
@@ -349,7 +328,6 @@ ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
     const int tls = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
     const ddp__env_variable *v = ddp__env_known;
     char name[64];
-
     for (; v->name; v++) {
         const char *text;
         snprintf(name, sizeof name, "DREAMDDP_%s", v->name);

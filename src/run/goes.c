@@ -1,6 +1,5 @@
 /* What goes with what: one table of settings and strategies, from which refusals, their test and the page
  * docs/what-goes-with-what.md are made. What no row forbids goes. */
-#include "base/core.h"
 #include "base/backend.h"
 #include "run/launch.h"
 
@@ -41,58 +40,42 @@ typedef enum ddp__feature {
 static const ddp__goes_row *ddp__goes_rows(int *count)
 {
 #define DDP__BIT(id) (1u << DDP__ON_##id)
+#define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
-        {DDP__BIT(SITE) | DDP__BIT(ELASTIC), DDP_ARG,
-         "averages in two levels need every rank: leave one of them out"},
-        {DDP__BIT(SITE) | DDP__BIT(JOIN), DDP_ARG,
-         "averages in two levels need every rank: leave one of them out"},
-        {DDP__BIT(SITE) | DDP__BIT(INT8), DDP_ARG,
-         "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"},
-        {DDP__BIT(SITE) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "averages in two levels are over all ranks: leave one of the two out"},
-        {DDP__BIT(CLIP) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "no rank knows the norm over the layers of all groups: leave clip_norm 0"},
-        {DDP__BIT(JOIN) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "a group has no room for a newcomer: leave the layers to all ranks"},
-        {DDP__BIT(ELASTIC) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"},
-        {DDP__BIT(ELASTIC) | DDP__BIT(SECOND), DDP_ARG,
-         "an elastic world has one link: leave out net2 and addr2"},
-        {DDP__BIT(JOIN) | DDP__BIT(SECOND), DDP_ARG,
-         "an elastic world has one link: leave out net2 and addr2"},
-        {DDP__BIT(ROOM) | DDP__BIT(THREADS), DDP_ARG,
-         "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(ROOM) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(JOIN) | DDP__BIT(THREADS), DDP_ARG,
-         "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(JOIN) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(ROOM) | DDP__BIT(STEADY), DDP_ARG,
-         "only an elastic world has room for newcomers: set min_world"},
-        {DDP__BIT(MPI) | DDP__BIT(ELASTIC), DDP_ARG,
-         "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"},
-        {DDP__BIT(MPI) | DDP__BIT(SECOND), DDP_ARG,
-         "a second link needs the tcp or threads transport"},
-        {DDP__BIT(MPI) | DDP__BIT(TLS), DDP_ARG,
-         "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls "
-         "options"},
-        {DDP__BIT(RING) | DDP__BIT(DETERMINISTIC), DDP_ARG,
-         "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"},
-        {DDP__BIT(NCCL) | DDP__BIT(ELASTIC), DDP_UNSUPPORTED,
-         "elastic worlds average by transport: set nccl to 0, or leave it out"},
-        {DDP__BIT(NCCL) | DDP__BIT(JOIN), DDP_UNSUPPORTED,
-         "elastic worlds average by transport: set nccl to 0, or leave it out"},
-        {DDP__BIT(DEVICE) | DDP__BIT(SECOND), DDP_UNSUPPORTED,
-         "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"},
+        DDP__NO(SITE, ELASTIC, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
+        DDP__NO(SITE, JOIN, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
+        DDP__NO(SITE, INT8, DDP_ARG,
+                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+        DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
+        DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
+                "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
+        DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
+        DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
+                "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
+        DDP__NO(ELASTIC, SECOND, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+        DDP__NO(JOIN, SECOND, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+        DDP__NO(ROOM, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(ROOM, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(JOIN, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(JOIN, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+        DDP__NO(MPI, ELASTIC, DDP_ARG,
+                "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
+        DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
+        DDP__NO(MPI, TLS, DDP_ARG,
+                "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
+        DDP__NO(RING, DETERMINISTIC, DDP_ARG,
+                "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"),
+        DDP__NO(NCCL, ELASTIC, DDP_UNSUPPORTED, "elastic worlds average by transport: set nccl to 0, or leave it out"),
+        DDP__NO(NCCL, JOIN, DDP_UNSUPPORTED, "elastic worlds average by transport: set nccl to 0, or leave it out"),
+        DDP__NO(DEVICE, SECOND, DDP_UNSUPPORTED,
+                "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"),
         {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), DDP_UNSUPPORTED,
          "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
          "that, or leave the site out"},
-        {DDP__BIT(DEVICE) | DDP__BIT(INT8), DDP_UNSUPPORTED,
-         "averages of a backend travel as f32 or bf16: choose one of them"},
-        {DDP__BIT(NCCL) | DDP__BIT(NO_NETWORK), DDP_ARG,
-         "leave nccl 0, or set backend to ddp_cuda(...)"},
-        {DDP__BIT(STREAM) | DDP__BIT(NO_DEVICE), DDP_ARG,
-         "set backend to ddp_cuda(...) too, or leave cuda_stream NULL"}};
-
+        DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
+        DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
     *count = (int)(sizeof row / sizeof row[0]);
     return row;
 }
@@ -110,8 +93,8 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_WITH_ELASTIC, DDP__BIT(JOIN), "a newcomer cannot be given its state: leave join 0"},
         {DDP_WITH_DEVICE, DDP__BIT(DEVICE), "it works in this machine's memory: train on the CPU"},
         {0, DDP__BIT(ONE_LINK), "it needs a second link: set net2 or addr2"}};
+#undef DDP__NO
 #undef DDP__BIT
-
     *count = (int)(sizeof trait / sizeof trait[0]);
     return trait;
 }
@@ -121,7 +104,6 @@ const char *ddp__feature_name(int i)
 #define DDP__FEATURE_NAME(id, name, value, on) name,
     static const char *const text[] = {DDP__FEATURES(DDP__FEATURE_NAME)};
 #undef DDP__FEATURE_NAME
-
     return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
 }
 
@@ -129,7 +111,6 @@ const char *ddp__feature_name(int i)
 static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
 {
     long number = 0;
-
     (void)groups;
 #define DDP__FEATURE_VALUE(id, name, value, on) \
     if (i == (int)DDP__ON_##id) number = (long)(value);
@@ -143,7 +124,6 @@ static const char *ddp__feature_text(const ddp_config *c, int groups, int i, cha
 unsigned ddp__features_on(const ddp_config *c, int groups)
 {
     unsigned on_now = 0;
-
 #define DDP__FEATURE_ON(id, name, value, on) \
     if (on) on_now |= 1u << DDP__ON_##id;
     DDP__FEATURES(DDP__FEATURE_ON)
@@ -153,20 +133,18 @@ unsigned ddp__features_on(const ddp_config *c, int groups)
 
 const ddp__goes_row *ddp__goes_refuses(unsigned on)
 {
-    int n, i;
+    int n;
     const ddp__goes_row *row = ddp__goes_rows(&n);
-
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if ((on & row[i].all) == row[i].all) return &row[i];
     return NULL;
 }
 
 const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
 {
-    int n, i;
+    int n;
     const ddp__goes_trait *t = ddp__goes_traits(&n);
-
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
 }
@@ -178,7 +156,6 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
     const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
     char text[256] = "", one[64];
     int i, n = 0;
-
     for (i = 0; row && i < (int)DDP__FEATURE_COUNT; i++)
         if (row->all >> i & 1)
             n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",

@@ -1,5 +1,4 @@
 /* Groups of ranks: who averages a layer, and who plans together. */
-#include "base/platform.h"
 #include "run/context.h"
 
 int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
@@ -24,12 +23,10 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 
 ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
-    int l, i, groups = 0;
-
+    int i, groups = 0;
     d->team = d->unit[0].group;
-    for (l = 0; l < d->layers; l++) {
-        const int group = d->unit[l].group;
-        const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+    for (int l = 0; l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
         int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
         for (i = 0; i < n && ranks[i] != d->rank; i++) {}
         if (group && (i == n || !ranks))
@@ -50,9 +47,7 @@ ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; i < d->team_size; i++) {
+    for (int i = 0; i < d->team_size; i++) {
         const int r = ddp__team_rank(d, i), team = teams[r];
         if (team < 0 || team == d->team) continue;
         return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
@@ -68,15 +63,13 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
     const size_t L = (size_t)d->layers;
     int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
     ddp_status s;
-    int l, i;
-
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (l = 0; s == DDP_OK && l < d->layers; l++) {
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
         const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
         int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
-        for (i = 0; i < n; i++) {
+        for (int i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
             if (other == group) continue;
             s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "

@@ -1,14 +1,12 @@
 /* The hooks of a step (DESIGN sections 3 and 4). */
-#include "base/platform.h"
-#include "run/context.h"
 #include "run/device.h"
 
 /* Leaves a hook: the time from here on belongs to phase of layer. */
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 {
     if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
-    d->phase = phase;
-    d->phase_layer = layer;
+    d->at.phase = phase;
+    d->at.layer = layer;
     ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
     return 0;
 }
@@ -27,7 +25,6 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
 int ddp_forward_begin(ddp_ctx *d, int layer)
 {
     ddp_status s;
-
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
@@ -47,7 +44,6 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
-
     if (++u->passes > d->cfg.micro_batches)
         return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
@@ -67,7 +63,6 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 int ddp_backward_end(ddp_ctx *d, int layer)
 {
     ddp_status s;
-
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
     if (s == DDP_OK) s = ddp__gradient_ready(d, layer);
@@ -87,9 +82,8 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 
 static ddp_status ddp__finish_step(ddp_ctx *d)
 {
-    int l, forward = 1;
-
-    for (l = 0; l < d->layers; l++) {
+    int forward = 1;
+    for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
                              "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
@@ -103,7 +97,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
+    for (int l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));
@@ -121,7 +115,6 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
 int ddp_step_end(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
-
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
@@ -146,7 +139,6 @@ int ddp_step_end(ddp_ctx *d)
 int ddp_wait(ddp_ctx *d)
 {
     ddp_status s;
-
     DDP__ENTER(d);
     s = ddp__strategy_wait(d, &d->host.error);
     if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
@@ -156,23 +148,12 @@ int ddp_wait(ddp_ctx *d)
 /* Where gradients are averaged, parameters are equal, and buffers differ. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
-    ddp_message m;
-    ddp_piece p;
-    int b;
-
-    for (b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < u->blocks; b++) {
+        const ddp_piece p = {{u->block[b].params}, u->block[b].count};
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
         if (u->block[b].kind != DDP_BUFFERS) continue;
-        p.data = u->block[b].params;
-        p.count = u->block[b].count;
-        memset(&m, 0, sizeof m);
-        m.verb = DDP_ALL_REDUCE;
-        m.from = &p;
-        m.from_count = 1;
         m.mean = 1;
         m.group = u->group;
-        m.step = d->step;
-        m.layer = DDP_NO_LAYER;
-        m.filler = 1;
         DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
     }
     return DDP_OK;
@@ -180,9 +161,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 
 static ddp_status ddp__sync_layers(ddp_ctx *d)
 {
-    int l;
-
-    for (l = d->layers - 1; l >= 0; l--)
+    for (int l = d->layers - 1; l >= 0; l--)
         DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
                  ddp__average_exact(d, l, &d->host.error));
     return DDP_OK;
@@ -203,7 +182,6 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
 int ddp_sync_all(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
-
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) s = ddp__sync_everything(d);

@@ -1,9 +1,5 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "run/device.h"
-#include "run/context.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 {
@@ -27,20 +23,18 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
     double value[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
-    int i;
-
     memset(l, 0, sizeof *l);
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
     snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
-    for (i = 0; i < d->sames; i++) {
+    for (int i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
     ddp__settings(d, value);
     l->settings = DDP__SETTINGS_JOIN;
-    for (i = 0; i < DDP__SETTINGS_JOIN; i++) {
+    for (int i = 0; i < DDP__SETTINGS_JOIN; i++) {
         l->name[i] = ddp__setting_name(i);
         l->value[i] = value[i];
     }
@@ -51,7 +45,6 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 {
     ddp__join_config c;
-
     ddp__join_settings(d, &c);
     d->join_ticket = -1;
     return ddp__join_open(&c, wire, &d->join, err);
@@ -60,7 +53,6 @@ ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 void ddp__admission_ready(ddp_ctx *d)
 {
     ddp__join_layout l;
-
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->join, d->engine, &l);
 }
@@ -76,13 +68,9 @@ void ddp__admission_close(ddp_ctx *d)
 /* The coordinator's next word; members and newcomers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
-    ddp_piece p;
-
+    ddp_piece p; /* from rank 0, or the lowest that lives */
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
     d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
-    p.bytes = &d->join_word;
-    p.count = sizeof d->join_word;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p); /* from rank 0, or the lowest that lives */
     return ddp__post(d, &m, 0, &d->join_ticket, err);
 }
 
@@ -91,7 +79,6 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
-
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && d->rank == newcomer) {
         d->plan_final = 1;
@@ -107,7 +94,6 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
 {
     double begin = ddp_now();
     int in = 0;
-
     DDP__TRY(ddp__strategy_wait(d, err));
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
@@ -129,7 +115,6 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
-
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
@@ -140,7 +125,6 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
-
     if (!d->join || d->step % d->cfg.period) return DDP_OK;
     if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->join_ticket >= 0) {
@@ -158,7 +142,6 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__join_config c;
     ddp__tls_files files;
-
     ddp__session_files(d, &files);
     DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
     ddp__join_settings(d, &c);
@@ -184,7 +167,6 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__join_layout l;
     ddp__worker state;
     ddp_status s = ddp__worker_list(d, &state, err);
-
     ddp__layout_fill(d, &l);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
@@ -208,7 +190,6 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     double until = ddp_now() + d->cfg.connect_timeout_s;
     ddp_error local;
     ddp_status s;
-
     for (;;) {
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);

@@ -1,6 +1,4 @@
 /* ddp_launch: the ranks of one machine. */
-#include "base/platform.h"
-#include "run/launch.h"
 #include "run/context.h"
 
 typedef struct ddp__launch {
@@ -15,10 +13,8 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
 {
     ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
     int code;
-
     if (!d) {
-        if (L->hub)
-            ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
+        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -38,7 +34,6 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
-
     cfg.rank = rank;
     if (addr && *addr) cfg.addr = addr;
     return ddp__launch_run(L, &cfg, listen_fd, err);
@@ -50,10 +45,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     ddp_strategy_ops ops;
     ddp_config cfg;
     ddp_error local;
-    ddp__launch L;
+    ddp__launch L = {&cfg, list, fn, user, NULL};
     ddp__env env;
     ddp_status s;
-
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
@@ -62,11 +56,6 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
         s = ddp__env_read(&env, err);
         if (s != DDP_OK) return (int)s;
     }
-    L.cfg = &cfg;
-    L.list = list;
-    L.fn = fn;
-    L.user = user;
-    L.hub = NULL;
     cfg = *given;
     if (env.launcher) { /* a launcher made the ranks: this is one of them */
         cfg.rank = cfg.world = 0;
@@ -89,7 +78,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn_elastic(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
+        s = ddp__spawn(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;

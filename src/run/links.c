@@ -1,7 +1,5 @@
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
-#include "base/platform.h"
-#include "base/core.h"
 #include "io/json.h"
 #include "profile/network.h"
 #include "run/context.h"
@@ -11,7 +9,6 @@ static size_t ddp__net_path(const char *net)
 {
     const char *devices = strrchr(net, '@');
     size_t n = devices ? (size_t)(devices - net) : strlen(net);
-
     return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
 }
 
@@ -19,7 +16,6 @@ static size_t ddp__net_path(const char *net)
 static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
 {
     int r;
-
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
@@ -54,14 +50,12 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
-    int a, b;
-
     l->by_pair = 1;
     l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
-    for (a = 0; a < c->world; a++) {
+    for (int a = 0; a < c->world; a++) {
         const double own = n->host_rate ? n->host_rate[device[a]] : 0;
         host = ddp__least_rate(host, own);
-        for (b = 0; b < c->world; b++) {
+        for (int b = 0; b < c->world; b++) {
             size_t at = (size_t)device[a] * N + (size_t)device[b];
             double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0, flight;
             ddp__path *p = &l->path[a == c->rank ? b : a];
@@ -86,14 +80,12 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 /* Times and rates that a clock and a counter can hold. */
 static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
 {
-    int a, b;
-
-    for (a = 0; a < c->world; a++) {
+    for (int a = 0; a < c->world; a++) {
         const double host = n->host_rate ? n->host_rate[device[a]] : 0;
         if (!ddp__netspec_fits(host, 0))
             return ddp__fail(err, DDP_ARG, "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
                              "gbit/s can be emulated", c->net, a, host * 8e-9);
-        for (b = 0; b < c->world; b++) {
+        for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
@@ -110,7 +102,6 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     ddp__json *root = ddp__json_read(path, err);
     const ddp__json *events, *v;
     ddp_status status = DDP_OK;
-
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
@@ -130,8 +121,6 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
     ddp_status status;
-    int a, b;
-
     memset(&n, 0, sizeof n);
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
@@ -141,8 +130,8 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
         status = ddp_network_read(path, NULL, &n, err);
     }
     if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
-    for (a = 0; status == DDP_OK && a < c->world; a++)
-        for (b = 0; b < a && status == DDP_OK; b++)
+    for (int a = 0; status == DDP_OK && a < c->world; a++)
+        for (int b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
                 status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
                                    "needs one of its own", c->net, device[a], b, a);
@@ -157,9 +146,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
-    int k;
-
-    for (k = 0; k < s->count; k++)
+    for (int k = 0; k < s->count; k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
             return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
                              "workers are one process: use tcp", s->list[k].a, s->list[k].at);
@@ -173,7 +160,6 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     ddp__links l;
     ddp_status status = DDP_OK;
     size_t path = c->net ? ddp__net_path(c->net) : 0;
-
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
     memset(&s, 0, sizeof s);
@@ -197,7 +183,6 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
 ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
 {
     ddp_config second = *c;
-
     second.net = c->net2;
     second.net_script = NULL;
     second.seed = c->seed + 1;

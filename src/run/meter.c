@@ -1,7 +1,5 @@
 /* The link meter: transfers of one size after the other, each repeated until it is settled; and what
  * averages over a link take. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "run/device.h"
 
 enum {
@@ -18,13 +16,12 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 {
     const double now = ddp_now();
     double first = DBL_MAX, second = DBL_MAX;
-    int i, times;
-
+    int times;
     if (m->n == m->first) m->begun = now;
     if (m->n == (int)(sizeof m->bytes / sizeof *m->bytes)) m->n--;
     m->bytes[m->n] = bytes;
     m->seconds[m->n++] = seconds;
-    for (i = m->first; i < m->n; i++) {
+    for (int i = m->first; i < m->n; i++) {
         const double t = m->seconds[i];
         second = t < first ? first : t < second ? t : second;
         first = t < first ? t : first;
@@ -43,7 +40,6 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
-
     if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
     if (pieces > DDP__PROBE_MEDIUM) return 0;
     in_time = 0.12 / fastest * pieces;
@@ -53,20 +49,12 @@ static int ddp__probe_next(int pieces, double fastest)
 
 static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
 {
-    ddp_message m;
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
     long ticket;
-
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
     m.group = d->team;
-    m.from = list;
-    m.from_count = pieces;
     m.overlap = 1;
     m.mean = 1;
-    m.step = d->step;
-    m.layer = DDP__OWN_WORD;
     m.link = link;
-    m.filler = 1;
     DDP__TRY(ddp__post_flush(d, err));
     if (d->nccl && ddp__nccl_takes(d, &m)) {
         DDP__TRY(ddp__nccl_run(d, &m, err));
@@ -84,9 +72,6 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     float next = 1;
     ddp_message m;
     ddp_piece p;
-
-    p.data = &next;
-    p.count = 1;
     while (next > 0) {
         const double begin = ddp_now();
         double fastest;
@@ -99,9 +84,8 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
             next = (float)*pieces;
         }
         /* the first one decides; and all leave this together, as far as the link allows */
-        ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
+        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &next, 1);
         m.bytes = 0;
-        m.group = d->team;
         m.link = link;
         DDP__TRY(ddp__run(d, &m, 0, err));
     }
@@ -114,11 +98,10 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     ddp_piece *list = (ddp_piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list);
     ddp__meter meter;
     ddp_status s = DDP_OK;
-    int i, pieces = 0;
-
+    int pieces = 0;
     memset(&meter, 0, sizeof meter);
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
+    for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
         list[i].data = d->nccl && link == 0 && !d->team ? ddp__nccl_zeros(d) : x;
         list[i].count = DDP__PROBE_FLOATS;
     }

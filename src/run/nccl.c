@@ -4,8 +4,6 @@
  * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
  * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
  * two links, the engine the other (balance.c). */
-#include "base/tools.h"
-#include "base/core.h"
 #include "run/device.h"
 
 /* An average in two levels, until it is held. */
@@ -28,7 +26,6 @@ struct ddp__nccl {
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
-
     return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
 }
 
@@ -39,7 +36,6 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     ddp_ctx *d = (ddp_ctx *)user;
     struct ddp__nccl *x = d->nccl;
     int gone;
-
     DDP__TRY(ddp__engine_error(d->engine, err));
     DDP__TRY(ddp__stager_error(d->stager, err));
     gone = since > 0 ? ddp__engine_left(d->engine) : -1;
@@ -55,7 +51,6 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     const ddp_backend *b = d->host.backend;
     struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
     ddp_backend_peers p;
-
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
@@ -84,7 +79,6 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 void ddp__nccl_stop(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
-
     if (!d->joined) return;
     if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
     b->leave(d->host.device, d->host.error.code != DDP_OK);
@@ -94,11 +88,9 @@ void ddp__nccl_stop(ddp_ctx *d)
 void ddp__nccl_close(ddp_ctx *d)
 {
     struct ddp__nccl *x = d->nccl;
-    int i;
-
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (i = 0; x->crossing && i < x->slots; i++) {
+    for (int i = 0; x->crossing && i < x->slots; i++) {
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
         if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
     }
@@ -125,8 +117,6 @@ void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
-    int i;
-
     if (n > c->room) {
         float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
         size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
@@ -137,7 +127,7 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
     }
     *total = 0;
     c->arrays = n;
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         c->data[i] = m->from[i].data;
         c->count[i] = m->from[i].count;
         *total += m->from[i].count;
@@ -152,7 +142,6 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     ddp__crossing *c = &x->crossing[slot];
     ddp_message part;
     size_t total = 0;
-
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
     DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
@@ -170,7 +159,6 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     struct ddp__nccl *x = d->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
-
     if (x->site) {
         unsigned turn = 0;
         int held = 0;
@@ -185,7 +173,6 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     long ticket;
-
     DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
     DDP__TRY(ddp__nccl_hold(d, ticket, err));
     return d->host.backend->wait(d->host.device, err);

@@ -1,8 +1,74 @@
-/* How long each rank computes, waits left out: a rank that is slow makes all the others wait, and
- * in wall-clock times all look the same. The times travel unhurried, every few periods. */
-#include "base/platform.h"
-#include "run/context.h"
+/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a rank that is
+ * slow makes all the others wait, and in wall-clock times all look the same. The times travel unhurried, every few
+ * periods. */
 #include "run/device.h"
+
+void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
+{
+    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+    n->kind = kind;
+    n->step = d->step;
+    n->time_s = ddp_now();
+    n->rank = rank;
+    n->workers = ddp_workers(d);
+    n->before = before;
+    n->now = now;
+}
+
+int ddp__note_members(ddp_ctx *d)
+{
+    uint64_t live, changed;
+    if (!d->cfg.min_world) return 0;
+    live = ddp__live(d);
+    changed = d->noted_live ? live ^ d->noted_live : 0;
+    for (int r = 0; changed && r < d->world; r++)
+        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+    d->noted_live = live;
+    return changed != 0;
+}
+
+int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
+{
+    long n;
+    if (!d || !out || room < 1) return 0;
+    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+    if (n > room) n = room;
+    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    return (int)n;
+}
+
+const char *ddp_note_name(ddp_note_kind kind)
+{
+    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
+}
+
+void ddp_note_text(const ddp_note *n, char *out, size_t room)
+{
+    double part = n->before > 0 ? n->now / n->before - 1 : 0;
+    if (room == 0) return;
+    out[0] = 0;
+    switch (n->kind) {
+    case DDP_NOTE_SLOW:
+        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+                 n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
+        break;
+    case DDP_NOTE_EVEN:
+        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
+        break;
+    case DDP_NOTE_REPLAN:
+        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+                 "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
+        break;
+    case DDP_NOTE_LOST:
+    case DDP_NOTE_JOINED:
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank, n->kind == DDP_NOTE_LOST ? "was lost" : "joined",
+                 n->workers, n->workers == 1 ? "" : "s");
+        break;
+    }
+}
+
+/* ---- the pace ---- */
 
 enum { DDP__PACE_PERIODS = 4 };
 static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
@@ -10,7 +76,6 @@ static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named 
 static int ddp__pace_order(const void *a, const void *b)
 {
     float p = *(const float *)a, q = *(const float *)b;
-
     return (p > q) - (p < q);
 }
 
@@ -18,9 +83,8 @@ static int ddp__pace_order(const void *a, const void *b)
 static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;
-    int r, n = 0;
-
-    for (r = 0; r < d->team_size; r++)
+    int n = 0;
+    for (int r = 0; r < d->team_size; r++)
         if (d->pace[r] > 0) sorted[n++] = d->pace[r];
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
     return n ? (double)sorted[(n - 1) / 2] : 0;
@@ -31,7 +95,6 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];
     ddp_note note;
-
     if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
     ddp_note_text(&note, text, sizeof text);
     ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
@@ -42,7 +105,6 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
-
     if (ratio < ddp__pace_slow) {
         if (told > 0) {
             double now = (double)d->pace[d->pace_place];
@@ -63,9 +125,8 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 static void ddp__pace_judge(ddp_ctx *d)
 {
     double median = ddp__pace_median(d);
-    int slowest = 0, r;
-
-    for (r = 1; r < d->team_size; r++)
+    int slowest = 0;
+    for (int r = 1; r < d->team_size; r++)
         if (d->pace[r] > d->pace[slowest]) slowest = r;
     if (!(median > 0)) return;
     d->stats.slowest_rank = ddp__team_rank(d, slowest);
@@ -76,17 +137,13 @@ static void ddp__pace_judge(ddp_ctx *d)
 
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
     ddp_piece p;
-
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
+                                        (size_t)d->team_size * sizeof *d->pace);
     d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
     d->stats.compute_s = (double)d->pace[d->team_place];
     d->compute_sum_s = 0;
     d->compute_steps = 0;
-    p.bytes = d->pace;
-    p.count = (size_t)d->team_size * sizeof *d->pace;
-    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
-    m.group = d->team;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);
 }
 
@@ -95,7 +152,6 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
-
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;

@@ -1,28 +1,6 @@
 /* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
  * device to device. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "run/device.h"
-
-ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
-{
-    const ddp_piece *list[2] = {m->from, m->to};
-    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
-    int k, i;
-
-    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
-        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
-    for (k = 0; k < 2; k++) {
-        if (count[k] < 0 || (count[k] > 0 && !list[k]))
-            return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
-        for (i = 0; i < count[k]; i++)
-            if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
-    }
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__fail(err, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
-                         "is set, or nccl is 2", who, m->link);
-    return DDP_OK;
-}
 
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
@@ -38,7 +16,6 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 {
     const double begin = ddp_now();
     ddp_status s = DDP_OK;
-
     if (!d->engine) return DDP_OK;
     if (!d->stager) {
         s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);

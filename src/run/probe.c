@@ -3,11 +3,9 @@
  *
  * On a busy machine a thread wakes up late, which is no property of the link: times are those at which the comm
  * thread's events were due, and an answer says how long its question lay until the rank woke up. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "comm/state.h"
 #include "run/context.h"
-#include "plan/graphs.h"
+#include "plan/internal.h"
 #include "profile/network.h"
 
 enum {
@@ -35,29 +33,10 @@ typedef struct ddp__prober {
     int      all;
 } ddp__prober;
 
-static double ddp__wall(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
-static int ddp__order_doubles(const void *a, const void *b)
-{
-    double p = *(const double *)a, q = *(const double *)b;
-
-    return (p > q) - (p < q);
-}
-
 static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t bytes, int peer)
 {
-    ddp_message m;
     ddp_piece p;
-
-    p.bytes = data;
-    p.count = bytes;
-    ddp__own_word(q->d, &m, verb, &p);
+    ddp_message m = ddp__own_word(q->d, &p, verb, 0, data, bytes);
     m.peer = peer;
     return ddp_exchange(q->d, &m);
 }
@@ -65,7 +44,6 @@ static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t by
 static int ddp__say(ddp__prober *q, const ddp__probe_word *w, int peer)
 {
     ddp__probe_word out = *w;
-
     return ddp__probe_bytes(q, DDP_SEND, &out, sizeof out, peer);
 }
 
@@ -81,7 +59,6 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     ddp__op_span seen[DDP__PROBE_SPANS], last;
     double now = ddp_now();
     int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
-
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
     memset(&last, 0, sizeof last);
@@ -93,7 +70,6 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 static double ddp__lay(ddp__prober *q, double since)
 {
     double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
-
     return seconds > 0 ? seconds : 0;
 }
 
@@ -102,9 +78,8 @@ static double ddp__lay(ddp__prober *q, double since)
 static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
-    int n, bad = 0;
-
-    for (n = -1; !bad && n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
+    int n;
+    for (n = -1; n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
         ddp__probe_word w;
         double t0, w0, asked;
         int enough = n + 1 >= DDP__PINGS || (n + 1 >= DDP__PINGS_LEAST && ddp_now() > begin + 3);
@@ -112,9 +87,9 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
         w.next = !enough;
         w0 = ddp__wall();
         t0 = ddp_now();
-        bad = ddp__say(q, &w, peer);
-        if (!bad) bad = ddp__hear(q, &w, peer);
-        if (bad || n < 0) continue;
+        DDP__DO(ddp__say(q, &w, peer));
+        DDP__DO(ddp__hear(q, &w, peer));
+        if (n < 0) continue;
         asked = ddp__recorded(q, DDP_SEND, t0).submitted;
         trip[n] = ddp__recorded(q, DDP_RECEIVE, t0).due - asked - w.lay_s;
         if (trip[n] < 1e-9) trip[n] = 1e-9;
@@ -126,8 +101,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
         n++;
         break;
     }
-    if (bad) return bad;
-    qsort(trip, (size_t)n, sizeof *trip, ddp__order_doubles);
+    qsort(trip, (size_t)n, sizeof *trip, ddp__rising);
     out->ping_s = trip[0] / 2;
     out->ping_median_s = (trip[(n - 1) / 2] + trip[n / 2]) / 4;
     return 0;
@@ -136,16 +110,14 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__pong(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
-    int bad;
-
     do {
         double since = ddp_now();
-        bad = ddp__hear(q, &w, peer);
+        DDP__DO(ddp__hear(q, &w, peer));
         w.lay_s = ddp__lay(q, since);
         w.wall_s = ddp__wall();
-        if (!bad) bad = ddp__say(q, &w, peer);
-    } while (!bad && w.next > 0);
-    return bad;
+        DDP__DO(ddp__say(q, &w, peer));
+    } while (w.next > 0);
+    return 0;
 }
 
 /* ---- transfers ---- */
@@ -155,17 +127,14 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 {
     ddp__probe_word w;
     double since;
-    int bad;
-
     memset(&w, 0, sizeof w);
     w.next = (double)bytes;
-    bad = ddp__say(q, &w, peer);
     *seconds = 0;
-    if (bad || bytes == 0) return bad;
+    DDP__DO(ddp__say(q, &w, peer));
+    if (bytes == 0) return 0;
     since = ddp_now();
-    bad = ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer);
-    if (!bad) bad = ddp__hear(q, &w, peer);
-    if (bad) return bad;
+    DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
+    DDP__DO(ddp__hear(q, &w, peer));
     *seconds = ddp__recorded(q, DDP_RECEIVE, since).due -
                ddp__recorded(q, DDP_SEND, since).submitted - w.lay_s - back_s;
     if (*seconds < 1e-9) *seconds = 1e-9;
@@ -176,12 +145,9 @@ static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, do
 {
     ddp__meter meter;
     double seconds;
-    int bad;
-
     memset(&meter, 0, sizeof meter);
     do {
-        bad = ddp__transfer(q, peer, bytes, back_s, &seconds);
-        if (bad) return bad;
+        DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
     } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
     q->bytes[q->n] = (double)bytes;
     q->seconds[q->n++] = *fastest;
@@ -192,21 +158,17 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
     double best, data, none;
     size_t bytes = DDP__PROBE_SMALL;
-    int i, bad;
-
     q->n = 0;
     q->bytes[q->n] = sizeof(ddp__probe_word);
     q->seconds[q->n++] = out->ping_s;
-    bad = ddp__repeat(q, peer, bytes, out->ping_s, &best);
-    if (bad) return bad;
+    DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
     data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in a quarter of a second */
     bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
-    if (bytes > DDP__PROBE_SMALL) bad = ddp__repeat(q, peer, bytes, out->ping_s, &best);
+    if (bytes > DDP__PROBE_SMALL) DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     else bytes = DDP__PROBE_SMALL;
-    if (!bad) bad = ddp__transfer(q, peer, 0, 0, &none);
-    if (bad) return bad;
-    for (i = 0; i < q->n; i++) {
+    DDP__DO(ddp__transfer(q, peer, 0, 0, &none));
+    for (int i = 0; i < q->n; i++) {
         q->all_bytes[q->all] = q->bytes[i];
         q->all_seconds[q->all++] = q->seconds[i];
     }
@@ -218,38 +180,32 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__sink(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
-    int bad, more;
-
-    do {
-        double since = ddp_now();
-        bad = ddp__hear(q, &w, peer);
-        more = !bad && w.next > 0 && w.next <= (double)DDP__PROBE_LARGE;
-        if (more) bad = ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w.next, peer);
+    for (;;) {
+        const double since = ddp_now();
+        DDP__DO(ddp__hear(q, &w, peer));
+        if (!(w.next > 0 && w.next <= (double)DDP__PROBE_LARGE)) return 0;
+        DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w.next, peer));
         w.lay_s = ddp__lay(q, since);
-        if (!bad && more) bad = ddp__say(q, &w, peer);
-    } while (!bad && more);
-    return bad;
+        DDP__DO(ddp__say(q, &w, peer));
+    }
 }
 
 static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
     ddp__probe_word w;
-    int bad;
-
     memset(&w, 0, sizeof w);
     if (q->d->rank < peer) {
-        bad = ddp__ping(q, peer, out);
+        DDP__DO(ddp__ping(q, peer, out));
         w.next = out->ping_s;
-        if (!bad) bad = ddp__say(q, &w, peer);
-        if (!bad) bad = ddp__source(q, peer, out);
-        return bad ? bad : ddp__sink(q, peer);
+        DDP__DO(ddp__say(q, &w, peer));
+        DDP__DO(ddp__source(q, peer, out));
+        return ddp__sink(q, peer);
     }
-    bad = ddp__pong(q, peer);
-    if (!bad) bad = ddp__hear(q, &w, peer);
-    if (bad) return bad;
+    DDP__DO(ddp__pong(q, peer));
+    DDP__DO(ddp__hear(q, &w, peer));
     out->ping_s = w.next;
-    bad = ddp__sink(q, peer);
-    return bad ? bad : ddp__source(q, peer, out);
+    DDP__DO(ddp__sink(q, peer));
+    return ddp__source(q, peer, out);
 }
 
 /* ---- all of them ---- */
@@ -257,10 +213,8 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 /* Whom a rank meets in a round of a tournament of `even` players; the last one keeps its seat. */
 static int ddp__opponent(int rank, int round, int even)
 {
-    int seats = even - 1;
-
-    if (rank == even - 1) return round;
-    if (rank == round) return even - 1;
+    const int seats = even - 1;
+    if (rank == seats || rank == round) return rank == seats ? round : seats;
     return (2 * round - rank + 2 * seats) % seats;
 }
 
@@ -268,22 +222,21 @@ static int ddp__opponent(int rank, int round, int even)
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
     ddp__wire *w = d->engine->wire;
-
     return !strncmp(w->table->peer_name(w, peer), "via ", 4);
 }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
-    int world = q->d->world, even = world + world % 2, round, bad = 0;
-
-    for (round = 0; !bad && round < even - 1; round++) {
-        int peer = ddp__opponent(q->d->rank, round, even);
-        bad = ddp_barrier(q->d);
-        if (bad || peer >= world) continue;
-        bad = ddp__probe_pair(q, peer, &out->pair[q->d->rank * world + peer]);
-        out->pair[q->d->rank * world + peer].relayed = ddp__is_relayed(q->d, peer);
+    const int world = q->d->world, even = world + world % 2;
+    for (int round = 0; round < even - 1; round++) {
+        const int peer = ddp__opponent(q->d->rank, round, even);
+        ddp_pair *pair = &out->pair[q->d->rank * world + peer];
+        DDP__DO(ddp_barrier(q->d));
+        if (peer >= world) continue;
+        DDP__DO(ddp__probe_pair(q, peer, pair));
+        pair->relayed = ddp__is_relayed(q->d, peer);
     }
-    return bad;
+    return 0;
 }
 
 /* Every rank's row to everybody. */
@@ -292,9 +245,8 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     const size_t world = (size_t)q->d->world, pairs = world * sizeof *out->pair,
                  row = pairs + sizeof *out->host + sizeof *out->name;
     char *all = (char *)ddp__calloc(world, row), *at;
-    size_t r, c;
+    size_t r;
     int bad;
-
     if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
     at = all + (size_t)q->d->rank * row;
     memcpy(at, out->pair + (size_t)q->d->rank * world, pairs);
@@ -310,7 +262,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     if (bad) return ddp__ctx_fail(q->d, &q->d->host.error);
     /* round trips have one end that measured them */
     for (r = 0; r < world; r++)
-        for (c = 0; c < r; c++) {
+        for (size_t c = 0; c < r; c++) {
             const ddp_pair *led = &out->pair[c * world + r];
             ddp_pair *p = &out->pair[r * world + c];
             p->ping_s = led->ping_s;
@@ -326,7 +278,6 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     size_t world;
     double begin = ddp_now();
     int bad;
-
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
@@ -371,13 +322,12 @@ void ddp_probe_free(ddp_probe_result *r)
 
 ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
 {
-    int i, n;
-
+    int n;
     if (!r || !out || r->world < 2)
         return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
     n = r->world * r->world;
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         out->delay_s[i] = r->pair[i].ping_s;
         out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
     }
@@ -391,11 +341,9 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     const double n = net->devices;
     double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
     ddp_ring_choice c;
-    int i, j;
-
-    for (i = 0; i < net->devices; i++) {
+    for (int i = 0; i < net->devices; i++) {
         double most = 0;
-        for (j = 0; j < net->devices; j++) {
+        for (int j = 0; j < net->devices; j++) {
             const size_t at = (size_t)i * (size_t)net->devices + (size_t)j;
             if (i == j) continue;
             if (net->rate[at] < slowest) slowest = net->rate[at];
@@ -421,7 +369,6 @@ static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *ou
     int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
     double least;
     size_t from;
-
     if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
     bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
     if (!bad) {
@@ -438,7 +385,6 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     ddp_ring_choice own;
     ddp_network net;
     int bad;
-
     DDP__ENTER(d);
     if (!r || r->world != d->world)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");

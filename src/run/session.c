@@ -1,7 +1,4 @@
 /* Opening and closing a context, and what can be asked of it. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "run/device.h"
 #include "wire/stream.h"
 
@@ -9,7 +6,6 @@ static const ddp__hooks *ddp__session_hooks(void)
 {
     static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin,
                                      ddp_backward_end};
-
     return &table;
 }
 
@@ -19,7 +15,6 @@ static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((ui
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp__wire *wire = NULL;
-
     d->host.allocator = d->cfg.allocator;
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = ddp__session_hooks();
@@ -54,7 +49,6 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
     ddp_error local;
-
     memset(&zero, 0, sizeof zero);
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
@@ -76,14 +70,13 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->block) DDP_FREE(u->block);
     if (u->average) DDP_FREE(u->average);
     if (u->gradient) DDP_FREE(u->gradient);
+    if (u->trains) DDP_FREE(u->trains);
     if (u->other) DDP_FREE(u->other);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
 void ddp_close(ddp_ctx *d)
 {
-    int i;
-
     if (!d) return;
     ddp__arrival_close(d);
     ddp__admission_stop(d);
@@ -98,7 +91,7 @@ void ddp_close(ddp_ctx *d)
         o->destroy(o);
     }
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
-    for (i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
+    for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
     ddp__device_close(d);
     ddp__coded_close(d);
@@ -134,9 +127,8 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
 
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
 {
-    int own = layer->params || layer->count, i;
+    int own = layer->params || layer->count;
     char number[32];
-
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
@@ -147,17 +139,16 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
         u->block[0].count = layer->count;
         u->blocks = 1;
     }
-    for (i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
+    for (int i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
     u->flops = layer->flops;
     u->group = layer->group;
-    for (i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
     return DDP_OK;
 }
 
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
     ddp__unit u;
-
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
         return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
@@ -204,7 +195,6 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
     ddp_error *err;
     ddp_blob blob = {NULL, 0};
-
     DDP__ENTER(d);
     err = &d->host.error;
     if (!d->ops.plan_adopt)
@@ -229,11 +219,9 @@ const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.la
 
 int ddp_measure_links(ddp_ctx *d)
 {
-    int link;
-
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    for (link = 0; link < ddp_links(d); link++)
+    for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
     return 0;
@@ -242,7 +230,6 @@ int ddp_measure_links(ddp_ctx *d)
 int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 {
     ddp__net_stats net;
-
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     if (d->nccl && link == 0) {

@@ -1,7 +1,6 @@
 /* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
  * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. Sums go
  * in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
-#include "base/platform.h"
 #include "run/context.h"
 
 typedef struct ddp__levels {
@@ -16,9 +15,8 @@ typedef struct ddp__levels {
 /* The ranks r with key[r] == value, in list; how many. */
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
-    int n = 0, r;
-
-    for (r = 0; r < world; r++)
+    int n = 0;
+    for (int r = 0; r < world; r++)
         if (key[r] == value) list[n++] = r;
     return n;
 }
@@ -26,9 +24,8 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
 /* list, place: [world] to work with. */
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
 {
-    int r, q, n, group, bad = 0, most = 0, least = d->world;
-
-    for (r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
+    int n, group, bad = 0, most = 0, least = d->world;
+    for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
         n = ddp__ranks_with(d->world, site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {}
         if (n > most) most = n;
@@ -42,7 +39,7 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
     }
     out->place = place[d->rank];
     out->equal = most == least;
-    for (q = 0; !bad && q < (out->equal ? most : 1); q++) {
+    for (int q = 0; !bad && q < (out->equal ? most : 1); q++) {
         n = ddp__ranks_with(d->world, place, q, list);
         bad = ddp_group(d, list, n, &group);
         if (q == out->place) out->across = group;
@@ -53,7 +50,6 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
 int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
 {
     int *work, bad;
-
     DDP__ENTER(d);
     if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
@@ -70,9 +66,8 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
 static int ddp__levels_slice(const ddp_message *m, ddp_piece *slice, size_t from, size_t to)
 {
     size_t at = 0;
-    int i, n = 0;
-
-    for (i = 0; i < m->from_count; at += m->from[i++].count) {
+    int n = 0;
+    for (int i = 0; i < m->from_count; at += m->from[i++].count) {
         const ddp_piece *p = &m->from[i];
         size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
         if (b > p->count) b = p->count;
@@ -99,9 +94,8 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
 {
     const size_t k = (size_t)s->members, j = (size_t)s->place;
     size_t total = 0;
-    int i, n = 0;
-
-    for (i = 0; i < m->from_count; i++) total += m->from[i].count;
+    int n = 0;
+    for (int i = 0; i < m->from_count; i++) total += m->from[i].count;
     part[0] = *m;
     part[0].ragged = 1;
     part[0].mean = 0;
@@ -130,24 +124,16 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
 
 int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
 {
+    const ddp_piece p = {{x}, n};
     ddp_message whole, part[3];
-    ddp_piece p, slice;
-    int i, parts;
-
+    ddp_piece slice;
+    int parts;
     DDP__ENTER(d);
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
-    memset(&whole, 0, sizeof whole);
-    p.data = x;
-    p.count = n;
-    whole.verb = DDP_ALL_REDUCE;
-    whole.from = &p;
-    whole.from_count = 1;
-    whole.layer = DDP_NO_LAYER;
-    whole.step = d->step;
-    whole.filler = 1;
+    whole = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
     parts = ddp__sites_parts(s, s->inside, scale, &whole, &slice, part);
-    for (i = 0; i < parts; i++)
+    for (int i = 0; i < parts; i++)
         if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -157,18 +143,16 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 /* Pieces of the longest message: all that is averaged, all gradients, or the probe's. */
 static int ddp__levels_room(const ddp_ctx *d)
 {
-    int l, n = DDP__PROBE_MOST;
-
-    for (l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
+    int n = DDP__PROBE_MOST;
+    for (int l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
     return n;
 }
 
 /* The groups that gather, one for each site. */
 static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
 {
-    int bad = ddp_sites_open(d, site, &v->site), r, n, group;
-
-    for (r = 0; !bad && r < d->world; r++) {
+    int bad = ddp_sites_open(d, site, &v->site), n, group;
+    for (int r = 0; !bad && r < d->world; r++) {
         n = ddp__ranks_with(d->world, site, site[r], list);
         if (list[0] != r) continue;
         bad = ddp_group(d, list, n, &group);
@@ -180,9 +164,8 @@ static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *li
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
-    int *list, r, q, bad, alike = 1, unlike = 1;
-
-    for (r = 0; r < d->world; r++)
+    int *list, bad, alike = 1, unlike = 1;
+    for (int r = 0; r < d->world; r++)
         if ((site[r] > 0) != (site[0] > 0))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
                              r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
@@ -199,9 +182,9 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     bad = ddp__levels_make(d, v, site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
-    for (r = 1; r < d->world; r++) {
+    for (int r = 1; r < d->world; r++) {
         alike &= site[r] == site[0];
-        for (q = 0; q < r; q++) unlike &= site[r] != site[q];
+        for (int q = 0; q < r; q++) unlike &= site[r] != site[q];
     }
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
@@ -234,9 +217,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     const ddp__levels *v = d->levels;
     ddp_message part[3];
     const int n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
-    int i;
-
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */
         part[i].after = i ? *ticket + 1 : m->after;
         DDP__TRY(ddp__engine_submit(ddp__engine_of(d, m->link), &part[i], ticket, err));

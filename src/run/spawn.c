@@ -1,5 +1,4 @@
 /* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed. */
-#include "base/core.h"
 #include "base/tools.h"
 #include "wire/socket.h"
 #include "run/launch.h"
@@ -23,6 +22,12 @@ typedef struct ddp__verdict {
     ddp_error err;
 } ddp__verdict;
 
+/* How a rank ended: its process, and the signal or code; rank -1: none did. */
+typedef struct ddp__end {
+    int  rank, by;
+    long pid;
+} ddp__end;
+
 typedef struct ddp__family {
     int world, alive;
     int min_world, lost;       /* elastic: ranks whose end does not concern the others */
@@ -32,10 +37,7 @@ typedef struct ddp__family {
     size_t  shared_bytes;
     void   *shared;
     pid_t  *pid;               /* [world], 0 = ended */
-    int     killed, killed_by; /* first rank killed by a signal that we did not send, -1 */
-    long    killed_pid;
-    int     odd, odd_code;     /* first rank that ended with a code but no verdict, -1 */
-    long    odd_pid;
+    ddp__end killed, odd;      /* the first by a signal that we did not send, or with a code but no verdict */
     int     rung;              /* next step of the ladder below, -1 = all is well */
     double  rung_at;           /* when it is due */
     int     sent;              /* a signal was sent to all */
@@ -54,7 +56,6 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
 {
     ddp_error e;
     ddp_status s;
-
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
     if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
@@ -77,8 +78,7 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
 
 static void ddp__family_signal(ddp__family *f, int signal_number)
 {
-    int r;
-    for (r = 0; r < f->world; r++)
+    for (int r = 0; r < f->world; r++)
         if (f->pid[r] > 0) kill(f->pid[r], signal_number);
 }
 
@@ -89,7 +89,6 @@ static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code 
 static int ddp__is_lost(const ddp__family *f, int rank, int code)
 {
     const ddp__verdict *v = &f->verdict[rank];
-
     if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
     return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
 }
@@ -97,25 +96,18 @@ static int ddp__is_lost(const ddp__family *f, int rank, int code)
 /* Notes how a rank ended. */
 static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 {
+    const int signaled = WIFSIGNALED(code), by = signaled ? WTERMSIG(code) : WEXITSTATUS(code);
+    const ddp__end end = {rank, by, (long)f->pid[rank]};
+    ddp__end *first = signaled ? &f->killed : &f->odd;
     int bad = 0;
     if (ddp__is_lost(f, rank, code)) {
         f->lost++;
-    } else if (WIFSIGNALED(code)) {
+    } else if (by) {
         bad = 1;
-        if (f->killed < 0 && !f->sent) {
-            f->killed = rank;
-            f->killed_by = WTERMSIG(code);
-            f->killed_pid = (long)f->pid[rank];
-        }
-    } else if (WEXITSTATUS(code)) {
-        bad = 1;
-        if (f->odd < 0 && !f->sent && !ddp__atomic_load(&f->verdict[rank].order)) {
-            f->odd = rank;
-            f->odd_code = WEXITSTATUS(code);
-            f->odd_pid = (long)f->pid[rank];
-        }
+        if (first->rank < 0 && !f->sent && (signaled || !ddp__atomic_load(&f->verdict[rank].order))) *first = end;
+    } else {
+        f->good++;
     }
-    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
     f->pid[rank] = 0;
     f->alive--;
     if (bad && f->rung < 0) {
@@ -128,14 +120,12 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
 {
     double pause = 0.001;
-    int cancelled = 0, r, code;
-
+    int cancelled = 0, code;
     while (f->alive) {
-        for (r = 0; r < f->world; r++) {
+        for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0)
-                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -158,9 +148,8 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
 
 static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
 {
-    int r, first = -1, order, least = INT_MAX;
-
-    for (r = 0; r < f->world; r++) {
+    int first = -1, order, least = INT_MAX;
+    for (int r = 0; r < f->world; r++) {
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
         if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
@@ -168,18 +157,20 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         least = order;
         first = r;
     }
-    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
-        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
-                         f->world, f->min_world);
-    if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+    if (first < 0 && f->killed.rank < 0 && f->odd.rank < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
+                         f->min_world);
+    if (f->killed.rank >= 0)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed.rank,
+                         f->killed.pid, f->killed.by, f->killed.by == SIGKILL ? " (out of memory?)" : "",
                          first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
-    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent)) return ddp__fail(err, DDP_ABORTED, "stopped by request");
+    if (cancelled && (first >= 0 || f->odd.rank >= 0 || f->sent))
+        return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
         return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
-    if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
+    if (f->odd.rank >= 0)
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd.rank, f->odd.pid,
+                         f->odd.by);
     return DDP_OK;
 }
 
@@ -188,7 +179,6 @@ static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
     ddp_error local;
     int count;
-
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
     if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
     if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
@@ -202,7 +192,6 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 {
     pid_t self = getpid();
     int r, why, code;
-
     fflush(NULL);
     for (r = 0; r < f->world; r++) {
         f->pid[r] = fork();
@@ -219,27 +208,20 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
     return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
 }
 
-ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
                       void *user, ddp_error *err)
-{
-    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
-}
-
-ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
-                              ddp__rank_fn fn, void *user, ddp_error *err)
 {
     ddp__family f;
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
     int fd = -1;
-
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
     f.min_world = min_world;
-    f.killed = f.odd = f.rung = -1;
+    f.killed.rank = f.odd.rank = f.rung = -1;
     DDP__TRY(ddp__listen_here(&at, &fd, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
@@ -286,7 +268,6 @@ static void *ddp__member_run(void *arg)
     ddp_error e;
     ddp_status s;
     int open;
-
     pthread_mutex_lock(&t->lock);
     while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
     open = t->open;
@@ -306,8 +287,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
 {
     ddp__team t;
     ddp__member *m;
-    int started, why = 0, r;
-
+    int started, why = 0;
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);
@@ -327,7 +307,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     t.open = why ? -1 : 1;
     pthread_cond_broadcast(&t.gate);
     pthread_mutex_unlock(&t.lock);
-    for (r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
+    for (int r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(m);

@@ -1,7 +1,4 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
-#include "base/core.h"
-#include "base/tools.h"
-#include "run/context.h"
 #include "run/device.h"
 
 /* ---- memory of the layers ---- */
@@ -9,20 +6,20 @@
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     size_t trained = 0;
-    int b;
-
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    if (!u->average || !u->gradient) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-    for (b = 0; b < u->blocks; b++) {
+    u->trains = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->trains);
+    if (!u->average || !u->gradient || !u->trains)
+        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
+        const ddp_piece values = {{k->params}, k->count}, grads = {{k->grads}, k->count};
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
-        u->average[u->averages].data = k->params;
-        u->average[u->averages++].count = k->count;
+        u->average[u->averages++] = values;
         u->count += k->count;
         if (k->kind != DDP_PARAMS) continue;
-        u->gradient[u->gradients].data = k->grads;
-        u->gradient[u->gradients++].count = k->count;
+        u->trains[u->gradients] = values;
+        u->gradient[u->gradients++] = grads;
         trained += k->count;
     }
     u->state_count = trained * (size_t)d->optimizer.state_per_param;
@@ -48,11 +45,9 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const double total = ddp__memory_total();
     double state = 0, graphs = 0;
     const ddp__owned *o;
-    int l, b;
-
     if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++)
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++)
             if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
                 state += (double)d->unit[l].block[b].count;
     state *= (double)d->optimizer.state_per_param * sizeof(float);
@@ -65,10 +60,9 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
-
+    int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
     DDP__TRY(ddp__session_fits(d, err));
-    for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
@@ -100,8 +94,6 @@ typedef struct ddp__fingerprint {
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 {
-    int i;
-
     f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
     f->layers = d->layers;
     f->micro_batches = d->cfg.micro_batches;
@@ -115,7 +107,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->model = ddp__model_hash(d);
     ddp__settings(d, f->setting);
     f->same = d->sames;
-    for (i = 0; i < d->sames; i++) {
+    for (int i = 0; i < d->sames; i++) {
         memcpy(f->name[i], d->same[i].name, sizeof f->name[i]);
         f->value[i] = d->same[i].value;
     }
@@ -123,9 +115,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
 {
-    int i;
-
-    for (i = 0; i < d->team_size; i++)
+    for (int i = 0; i < d->team_size; i++)
         if (ddp__team_rank(d, i) == rank) return 1;
     return 0;
 }
@@ -134,8 +124,6 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
-    int i;
-
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -145,14 +133,14 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
     if (f->micro_batches != zero->micro_batches)
         return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
                          (int)f->micro_batches, (int)zero->micro_batches);
-    for (i = 0; i < DDP__SETTINGS; i++)
+    for (int i = 0; i < DDP__SETTINGS; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
                              ddp__setting_name(i), f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
                          "same wire format", r, coding[f->coding], coding[zero->coding]);
-    for (i = 0; i < DDP_SAME; i++)
+    for (int i = 0; i < DDP_SAME; i++)
         if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
                              "the same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
@@ -163,11 +151,9 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
 static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
     const ddp__fingerprint *zero = all, *team;
-    int r;
-
     while (zero->version == 0) zero++; /* a lost worker's */
     team = d->team ? all + d->team_root : zero;
-    for (r = 0; r < d->world; r++) {
+    for (int r = 0; r < d->world; r++) {
         const ddp__fingerprint *f = all + r;
         if (f->version == 0) continue;
         if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
@@ -185,12 +171,10 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
     uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
     ddp_status s;
-    int l;
-
     if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
+    for (int l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
     s = ddp__tell(d, d->team, hash, bytes, err);
-    for (l = 0; s == DDP_OK && l < d->layers; l++)
+    for (int l = 0; s == DDP_OK && l < d->layers; l++)
         if (hash[l] != ddp__unit_hash(&d->unit[l]))
             s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
                           "something else: every rank%s must register the same model", l, d->rank, d->unit[l].name,
@@ -204,16 +188,11 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 {
     float token = 0;
-    ddp_message m;
     ddp_piece p;
-
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &token, 1);
     DDP__TRY(ddp__compare_layers(d, err));
     /* this rank agrees with the first; wait for the abort of the one that does not */
-    p.data = &token;
-    p.count = 1;
-    ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
     m.bytes = 0;
-    m.group = d->team;
     DDP__TRY(ddp__run(d, &m, 0, err));
     return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
                      "%s: start every rank with the same model", d->rank, d->optimizer.name);
@@ -223,9 +202,8 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
     ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
-    int *place = (int *)ddp__calloc(world, sizeof *place), r, equal = 1, mixed = 0;
+    int *place = (int *)ddp__calloc(world, sizeof *place), equal = 1, mixed = 0;
     ddp_status s;
-
     if (!all || !place) {
         if (all) DDP_FREE(all);
         if (place) DDP_FREE(place);
@@ -234,10 +212,10 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     own = all + d->rank;
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
-    for (r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
+    for (int r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
     if (s == DDP_OK) s = ddp__team_agree(d, place, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
-    for (r = 0; r < d->world; r++) {
+    for (int r = 0; r < d->world; r++) {
         place[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
@@ -266,19 +244,13 @@ int ddp_same(ddp_ctx *d, const char *name, int64_t value)
  * and frozen layers included. */
 static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
-    ddp_piece p;
-    int l, b;
-
-    for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++) {
-            ddp__own_word(d, &m, DDP_BROADCAST, &p);
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++) {
+            const ddp_block *k = &d->unit[l].block[b];
+            ddp_piece p;
+            ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
             m.bytes = 0;
             m.layer = DDP_NO_LAYER;
-            m.group = d->unit[l].group;
-            m.peer = ddp__group_root(d, m.group);
-            p.data = d->unit[l].block[b].params;
-            p.count = d->unit[l].block[b].count;
             DDP__TRY(ddp__run(d, &m, 1, err));
         }
     return DDP_OK;
@@ -288,9 +260,7 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
-    int l;
-
-    for (l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    for (int l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
     if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
 }
@@ -298,7 +268,6 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
-
     if (d->started) return DDP_OK;
     if (d->layers == 0)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
@@ -322,6 +291,6 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     }
     if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
     d->started = 1;
-    d->mark = d->step_begin = ddp_now();
+    d->at.mark = d->step_begin = ddp_now();
     return DDP_OK;
 }

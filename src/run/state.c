@@ -1,7 +1,4 @@
-/* What a context is made of, as a list for checkpoints and newcomers; and saving and loading it. */
-#include "base/platform.h"
-#include "run/checkpoint.h"
-#include "run/context.h"
+/* What a context is made of, as a list for checkpoints and newcomers. */
 #include "run/device.h"
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
@@ -12,7 +9,6 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
-
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
         number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
         return DDP_OK;
@@ -24,9 +20,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
-    int b;
-
-    for (b = 0; b < u->blocks; b++)
+    for (int b = 0; b < u->blocks; b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
@@ -47,8 +41,6 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     double *profile;
     size_t graphs = 0;
     float *lr;
-    int l;
-
     for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
@@ -63,7 +55,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     number[DDP__N_STEP] = d->step;
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->plan_final;
-    for (l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
+    for (int l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
     if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
@@ -80,9 +72,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int l, i, room = DDP__SMALL + d->kepts;
-
-    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
+    int room = DDP__SMALL + d->kepts;
+    for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
     s->engine = d->engine;
@@ -93,10 +84,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
-    for (l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
+    for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
-    for (l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
-    for (i = 0; i < d->kepts; i++) {
+    for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
+    for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
                         there | (k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
@@ -112,13 +103,11 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
     ddp__owned *o;
     ddp_blob blob;
-    int l;
-
     d->step = (long)number[DDP__N_STEP];
     d->taken = number[DDP__N_TAKEN];
     d->saves_as = s->run;
     d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
-    for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
+    for (int l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
     if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
@@ -134,7 +123,6 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
     const size_t L = (size_t)d->layers;
-
     d->measured = t->count != 0;
     d->drift_ticket = -1;
     if (!d->measured) return DDP_OK;
@@ -147,4 +135,3 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- checkpoints ---- */

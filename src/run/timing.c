@@ -1,17 +1,14 @@
 /* What the layers and the link take: from FLOPs and the link as configured, or as the hooks measured it,
  * the same on all ranks. */
-#include "base/platform.h"
 #include "run/context.h"
 
 static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flops : 2.0 * (double)(u->count + 1); }
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    int l;
-
     memset(p, 0, sizeof *p);
     DDP__TRY(ddp_profile_new(d->layers, p, err));
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         p->name[l] = ddp__strdup(d->unit[l].name);
         p->params[l] = (double)d->unit[l].count;
         if (p->name[l]) continue;
@@ -25,10 +22,9 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     /* only so many operations are in flight, and each takes alpha at least */
     double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) : 0;
-    int l;
 
     p->alpha_s = d->link.alpha_s;
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         double bytes = (double)ddp__layer_bytes(d, l),
                seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
@@ -38,10 +34,8 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    int l;
-
     d->link = ddp__link_nominal(d, &d->links);
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
         p->backward_s[l] = 2 * p->forward_s[l];
     }
@@ -52,10 +46,8 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 static void ddp__scale_to(double *x, int n, double total)
 {
     double sum = 0;
-    int i;
-
-    for (i = 0; i < n; i++) sum += x[i];
-    for (i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
+    for (int i = 0; i < n; i++) sum += x[i];
+    for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
 /* What this rank measured; times that no hook told apart are split by FLOPs. */
@@ -63,7 +55,6 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
     int l;
-
     for (l = 0; l < d->layers; l++) {
         p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
@@ -90,14 +81,11 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
-    size_t l;
-    int r;
-
     memset(out, 0, layers * sizeof *out);
-    for (r = 0; r < world; r++) {
+    for (int r = 0; r < world; r++) {
         const double *x = all + (size_t)r * 2 * layers;
         double pass = 0;
-        for (l = 0; l < layers; l++) {
+        for (size_t l = 0; l < layers; l++) {
             pass += x[l];
             if (x[l] > out[l]) out[l] = x[l];
         }
@@ -111,7 +99,6 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     const size_t L = (size_t)d->layers, row = 2 * L * sizeof(double);
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
-
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);

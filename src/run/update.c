@@ -1,14 +1,11 @@
 /* Arithmetic on the memory of layers, and optimizer updates: on the caller's thread, or in the order of the device. */
-#include "base/platform.h"
 #include "nn/exact.h"
-#include "run/context.h"
 #include "run/device.h"
 
 /* No multiply-add: replicas on unlike processors stay equal. */
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
-
     if (d->host.backend) {
         d->host.backend->axpy(d->host.device, y, x, n, a);
         return;
@@ -28,10 +25,15 @@ void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
     else ddp__scale(x, n, a);
 }
 
+ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
+{
+    const ddp__walk w = {from, to, from_count, to_count, 0, 0};
+    return w;
+}
+
 size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 {
     size_t n;
-
     while (w->from_count && w->from_at == w->from->count) w->from++, w->from_count--, w->from_at = 0;
     while (w->to_count && w->to_at == w->to->count) w->to++, w->to_count--, w->to_at = 0;
     if (!w->from_count || !w->to_count) return 0;
@@ -48,17 +50,12 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
-    const ddp_piece *to = m->to ? m->to : m->from;
-    ddp__walk w;
+    ddp__walk w = ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
     float *x, *y;
     size_t n;
-
     if (m->verb > DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
     while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
         if (m->add) {
             ddp__axpy(d, y, x, n, scale);
@@ -76,9 +73,7 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float part = 1.0f / (float)d->cfg.micro_batches;
-    int i;
-
-    for (i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
@@ -86,29 +81,27 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
-    int b;
-
     ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
-    for (b = 0; b < u->blocks; b++) {
-        ddp_block *k = &u->block[b];
+    for (int i = 0; i < u->gradients; i++) {
+        const size_t n = u->gradient[i].count;
+        float *grads = u->gradient[i].data;
         ddp_update call;
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
         memset(&call, 0, sizeof call);
         call.layer = layer;
-        call.params = k->params;
-        call.grads = from ? from : k->grads;
+        call.params = u->trains[i].data;
+        call.grads = from ? from : grads;
         call.state = state;
-        call.count = k->count;
+        call.count = n;
         call.step = u->updates;
         call.lr = d->lr;
-        if (state) state += (size_t)d->optimizer.state_per_param * k->count;
-        if (from) from += k->count;
+        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        if (from) from += n;
         if (d->host.backend) {
             d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
             continue;
         }
         d->optimizer.update(&d->optimizer, &call);
-        if (!from) memset(k->grads, 0, k->count * sizeof *k->grads);
+        if (!from) memset(grads, 0, n * sizeof *grads);
     }
     u->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
@@ -118,32 +111,29 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
-    int l, i, first = 1;
-
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++, first = 0)
+    int first = 1;
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
             b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)
 {
     double squares = 0, norm;
-    int l, i;
-
     if (d->host.backend) {
         ddp__clip_there(d);
         return;
     }
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
     norm = sqrt(squares);
     if (norm + 1e-6 <= (double)d->cfg.clip_norm) return;
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
                        (float)((double)d->cfg.clip_norm / (norm + 1e-6)));
 }

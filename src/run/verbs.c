@@ -1,8 +1,5 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "nn/exact.h"
-#include "run/context.h"
 #include "run/device.h"
 
 /* ---- events ---- */
@@ -10,7 +7,6 @@
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
     const char *event = d->event;
-
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
@@ -28,11 +24,6 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
                      "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
-#define DDP__DO(call)                             \
-    do {                                          \
-        const int bad_ = (int)(call);             \
-        if (bad_) return bad_;                    \
-    } while (0)
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
@@ -40,34 +31,29 @@ int ddp__hook_in_event(ddp_ctx *d)
                           "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
 }
 
-/* NULL: there is no such layer. */
-static const ddp__unit *ddp__unit_of(const ddp_ctx *d, int layer)
-{
-    return d && layer >= 0 && layer < d->layers ? &d->unit[layer] : NULL;
-}
+static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
 
 static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 {
     DDP__TRY(ddp__verb_enter(d, verb));
-    if (ddp__unit_of(d, layer)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_ARG, "strategy %s: %s: layer %d does not exist; %d layers are "
-                     "registered, numbered from 0", d->ops.name, verb, layer, d->layers);
+    if (ddp__has_layer(d, layer)) return DDP_OK;
+    return (ddp_status)ddp_complain(d, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered from "
+                                    "0", verb, layer, d->layers);
 }
 
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
     if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
-                     "wait finishes what is in flight; post in forward_begin, backward_end, step_end, "
-                     "arrived or sync_all", d->ops.name, d->event);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and wait "
+                     "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
+                     d->ops.name, d->event);
 }
 
 int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
-
     if (!d) return (int)DDP_ARG;
     if (d->host.error.code) return (int)d->host.error.code;
     va_start(ap, fmt);
@@ -88,12 +74,10 @@ ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 
 void ddp__posted_close(ddp_ctx *d)
 {
-    int i;
-
-    for (i = 0; d->posted && i < d->posted_room; i++)
+    for (int i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (int i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -101,10 +85,8 @@ void ddp__posted_close(ddp_ctx *d)
 
 static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 {
-    int i, b;
-
-    for (i = 0; i < n; i++)
-        for (b = 0; b < u->blocks; b++) {
+    for (int i = 0; i < n; i++)
+        for (int b = 0; b < u->blocks; b++) {
             const ddp_block *k = &u->block[b];
             if (list[i].data >= k->params && list[i].data < k->params + k->count) return 1;
             if (k->grads && list[i].data >= k->grads && list[i].data < k->grads + k->count) return 1;
@@ -116,7 +98,6 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
     const ddp__posted *p = d->posted;
     int i = 0;
-
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
@@ -128,9 +109,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
             return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
@@ -145,16 +124,13 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
     float *from, *to;
     ddp__walk w;
     size_t n;
-
     if (p->room < most) {
         ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, 2 * (size_t)most * sizeof *grown);
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
         p->sum = grown;
         p->room = most;
     }
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = m->to, w.to_count = m->to_count;
+    w = ddp__walk_of(m->from, m->from_count, m->to, m->to_count);
     for (p->sums = 0; (n = ddp__walk_next(&w, &from, &to)) > 0; p->sums++) {
         p->sum[2 * p->sums].data = from;
         p->sum[2 * p->sums + 1].data = to;
@@ -165,9 +141,7 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
 
 static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 {
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].name == ticket) return &d->posted[i];
     return NULL;
 }
@@ -177,7 +151,6 @@ static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 {
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
-
     m->after = 0;
     if (!before || !d->engine) return DDP_OK; /* it is done */
     if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
@@ -189,7 +162,6 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     ddp_message in_place = *m;
-
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
@@ -207,7 +179,6 @@ static ddp_status ddp__posted_refused(ddp_ctx *d)
 {
     ddp_error *e = &d->host.error;
     char text[sizeof e->msg];
-
     if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
     snprintf(text, sizeof text, "%s", e->msg);
     return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
@@ -217,11 +188,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
     char who[64];
-
     DDP__VERB("ddp_post");
-    if (!m || !ticket)
-        return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
-                              "a place for its ticket", d->ops.name);
+    if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
     DDP__DO(ddp__verb_posts(d));
     snprintf(who, sizeof who, "strategy %s", d->ops.name);
     DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
@@ -247,7 +215,6 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
     const char *event = d->event;
     long name = p->name;
     int code;
-
     if (p->told || !d->ops.arrived) return DDP_OK;
     p->told = 1;
     d->event = "arrived";
@@ -259,10 +226,8 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 
 ddp_status ddp__posted_look(ddp_ctx *d)
 {
-    int i;
-
     if (!d->ops.arrived) return DDP_OK;
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
             DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
     return DDP_OK;
@@ -271,19 +236,15 @@ ddp_status ddp__posted_look(ddp_ctx *d)
 int ddp_hold(ddp_ctx *d, long ticket, int layer)
 {
     ddp__posted *p, held;
-    int i;
-
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
-    if (!p)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: message %ld was held before, "
-                              "or was never posted", d->ops.name, ticket);
+    if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
     held = *p;
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
-    if (!ddp__unit_of(d, layer)) layer = DDP_NO_LAYER;
+    if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
-    for (i = 0; i < held.sums; i++)
+    for (int i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);
 }
@@ -291,7 +252,6 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
 int ddp_hold_input(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p;
-
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
     if (p && p->sums) return 0; /* `from` is taken until the message is held */
@@ -301,7 +261,6 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p = d ? ddp__posted_find(d, ticket) : NULL;
-
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
 
@@ -312,9 +271,8 @@ int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
     DDP__DO(ddp__verb_layer(d, "ddp_average", layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: ddp_average of layer %s, whose last "
-                              "average is still on its way: hold it first with ddp_average_hold", d->ops.name,
-                              d->unit[layer].name);
+        return ddp_complain(d, DDP_USAGE, "ddp_average of layer %s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold", d->unit[layer].name);
     return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
 }
 
@@ -370,12 +328,10 @@ int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
 
 int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
-    size_t i;
-
     DDP__VERB("ddp_set");
     if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
     else
-        for (i = 0; i < n; i++) x[i] = a;
+        for (size_t i = 0; i < n; i++) x[i] = a;
     return 0;
 }
 
@@ -389,49 +345,40 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 
 /* ---- state ---- */
 
-static float *ddp__state_add(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
+static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
 {
-    ddp__own_state *k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
-    float *data = (float *)ddp__host_alloc(&d->host, n * sizeof *data);
-
+    ddp__own_state *k;
+    DDP__VERB("ddp_keep");
+    if (d->started || strcmp(d->event, "start"))
+        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
+    if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
+        return ddp_complain(d, DDP_ARG, "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
+                            "size and a layer below %d are needed", name ? name : "", n, layer,
+                            (int)sizeof k->name - 1, d->layers);
+    k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
     if (k) d->kept = k;
-    if (!k || !data) {
-        if (data) ddp__host_release(&d->host, data, n * sizeof *data);
-        ddp__fail(&d->host.error, DDP_MEMORY, "strategy %s: out of memory for %zu floats of state %s",
-                  d->ops.name, n, name);
-        return NULL;
-    }
+    if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+    if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k += d->kepts++;
     memset(k, 0, sizeof *k);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->layer = layer < 0 ? DDP_NO_LAYER : layer;
     k->equal = equal;
-    k->data = data;
+    k->data = *out;
     k->count = n;
-    return data;
+    return 0;
 }
 
 float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 {
-    if (ddp__verb_enter(d, "ddp_keep")) return NULL;
-    if (d->started || strcmp(d->event, "start")) {
-        ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: state %s is declared in %s; only start may",
-                  d->ops.name, name, d->event);
-        return NULL;
-    }
-    if (layer >= d->layers || !name || strlen(name) >= sizeof d->kept->name || n == 0) {
-        ddp__fail(&d->host.error, DDP_ARG, "strategy %s: state '%.40s' of %zu floats for layer %d: a "
-                  "name of at most %d characters, a size and a layer below %d are needed", d->ops.name,
-                  name ? name : "", n, layer, (int)sizeof d->kept->name - 1, d->layers);
-        return NULL;
-    }
-    return ddp__state_add(d, layer, name, n, equal);
+    float *data = NULL;
+    (void)ddp__keep(d, layer, name, n, equal, &data);
+    return data;
 }
 
 ddp_blob ddp_blob_new(size_t size)
 {
     ddp_blob b;
-
     b.size = size;
     b.bytes = (unsigned char *)ddp__calloc(size ? size : 1, 1);
     return b;
@@ -449,43 +396,27 @@ int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    *count = u ? u->gradients : 0;
-    return u ? u->gradient : NULL;
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
+    return *count ? d->unit[layer].gradient : NULL;
 }
 
 const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    *count = u ? u->averages : 0;
-    return u ? u->average : NULL;
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
+    return *count ? d->unit[layer].average : NULL;
 }
 
-int ddp_group_of(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->group : 0;
-}
+int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
-int ddp_link_of(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->link : 0;
-}
+int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
 float *ddp_residual_of(const ddp_ctx *d, int layer)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->residual : NULL;
+    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
 }
 
 /* ---- what run asks of it ---- */
@@ -493,7 +424,6 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
-
     *list = NULL;
     *n = 0;
     *steps = 1;
@@ -512,9 +442,7 @@ ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, d
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
-    int l;
-
     DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
-    for (l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
+    for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
     return ddp__posted_none(d, 0, "in its event wait");
 }

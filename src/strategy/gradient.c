@@ -1,6 +1,5 @@
 /* Strategies that average gradients before the update: ssgd and wfbp. Sums go in rank order
  * element by element, so how gradients are cut into messages cannot change a bit. */
-#include "base/core.h"
 #include "run/config.h"
 #include "strategy/strategy.h"
 
@@ -24,15 +23,14 @@ typedef struct ddp__gradient {
 static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     const ddp_piece *own;
-    int l, n, room = 0;
-
-    for (l = first; l >= last; l--) {
+    int n, room = 0;
+    for (int l = first; l >= last; l--) {
         (void)ddp_gradients_of(d, l, &n);
         room += n;
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
     if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
-    for (l = first; l >= last; l--) {
+    for (int l = first; l >= last; l--) {
         own = ddp_gradients_of(d, l, &n);
         if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
         b->pieces += n;
@@ -46,11 +44,10 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 
 static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
 {
-    int i, n;
+    int n;
     const ddp_piece *p = ddp_gradients_of(d, layer, &n);
     size_t bytes = 0;
-
-    for (i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
+    for (int i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
     return bytes;
 }
 
@@ -59,11 +56,10 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int l, bad, first = layers - 1;
-
+    int bad, first = layers - 1;
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
     if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
-    for (l = layers - 1; l >= 0; l--) {
+    for (int l = layers - 1; l >= 0; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_bytes(d, l);
         if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
@@ -78,7 +74,6 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 {
     ddp_message m;
-
     if (ddp_world(d) == 1 || b->pieces == 0) return 0;
     memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
@@ -98,7 +93,6 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
-
     for (; !bad && g->next < g->buckets && g->bucket[g->next].missing == 0; g->next++)
         bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
     return bad;
@@ -106,9 +100,8 @@ static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 
 static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 {
-    int i, bad = 0;
-
-    for (i = 0; i < g->buckets && !bad; i++) {
+    int bad = 0;
+    for (int i = 0; i < g->buckets && !bad; i++) {
         ddp__bucket *b = &g->bucket[i];
         if (b->ticket != -1) bad = ddp_hold(d, b->ticket, b->last);
         b->ticket = -1;
@@ -121,21 +114,18 @@ static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = ddp__buckets_hold(d, g), l;
-
+    int bad = ddp__buckets_hold(d, g);
     (void)forward;
     if (!bad) bad = ddp_clip(d);
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
     return bad;
 }
 
 static void ddp__gradient_close(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i;
-
     (void)d;
-    for (i = 0; i < g->buckets; i++)
+    for (int i = 0; i < g->buckets; i++)
         if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
     if (g->bucket) DDP_FREE(g->bucket);
 }
@@ -146,7 +136,6 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX);
-
     if (g->buckets == 1) g->layer = DDP_ALL_LAYERS;
     return bad;
 }
@@ -154,9 +143,8 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
 static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i, bad;
-
-    for (i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
+    int bad;
+    for (int i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
     bad = ddp__buckets_send(d, g);
     return bad ? bad : ddp__gradient_step_end(d, self, forward);
 }
@@ -165,14 +153,11 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
     int i;
-
     (void)d;
     *period = 1;
     for (i = 0; i < g->buckets && i < room; i++) {
-        out[i].step = 0;
-        out[i].first = g->bucket[i].first;
-        out[i].last = g->bucket[i].last;
-        out[i].behind = -1;
+        const ddp_transfer t = {0, g->bucket[i].first, g->bucket[i].last, -1};
+        out[i] = t;
     }
     return i;
 }
@@ -188,7 +173,6 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int i = 0;
-
     while (layer < g->bucket[i].last) i++;
     g->bucket[i].missing--;
     return ddp__buckets_send(d, g);
@@ -196,9 +180,8 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 
 static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
-    int i, n = ddp__ssgd_transfers(d, self, period, out, room);
-
-    for (i = 0; i < n; i++) out[i].behind = out[i].last;
+    int n = ddp__ssgd_transfers(d, self, period, out, room);
+    for (int i = 0; i < n; i++) out[i].behind = out[i].last;
     return n;
 }
 
@@ -216,13 +199,10 @@ void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 
 void ddp__strategy_wfbp(ddp_strategy_ops *ops)
 {
+    ddp__strategy_ssgd(ops);
     ops->name = "wfbp";
-    ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_WITH_ALL;
-    ops->self_bytes = sizeof(ddp__gradient);
     ops->start = ddp__wfbp_start;
     ops->backward_end = ddp__wfbp_backward_end;
     ops->step_end = ddp__gradient_step_end;
     ops->transfers = ddp__wfbp_transfers;
-    ops->close = ddp__gradient_close;
 }

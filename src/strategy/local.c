@@ -1,5 +1,4 @@
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
-#include "base/core.h"
 #include "plan/partial.h"
 #include "run/config.h"
 #include "run/stats.h"
@@ -7,57 +6,47 @@
 
 /* ---- localsgd ---- */
 
-static int ddp__update_now(ddp_ctx *d, int layer)
+static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
+    (void)self;
     /* the norm needs all gradients: then updates come at the end of the step */
     return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
 static int ddp__clip_and_update(ddp_ctx *d)
 {
-    int l, bad;
-
+    int bad;
     if (!(ddp_settings(d)->clip_norm > 0)) return 0;
     bad = ddp_clip(d);
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
     return bad;
 }
 
 static int ddp__hold_all(ddp_ctx *d)
 {
-    int l, bad = 0;
-
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
+    int bad = 0;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
     return bad;
-}
-
-static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
-{
-    (void)self;
-    return ddp__update_now(d, layer);
 }
 
 static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
-    int l, bad = ddp__clip_and_update(d);
-
+    int bad = ddp__clip_and_update(d);
     (void)self;
     (void)forward;
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
     return bad ? bad : ddp__hold_all(d);
 }
 
 static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int i, layers = ddp_layers(d);
-
     (void)self;
     *period = ddp_settings(d)->period;
     for (i = 0; i < layers && i < room; i++) {
-        out[i].step = *period - 1;
-        out[i].first = out[i].last = layers - 1 - i;
-        out[i].behind = -1;
+        const ddp_transfer t = {*period - 1, layers - 1 - i, layers - 1 - i, -1};
+        out[i] = t;
     }
     return i;
 }
@@ -85,7 +74,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
      * averaged as they stand and updated at step end, once the norm is known */
-    int bad = ddp__update_now(d, layer);
+    int bad = ddp__local_backward_end(d, NULL, layer);
 
     if (bad) return bad;
     if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
@@ -102,7 +91,6 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad;
-
     (void)self;
     if (ddp_settings(d)->clip_norm > 0) {
         bad = ddp__hold_all(d);
@@ -127,8 +115,6 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
     ddp__packed_plan head;
     unsigned char *at;
-    size_t l;
-
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
     memset(&head, 0, sizeof head);
@@ -141,7 +127,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     head.lower_bound_s = p->lower_bound_s;
     memcpy(out->bytes, &head, sizeof head);
     at = out->bytes + sizeof head;
-    for (l = 0; l < L; l++, at += sizeof(int32_t)) {
+    for (size_t l = 0; l < L; l++, at += sizeof(int32_t)) {
         const int32_t step = p->step_of[l];
         memcpy(at, &step, sizeof step);
     }
@@ -156,8 +142,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     const unsigned char *at = blob->bytes + sizeof head;
     ddp_error err;
     ddp_plan p;
-    int l, bad = 0;
-
+    int bad = 0;
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
@@ -171,7 +156,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     p.objective_s = head.objective_s;
     p.exposed_s = head.exposed_s;
     p.lower_bound_s = head.lower_bound_s;
-    for (l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
+    for (int l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
         int32_t step;
         memcpy(&step, at, sizeof step);
         bad |= step < 0 || step >= head.period;
@@ -192,7 +177,6 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
 static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
 {
     const ddp_config *c = ddp_settings(d);
-
     memset(o, 0, sizeof *o);
     o->period = c->period;
     o->fill = c->fill;
@@ -212,11 +196,9 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     ddp_profile slower = *p;
     ddp_plan other;
     ddp_status s = ddp_plan_partial(p, o, plan, err);
-    int l;
-
     if (s != DDP_OK) return s;
     slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
-    for (l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
+    for (int l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
     slower.alpha_s *= 1.1;
     memset(&other, 0, sizeof other);
     s = slower.comm_s ? ddp_plan_partial(&slower, o, &other, err)
@@ -233,17 +215,22 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack, ddp_blob *out)
+/* enp: equal numbers of layers; unmeasured: no times to fill by, or to leave slack for. */
+static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
 {
+    const int slack = !unmeasured && !ddp_settings(d)->paper;
+    ddp_plan_options o;
     ddp_error err;
     ddp_plan plan;
     int bad;
-
     memset(&plan, 0, sizeof plan);
-    if (slack ? ddp__plan_with_slack(p, o, &plan, &err) : ddp_plan_partial(p, o, &plan, &err))
+    ddp__plan_options(d, &o);
+    if (enp) o.solver = DDP_SOLVER_ENP;
+    if (unmeasured) o.fill = DDP_FILL_NONE;
+    if (slack ? ddp__plan_with_slack(p, &o, &plan, &err) : ddp_plan_partial(p, &o, &plan, &err))
         return ddp__plan_failed(d, &err);
-    if (!plan.solver) plan.solver = o->solver;
-    if (!plan.cost) plan.cost = o->cost;
+    if (!plan.solver) plan.solver = o.solver;
+    if (!plan.cost) plan.cost = o.cost;
     bad = ddp__plan_pack(d, &plan, out);
     ddp_plan_free(&plan);
     return bad;
@@ -252,32 +239,20 @@ static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_op
 /* While profiling: equal numbers of layers, which needs no measurement. */
 static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    o.solver = DDP_SOLVER_ENP;
-    o.fill = DDP_FILL_NONE;
-    return ddp__partial_make(d, p, &o, 0, out);
+    return ddp__partial_make(d, p, 1, 1, out);
 }
 
 static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+    return ddp__partial_make(d, p, 0, 0, out);
 }
 
 static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    o.solver = DDP_SOLVER_ENP;
-    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+    return ddp__partial_make(d, p, 1, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
@@ -289,7 +264,6 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
 static const ddp_plan *ddp__partial_view(const void *self)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
-
     return p->layers ? p : NULL;
 }
 
@@ -298,16 +272,13 @@ static double ddp__partial_exposed(const void *self) { return ((const ddp__parti
 static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
-    int h, l, n = 0;
-
+    int n = 0;
     (void)d;
     *period = p->layers ? p->period : 1;
-    for (h = 0; p->layers && h < p->period; h++)
-        for (l = p->layers - 1; l >= 0 && n < room; l--) {
-            if (p->step_of[l] != h) continue;
-            out[n].step = h;
-            out[n].first = out[n].last = out[n].behind = l;
-            n++;
+    for (int h = 0; p->layers && h < p->period; h++)
+        for (int l = p->layers - 1; l >= 0 && n < room; l--) {
+            const ddp_transfer t = {h, l, l, l};
+            if (p->step_of[l] == h) out[n++] = t;
         }
     return n;
 }

@@ -1,6 +1,4 @@
 /* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
-#include "base/platform.h"
-#include "run/launch.h"
 #include "strategy/strategy.h"
 
 typedef struct ddp__strategy_entry {
@@ -15,7 +13,6 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_WFBP, ddp__strategy_wfbp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};
-
     *count = (int)(sizeof table / sizeof table[0]);
     return table;
 }
@@ -24,7 +21,6 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 {
     int n, i;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
-
     memset(ops, 0, sizeof *ops);
     for (i = 0; i < n && t[i].id != s && s != DDP_STRATEGY_DEFAULT; i++) {}
     if (i == n) return 0;
@@ -35,16 +31,14 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 const char *ddp_strategy_name(ddp_strategy s)
 {
     ddp_strategy_ops ops;
-
     return ddp__strategy_fill(s, &ops) ? ops.name : "unknown";
 }
 
 ddp_strategy ddp_strategy_named(const char *name)
 {
-    int n, i;
+    int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
-
-    for (i = 0; name && i < n; i++)
+    for (int i = 0; name && i < n; i++)
         if (!strcmp(name, ddp_strategy_name(t[i].id))) return t[i].id;
     return DDP_STRATEGY_DEFAULT;
 }
@@ -53,7 +47,6 @@ ddp_strategy ddp_strategy_number(int i)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
-
     return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
 }
 
@@ -63,7 +56,6 @@ const ddp__strategies *ddp__built_in(void)
 {
     static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
                                           ddp_strategy_name};
-
     return &table;
 }
 

@@ -74,7 +74,7 @@ static void forked_ranks_meet_at_the_address_given(void **state)
     int r;
     (void)state;
     memset(&err, 0, sizeof err);
-    assert_int_equal(ddp__spawn(3, NULL, 0, meet_and_leave, b, &err), DDP_OK);
+    assert_int_equal(ddp__spawn(3, 0, NULL, 0, meet_and_leave, b, &err), DDP_OK);
     assert_string_equal(err.msg, "");
     assert_int_equal(strncmp(b->addr[0], "127.0.0.1:", 10), 0);
     for (r = 0; r < 3; r++) {
@@ -106,7 +106,7 @@ static void the_first_failing_rank_gives_code_and_sentence(void **state)
     board *b = new_board();
     ddp_error err;
     (void)state;
-    assert_int_equal(ddp__spawn(3, NULL, 0, fail_in_turn, b, &err), DDP_FORMAT);
+    assert_int_equal(ddp__spawn(3, 0, NULL, 0, fail_in_turn, b, &err), DDP_FORMAT);
     assert_string_equal(err.msg, "rank 1: layer 'head' has no parameters");
     munmap(b, sizeof *b);
 }
@@ -123,7 +123,7 @@ static void a_sentence_crosses_from_a_process_and_a_thread(void **state)
 {
     ddp_error err;
     (void)state;
-    assert_int_equal(ddp__spawn(4, NULL, 0, only_two_fails, NULL, &err), DDP_NUMERIC);
+    assert_int_equal(ddp__spawn(4, 0, NULL, 0, only_two_fails, NULL, &err), DDP_NUMERIC);
     assert_int_equal(err.code, DDP_NUMERIC);
     assert_string_equal(err.msg, "rank 2: loss is not finite at step 3");
     assert_int_equal(ddp__spawn_threads(4, only_two_fails, NULL, &err), DDP_NUMERIC);
@@ -157,7 +157,7 @@ static void a_killed_rank_is_named_and_the_others_are_ended(void **state)
     double begin = ddp_now();
     int r;
     (void)state;
-    assert_int_equal(ddp__spawn(3, NULL, 0.5, one_kills_itself, b, &err), DDP_PEER_LOST);
+    assert_int_equal(ddp__spawn(3, 0, NULL, 0.5, one_kills_itself, b, &err), DDP_PEER_LOST);
     snprintf(expected, sizeof expected, "rank 1 (process %d) was killed by signal 9", b->pid[1]);
     assert_int_equal(strncmp(err.msg, expected, strlen(expected)), 0);
     assert_true(ddp_now() - begin < 30);
@@ -194,7 +194,7 @@ static void a_request_to_stop_ends_all_ranks(void **state)
     double begin = ddp_now();
     (void)state;
     pthread_create(&thread, NULL, cancel_soon, b);
-    assert_int_equal(ddp__spawn(2, &b->cancel, 0, sit_long, b, &err), DDP_ABORTED);
+    assert_int_equal(ddp__spawn(2, 0, &b->cancel, 0, sit_long, b, &err), DDP_ABORTED);
     pthread_join(thread, NULL);
     assert_string_equal(err.msg, "stopped by request");
     assert_true(ddp_now() - begin < 30);
@@ -213,7 +213,7 @@ static void outlived(int stopped)
 #endif
     supervisor = fork();
     if (supervisor == 0) {
-        ddp__spawn(2, NULL, 0, sit_long, b, NULL);
+        ddp__spawn(2, 0, NULL, 0, sit_long, b, NULL);
         _exit(0);
     }
     while (ddp__atomic_load(&b->go) < 2 && ddp_now() < end) sit(0.01);
@@ -252,7 +252,7 @@ static void a_rank_that_calls_exit_is_named(void **state)
 {
     ddp_error err;
     (void)state;
-    assert_int_equal(ddp__spawn(2, NULL, 0, leave_by_exit, NULL, &err), DDP_FAILED);
+    assert_int_equal(ddp__spawn(2, 0, NULL, 0, leave_by_exit, NULL, &err), DDP_FAILED);
     assert_non_null(strstr(err.msg, "rank 1 (process "));
     assert_non_null(strstr(err.msg, "ended by exit(42)"));
 }
@@ -273,7 +273,7 @@ static void buffered_text_is_written_once(void **state)
     size_t n;
     (void)state;
     fprintf(f, "before\n");
-    assert_int_equal(ddp__spawn(2, NULL, 0, print_something, f, NULL), DDP_OK);
+    assert_int_equal(ddp__spawn(2, 0, NULL, 0, print_something, f, NULL), DDP_OK);
     rewind(f);
     n = fread(text, 1, sizeof text - 1, f);
     text[n] = 0;
@@ -287,7 +287,7 @@ static void impossible_counts_are_refused(void **state)
 {
     ddp_error err;
     (void)state;
-    assert_int_equal(ddp__spawn(0, NULL, 0, only_two_fails, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp__spawn(0, 0, NULL, 0, only_two_fails, NULL, &err), DDP_ARG);
     assert_int_equal(ddp__spawn_threads(-1, only_two_fails, NULL, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "-1 ranks"));
 }
