@@ -56,8 +56,7 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
         return 1;
     }
     memcpy(e->recoded, s->data, s->f.length);
-    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK)
-        return 1;
+    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
     ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s",
                peer, (unsigned long)s->f.seq, err.msg);
     return 0;
@@ -74,8 +73,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
     ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
-    for (size_t i = 0; op->m.residual && i < count; i++)
-        op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
+    for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
     if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
     ddp__memory_store(op, at, sum, count, divergence);
     return 1;

@@ -3,10 +3,7 @@
 
 #include <signal.h>
 
-uint32_t ddp__microseconds(double t)
-{
-    return (uint32_t)(uint64_t)ceil(t * 1e6);
-}
+uint32_t ddp__microseconds(double t) { return (uint32_t)(uint64_t)ceil(t * 1e6); }
 
 /* ---- the configuration ---- */
 
@@ -55,8 +52,8 @@ double ddp__emulate_script(ddp__engine *e, double now)
         double at = e->link.zero + act->at;
         if (at > now) return next >= 0 && next < at ? next : at;
         ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
-                 act->peer < 0 ? "kills rank" : "drops the connection to rank",
-                 act->peer < 0 ? e->rank : act->peer, act->at);
+                 act->peer < 0 ? "kills rank" : "drops the connection to rank", act->peer < 0 ? e->rank : act->peer,
+                 act->at);
         if (act->peer < 0) (void)raise(SIGKILL);
         else e->wire->table->cut(e->wire, act->peer);
     }
@@ -97,8 +94,7 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
     s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
-        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next)
-            before = next;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
     }
     s->next = before >= 0 ? e->slot[before].next : e->first_due;
     if (before >= 0) e->slot[before].next = slot;

@@ -131,8 +131,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
     for (int i = 0; i < team.members; i++)
-        if (team.member[i] != e->rank)
-            e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
+        if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
     if (op->m.coding) {
         if (!ddp__reduce_coded(e, op, at, count, divergence)) return 0;
     } else {

@@ -26,8 +26,7 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
 
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
-    if (op->p2p)
-        snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
+    if (op->p2p) snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
     snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer, op->m.step);
     return buf;
 }
@@ -118,10 +117,7 @@ const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
     return e->ways[i];
 }
 
-int ddp__sums(const ddp__op *op)
-{
-    return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER;
-}
+int ddp__sums(const ddp__op *op) { return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER; }
 
 int ddp__root(const ddp__engine *e, const ddp__op *op)
 {
@@ -179,10 +175,7 @@ int ddp__paired_lane(const ddp__op *op)
     }
 }
 
-int ddp__paired(const ddp__op *op)
-{
-    return 2 * ddp__paired_lane(op) + (op->m.verb >= DDP_RECEIVE);
-}
+int ddp__paired(const ddp__op *op) { return 2 * ddp__paired_lane(op) + (op->m.verb >= DDP_RECEIVE); }
 
 ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
 {
@@ -211,10 +204,7 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
 
 /* ---- progress ---- */
 
-double ddp__still_since(const ddp__op *op)
-{
-    return op->last_move > op->active_at ? op->last_move : op->active_at;
-}
+double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_at ? op->last_move : op->active_at; }
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {

@@ -67,10 +67,7 @@ static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *
     return found;
 }
 
-static int ddp__is_control(const ddp__frame *f)
-{
-    return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
-}
+static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER; }
 
 /* Whether a chunk has a shape that some operation of this engine could have. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
@@ -82,8 +79,7 @@ static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
     /* a coding that this engine has no room for is another rank's setting */
-    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding)
-        return 0;
+    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding) return 0;
     return f->length > 0 && f->length <= most && values <= most && f->offset <= f->count &&
            (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
            !(f->p2p && f->type != DDP__FRAME_DATA) && (!f->p2p || (f->seq >> 30) < (uint32_t)e->lanes);
@@ -248,8 +244,7 @@ static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size
         if (*here > e->chunk * sizeof(float)) *here = e->chunk * sizeof(float);
         return e->sink;
     }
-    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in))
-        return e->membership->payload(e, peer, &p->in) + got;
+    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in)) return e->membership->payload(e, peer, &p->in) + got;
     if (ddp__is_control(&p->in)) return (unsigned char *)p->text + got;
     if (p->in_op) {
         const size_t unit = p->in_op->unit, values = got / unit, part = got % unit;
@@ -375,8 +370,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             if (!ddp__place_payload(e, peer)) return moved;
             p->in_state = DDP__IN_PAYLOAD;
         }
-        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room)
-            return moved;
+        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
         if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
             ddp__frame_read(e, peer, ddp_now());
             frames++;
@@ -394,8 +388,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         p->in_got += (size_t)got;
         p->last_got = -1; /* set by the caller: one clock reading for all */
         ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
-        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer))
-            return 1;
+        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
     }
     return moved;
 }

@@ -109,8 +109,7 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
         ddp__peer_record *r = &log->peer[p];
         const ddp__peer *peer = &e->peers[p];
         int own = p == e->rank;
-        if (!own)
-            snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
+        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
         r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
         r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
         r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;
@@ -149,8 +148,7 @@ static int ddp__oplog_order(const void *a, const void *b)
 {
     const ddp__op_record *p = (const ddp__op_record *)a, *q = (const ddp__op_record *)b;
 
-    if (p->span.submitted != q->span.submitted)
-        return p->span.submitted < q->span.submitted ? -1 : 1;
+    if (p->span.submitted != q->span.submitted) return p->span.submitted < q->span.submitted ? -1 : 1;
     return (p->span.seq > q->span.seq) - (p->span.seq < q->span.seq);
 }
 

@@ -1,8 +1,7 @@
-/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way
- * to rank j, which scales the sum once; from there the result goes round to rank j - 1. Every
- * segment is thus summed along one path and then copied: the same bits on all ranks, each time,
- * though not those of a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce
- * algorithms for clusters of workstations, section 3; here in chunks.)
+/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way to rank j, which
+ * scales the sum once; from there the result goes round to rank j - 1. Every segment is thus summed along one path and
+ * then copied: the same bits on all ranks, each time, though not those of a sum in rank order. (Patarasuk and Yuan
+ * 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations, section 3; here in chunks.)
  *
  * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
  * are until the result overwrites them, and results are sent on from there.
@@ -26,10 +25,7 @@
 #include "comm/state.h"
 
 /* The live id that is k places after another in the ring, k from 0 to their number. */
-static int ddp__ring_after(const ddp__engine *e, int id, int k)
-{
-    return e->ring[(e->turn[id] + k) % e->members];
-}
+static int ddp__ring_after(const ddp__engine *e, int id, int k) { return e->ring[(e->turn[id] + k) % e->members]; }
 static int ddp__ring_next(const ddp__engine *e) { return ddp__ring_after(e, e->rank, 1); }
 static int ddp__ring_prev(const ddp__engine *e) { return ddp__ring_after(e, e->rank, e->members - 1); }
 
@@ -61,8 +57,7 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
     for (int i = 0; order && i < e->world; i++) {
         int times = 0;
         for (int j = 0; j < e->world; j++) times += order[j] == i;
-        if (times != 1)
-            return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
+        if (times != 1) return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
     }
     ddp__engine_epoch(e, &info);
     pthread_mutex_lock(&e->lock);
@@ -98,8 +93,7 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
     op->u.ring.first_sum = op->u.ring.last_sum = -1;
     op->missing = op->n > 0; /* until something is here that has been at every rank */
     /* the first sum of the rank before depends on nobody else */
-    if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0)
-        ddp__op_expect(e, op, prev);
+    if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0) ddp__op_expect(e, op, prev);
 }
 
 static int ddp__ring_unsent(ddp__engine *e, const ddp__op *op, int peer)
@@ -117,8 +111,7 @@ static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
 {
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
-        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0)
-            return 0;
+        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0) return 0;
     }
     return 1;
 }
@@ -195,8 +188,7 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
                    (unsigned long)f->offset, (unsigned long)op->seq);
         return 0;
     }
-    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.ring.finished : &x->u.ring.taken))
-        return 0;
+    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.ring.finished : &x->u.ring.taken)) return 0;
     op->u.ring.to_come -= count;
     /* Results, and the sums of the own segment, have been at every rank. */
     if (result || of == e->rank) op->missing = 0;

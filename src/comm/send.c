@@ -155,8 +155,7 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
 
     while (at < p->out_total) {
         const int n = ddp__frame_iov(e, p, at, iov);
-        for (int i = 0; i < n; at += iov[i++].iov_len)
-            h = ddp__crc32c(h, iov[i].iov_base, iov[i].iov_len);
+        for (int i = 0; i < n; at += iov[i++].iov_len) h = ddp__crc32c(h, iov[i].iov_base, iov[i].iov_len);
     }
     return h;
 }

@@ -85,8 +85,7 @@ static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
         return 1;
     }
-    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
-        return 0;
+    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0)) return 0;
     ddp__describe(f, op, DDP__FRAME_SUMMED, x->u.share.complaint, 0);
     return 1;
 }
@@ -242,8 +241,7 @@ static ddp__op *ddp__share_best(const ddp__engine *e)
 
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
-            continue;
+        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED) continue;
         if (!best || op->m.priority < best->m.priority ||
             (op->m.priority == best->m.priority && op->ticket < best->ticket))
             best = op;

@@ -55,8 +55,7 @@ int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
     int s = e->peers[peer].first_pending;
 
-    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p))
-        s = e->slot[s].next;
+    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
     return s;
 }
 
@@ -76,12 +75,11 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 
 /* ---- slots there ---- */
 
-/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts
- * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
- * anywhere must always get a slot: an operation that holds none may take one if the older ones
- * that hold none keep one each; one that holds some leaves a slot to every operation in the window
- * that holds none. One slot is kept for each lane between two, whose order is unrelated, and one
- * for the sums that a ring sends on (ring.c), which leave room for older operations only. */
+/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts the slots it occupies
+ * there. Whatever the priorities, the oldest operation that is unfinished anywhere must always get a slot: an operation
+ * that holds none may take one if the older ones that hold none keep one each; one that holds some leaves a slot to
+ * every operation in the window that holds none. One slot is kept for each lane between two, whose order is unrelated,
+ * and one for the sums that a ring sends on (ring.c), which leave room for older operations only. */
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -121,8 +119,7 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
 
     *held -= count;
     for (int i = 0; i < DDP__WINDOW && !f->p2p; i++)
-        if (e->window[i] && e->window[i]->seq == f->seq)
-            ddp__row(e, e->window[i], peer)->held -= count;
+        if (e->window[i] && e->window[i]->seq == f->seq) ddp__row(e, e->window[i], peer)->held -= count;
     if (*held < 0)
         ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
                    "version of this library or its stream is damaged", peer);

@@ -13,8 +13,7 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
     place = e->place + (size_t)m->group * (size_t)e->world;
     if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", verb, m->group);
-    if (place[e->rank] < 0)
-        return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
+    if (place[e->rank] < 0) return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
     if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
         return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer, m->group);
     return DDP_OK;
@@ -181,8 +180,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     op->n = ddp__pieces_count(from, from_count);
     op->strips_end = ddp__strips_fill(e, op, &op->from, start, from, from_count);
     op->to = op->from;
-    if (m->to && m->to != from)
-        op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
+    if (m->to && m->to != from) op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
     op->ticket = e->submitted;
     op->p2p = m->verb >= DDP_SEND;
     op->state = DDP__OP_QUEUED;

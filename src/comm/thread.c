@@ -33,8 +33,7 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
         ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
                      when);
     }
-    if (e->control_count > 0)
-        ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
     if (e->begun < e->taken)
         ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
     return next;
@@ -145,8 +144,7 @@ void ddp__sleep(ddp__engine *e, double until)
 static void ddp__let_go(ddp__engine *e)
 {
     for (int i = 0; i < DDP__WINDOW; i++)
-        if (e->window[i] && e->window[i]->way->finished)
-            e->window[i]->way->finished(e, e->window[i]);
+        if (e->window[i] && e->window[i]->way->finished) e->window[i]->way->finished(e, e->window[i]);
 }
 
 /* After a failure: finishes frames that are half written, so that streams stay readable, tells
@@ -257,8 +255,7 @@ int ddp__round(ddp__engine *e, double *until)
         ddp__publish(e);
         moved = 1;
     }
-    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check))
-        e->next_check = ddp__check_liveness(e, now);
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check)) e->next_check = ddp__check_liveness(e, now);
     *until = e->next_check;
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
@@ -272,10 +269,7 @@ int ddp__round(ddp__engine *e, double *until)
     return 0;
 }
 
-int ddp__needed(const ddp__engine *e)
-{
-    return e->submitted != e->first || e->stop || e->error.code != DDP_OK;
-}
+int ddp__needed(const ddp__engine *e) { return e->submitted != e->first || e->stop || e->error.code != DDP_OK; }
 
 static int ddp__park(ddp__engine *e)
 {

@@ -15,10 +15,7 @@ struct ddp_jsonl {
     int       any[DDP__JSONL_DEPTH + 1]; /* that value has a member already */
 };
 
-static const char *ddp__jsonl_name(const ddp_jsonl *j)
-{
-    return j->file.f ? j->file.path : "JSON lines";
-}
+static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
 
 ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {

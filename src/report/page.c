@@ -208,8 +208,7 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         }
     } else {
         step = ddp__tick_step(a->y1 - a->y0, 6, &decimals);
-        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1)
-            ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
+        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1) ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
     }
     step = ddp__tick_step(a->x1, 6, &decimals);
     for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
@@ -231,8 +230,7 @@ static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s,
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
-        if (points == 1)
-            ddp__add_page(t, "<path class=\"%s s%d\" d=\"", s->faint ? "faint" : "line", s->style);
+        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d\" d=\"", s->faint ? "faint" : "line", s->style);
         *end_y = ddp__axes_y(a, s->y[i]);
         ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
     }
@@ -378,10 +376,7 @@ typedef struct ddp__swim {
     double begin, end, per_s; /* window, and units of the drawing per second */
 } ddp__swim;
 
-static double ddp__swim_x(const ddp__swim *m, double s)
-{
-    return DDP__SWIM_LEFT + (s - m->begin) * m->per_s;
-}
+static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
 
 static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_span *s)
 {

@@ -31,10 +31,7 @@ static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, con
 }
 
 /* Whole nanoseconds as microseconds, so that ends and begins that are equal stay equal. */
-static void ddp__perfetto_us(ddp__text *t, long long ns)
-{
-    ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000);
-}
+static void ddp__perfetto_us(ddp__text *t, long long ns) { ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000); }
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
@@ -64,8 +61,7 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
         snprintf(numbered, sizeof numbered, row ? "%s %d" : "%s", name, row + 1);
         ddp__perfetto_name(p, "thread", p->next_tid + row, numbered, p->next_tid + row);
     }
-    for (int i = 0; i < lane.count; i++)
-        ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
+    for (int i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
     p->next_tid += lane.rows;
     ddp__lane_free(&lane);
 }

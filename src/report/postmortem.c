@@ -68,16 +68,14 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
         return ddp__fail(pm->err, DDP_MISMATCH, "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
                          "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
     *rank = &pm->rank[(int)number];
-    if ((*rank)->present)
-        return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
+    if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
     (*rank)->present = 1;
     (*rank)->oldest = -1;
     v = ddp__json_get(v, "error");
     snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
     for (p = peers ? peers->first : NULL; p; p = p->next) {
         double of = ddp__pm_number(p, "rank", -1), begun = ddp__pm_number(p, "begun", -1);
-        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun)
-            pm->rank[(int)of].told = (long)begun;
+        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun) pm->rank[(int)of].told = (long)begun;
     }
     return DDP_OK;
 }
@@ -262,8 +260,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
             "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
-        if (waits[r] && own)
-            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
+        if (waits[r] && own) fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
     }
     return 1;
 }
@@ -299,8 +296,7 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
 
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
-    if (ddp__pm_list(pm, flag, who, sizeof who))
-        fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
+    if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
     for (int r = 0; r < pm->world; r++)
         if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
@@ -322,8 +318,7 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     memset(&local, 0, sizeof local);
     pm.out = out;
     pm.err = err ? err : &local;
-    if (count < 1 || !paths || !out)
-        s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
+    if (count < 1 || !paths || !out) s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
     for (int i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
     if (s == DDP_OK) s = ddp__pm_tell(&pm);
     for (int i = 0; pm.rank && i < pm.world; i++)

@@ -40,8 +40,7 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss, ch
     memset(part, 0, sizeof part);
     snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
     snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
-    if (loss >= -DBL_MAX && loss <= DBL_MAX)
-        snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
+    if (loss >= -DBL_MAX && loss <= DBL_MAX) snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
     snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
     if (tokens > 0) {
         if (tokens >= 1e4) rate[0] = 'k';
