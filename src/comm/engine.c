@@ -5,9 +5,9 @@
 static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
     ways[0] = ddp__ring_way();
-    ways[1] = ddp__full_way();
+    ways[1] = ddp__direct_way(1);
     ways[2] = ddp__share_way();
-    ways[3] = ddp__direct_way();
+    ways[3] = ddp__direct_way(0);
     ways[4] = ddp__plain_way();
 }
 

@@ -125,8 +125,7 @@ DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char
 DDP_LIB void       ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
-/* The lowest rank that has said goodbye; -1 = none. */
-DDP_LIB int        ddp__engine_left(ddp__engine *e);
+DDP_LIB int        ddp__engine_left(ddp__engine *e); /* the lowest rank that has said goodbye; -1 = none */
 
 /* ---- the record (record.c) ---- */
 
@@ -147,8 +146,7 @@ typedef struct ddp__net_stats {
     char    algorithm;                    /* of the last all-reduce, 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
-/* "all-reduce" and its like. */
-DDP_LIB const char *ddp__verb_name(int verb);
+DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce" and its like */
 /* "direct" and its like of a span or of the statistics; "none" of 0. */
 DDP_LIB const char *ddp__algorithm_name(char letter);
 
@@ -207,7 +205,6 @@ typedef struct ddp__epoch_info {
     long     changes;    /* epochs that this engine has begun */
     double   recovery_s; /* from the first sign of the loss to the last change's new epoch */
 } ddp__epoch_info;
-/* The epoch in force. Any thread. */
-DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out);
+DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* the epoch in force. Any thread. */
 
 #endif /* DDP_COMM_ENGINE_H */

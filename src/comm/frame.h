@@ -49,8 +49,7 @@ typedef struct ddp__frame {
 
 /* Values in the payload; SIZE_MAX where no number of values has that length. */
 DDP_LIB size_t   ddp__frame_values(const ddp__frame *f);
-/* The payload of count values. */
-DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count);
+DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
 /* Little-endian: magic u16, version:6 coding:2, type:4 p2p:1 verb:3, seq, count, offset, length,
  * layer, sent, check, CRC-32C of the 32 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
@@ -59,7 +58,6 @@ DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
 /* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. Chained: the first call's h is 0. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
-/* The processor has an instruction for it. */
-DDP_LIB int      ddp__crc32c_is_fast(void);
+DDP_LIB int      ddp__crc32c_is_fast(void); /* the processor has an instruction for it */
 
 #endif /* DDP_COMM_FRAME_H */

@@ -12,8 +12,7 @@ typedef enum ddp_verb {
     DDP_REDUCE_SCATTER, /* members x n values: the r-th block of the r-th member becomes the sum, times
                            scale; the others stay */
     DDP_SEND,           /* to peer; the n-th of a pair meets its n-th receive, urgent ones apart */
-    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next
-                           DDP_SERVE there */
+    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next DDP_SERVE there */
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
     DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */

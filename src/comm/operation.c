@@ -113,7 +113,7 @@ const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
 {
     int i = 0;
 
-    while (!e->ways[i]->fits(e, op)) i++; /* the last two fit whatever there is */
+    while (e->ways[i]->fits && !e->ways[i]->fits(e, op)) i++;
     return e->ways[i];
 }
 

@@ -97,9 +97,8 @@ static int ddp__share_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__f
     return -1;
 }
 
-static void ddp__share_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+static void ddp__share_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now)
 {
-    (void)peer;
     (void)now;
     /* one that complains is not the end of anything */
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);

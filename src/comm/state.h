@@ -171,10 +171,7 @@ typedef struct ddp__control { /* a control frame in the delay queue */
 enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
 
 /* The ranks that a collective runs over, rising, and where in them a rank is, or -1. */
-typedef struct ddp__members {
-    int        members;
-    const int *member, *place;
-} ddp__members;
+typedef struct ddp__members { int members; const int *member, *place; } ddp__members;
 
 /* One way in which the values of an operation travel. The operations of one number take the same on all ranks. Frames
  * of an operation come from one peer in the order in which it sent them. */
@@ -185,7 +182,7 @@ typedef struct ddp__algorithm {
     int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
     int         relays; /* sums are sent on from the slot that they came in, from rank to rank */
-    /* 1 if it is for this operation, whose message is known, not yet its memory. */
+    /* 1 if it is for this operation, whose message is known, not yet its memory. NULL: the last, for what is left. */
     int  (*fits)(const ddp__engine *e, const ddp__op *op);
     /* Counts what is left, and who has to send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
@@ -194,7 +191,7 @@ typedef struct ddp__algorithm {
     /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
     int  (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
     /* It was written. NULL: that is so much less to do. */
-    void (*sent)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now);
+    void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
     /* 1 if a frame of the operation's number, verb, count and layer is one that a peer could send. NULL: by `types`. */
     int  (*agrees)(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f);
     /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them in the
@@ -354,8 +351,7 @@ DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
 /* 1 if a collective's number was given out before. */
 DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
 DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
-/* All-reduce or reduce-scatter. */
-DDP_LIB int  ddp__sums(const ddp__op *op);
+DDP_LIB int  ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
 /* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
@@ -368,15 +364,13 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Since when an operation has not moved. */
-DDP_LIB double ddp__still_since(const ddp__op *op);
+DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
 /* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
  * comm thread's round. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* Nothing reads its input any more. */
-DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op);
+DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op); /* nothing reads its input any more */
 /* That peer has to send something, to be called in begin; it has begun it. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
@@ -417,9 +411,7 @@ DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB void ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-
-/* ---- coding.c: values that do not travel as floats ---- */
-/* The payload of a frame about to leave; 0 after a failure: a value has no code. */
+/* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
 /* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
 DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
@@ -451,15 +443,13 @@ DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, si
 
 /* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
-DDP_LIB const ddp__algorithm *ddp__direct_way(void);
-DDP_LIB const ddp__algorithm *ddp__full_way(void);
+DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
-/* Adds up a few chunks; 1 if it did. */
-DDP_LIB int    ddp__share_run(ddp__engine *e, double now);
+DDP_LIB int    ddp__share_run(ddp__engine *e, double now); /* adds up a few chunks; 1 if it did */
 
 /* ---- liveness.c ---- */
 /* Whether a peer has not begun an operation of this rank, as far as is known here. */
@@ -476,8 +466,7 @@ DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
 DDP_LIB void   ddp__emulate_start(ddp__engine *e);
 /* Does what the script asks for by now; returns when to look again, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
-/* Rounded up: a frame must not seem to arrive earlier than it may. */
-DDP_LIB uint32_t ddp__microseconds(double t);
+DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it may */
 /* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
 DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
@@ -485,8 +474,7 @@ DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
-/* Reads what is there; 1 if anything moved. */
-DDP_LIB int  ddp__receive_all(ddp__engine *e);
+DDP_LIB int  ddp__receive_all(ddp__engine *e); /* reads what is there; 1 if anything moved */
 /* Frames that have reached this rank: a chunk in its slot, a control frame. */
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -509,10 +497,8 @@ DDP_LIB int  ddp__start_next(ddp__engine *e, int peer, double now);
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
 /* ---- record.c ---- */
-/* Tells the submitters what is complete. */
-DDP_LIB void ddp__publish(ddp__engine *e);
-/* Under the lock: a copy of the log for who waits for it. */
-DDP_LIB void ddp__oplog_serve(ddp__engine *e);
+DDP_LIB void ddp__publish(ddp__engine *e); /* tells the submitters what is complete */
+DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: a copy of the log for who waits for it */
 
 /* ---- thread.c ---- */
 /* Does what can be done now; 1 if anything moved, else *until says when to look again. */

@@ -86,9 +86,7 @@ typedef struct ddp_image_range {
 } ddp_image_range;
 
 /* What makes floats of pixels: (pixel / 255 - mean) / deviation, for each channel. */
-typedef struct ddp_image_norm {
-    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS];
-} ddp_image_norm;
+typedef struct ddp_image_norm { float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS]; } ddp_image_norm;
 
 /* ddp_images_open - the training (test 0) or test (test 1) images of a folder, which holds
  *   MNIST      train-images-idx3-ubyte, train-labels-idx1-ubyte; t10k-... for the test

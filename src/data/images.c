@@ -94,7 +94,6 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
 static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count;
-    long i;
 
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_LABELS, "labels", err));
     count = ddp__idx_word(p + 4);
@@ -106,7 +105,7 @@ static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigne
                          "one set?", name, count, m->name, m->count);
     memcpy(m->labels, p + 8, count);
     m->classes = 10;
-    for (i = 0; i < m->count; i++)
+    for (long i = 0; i < m->count; i++)
         if (m->labels[i] >= m->classes) m->classes = m->labels[i] + 1;
     return DDP_OK;
 }
@@ -274,13 +273,12 @@ static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, 
     const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
     ddp__folder files;
     ddp_images *m = NULL;
-    int i;
 
     *found = 1;
     if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
     if (files.count == 0) *found = 0;
     else m = ddp__images_new(files.path[0], err);
-    for (i = 0; m && i < files.count; i++) {
+    for (int i = 0; m && i < files.count; i++) {
         if (ddp__cifar_file(m, files.path[i], classes, err) == DDP_OK) continue;
         ddp_images_close(m);
         m = NULL;
@@ -339,16 +337,14 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
     ddp_image_norm norm;
-    size_t k;
-    long c, i;
 
     memset(&norm, 0, sizeof norm);
-    for (c = 0; c < m->channels; c++) {
+    for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
-        for (i = 0; i < r->count; i++) {
+        for (long i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
-            for (k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
+            for (size_t k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
         }
         mean = (double)sum / n / 255;
         square = (double)squares / n / 65025 - mean * mean;
@@ -363,13 +359,11 @@ void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width);
     const unsigned char *p = m->pixels + (size_t)(r->first + i) * ddp__image_bytes(m);
-    long c;
-    size_t k;
 
     *label = m->labels[r->first + i];
-    for (c = 0; c < m->channels; c++) {
+    for (long c = 0; c < m->channels; c++) {
         const float scale = 1 / (255 * norm->deviation[c]), shift = norm->mean[c] / norm->deviation[c];
-        for (k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
+        for (size_t k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
     }
 }
 
@@ -378,9 +372,8 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
 {
     const size_t size = ddp__image_bytes(r->images);
     const uint64_t first = ddp__deal_first(step, rank, world, batch);
-    long b;
 
-    for (b = 0; r->count && b < batch; b++)
+    for (long b = 0; r->count && b < batch; b++)
         ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
                        inputs + (size_t)b * size, labels + b);
 }

@@ -60,17 +60,15 @@ static void ddp__tokens_compact(ddp_tokens *t)
 {
     unsigned char *p = (unsigned char *)t->file.data;
     int number[256];
-    long i;
-    int b;
 
     memset(number, 0, sizeof number);
-    for (i = 0; i < t->count; i++) number[p[i]] = 1;
-    for (b = 0; b < 256; b++) {
+    for (long i = 0; i < t->count; i++) number[p[i]] = 1;
+    for (int b = 0; b < 256; b++) {
         if (!number[b]) continue;
         t->byte_of[t->vocabulary] = b;
         number[b] = (int)t->vocabulary++;
     }
-    for (i = 0; i < t->count; i++) p[i] = (unsigned char)number[p[i]];
+    for (long i = 0; i < t->count; i++) p[i] = (unsigned char)number[p[i]];
 }
 
 static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *err)
@@ -78,7 +76,6 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     const unsigned char *p = (const unsigned char *)t->file.data;
     size_t n = t->file.size;
     uint32_t magic = n >= 4 ? ddp__tokens_word(p) : 0, token, largest = 0;
-    long i;
 
     if (n == 0)
         return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens is needed",
@@ -103,7 +100,7 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         ddp__tokens_compact(t);
         return DDP_OK;
     }
-    for (i = 0; i < t->count; i++) {
+    for (long i = 0; i < t->count; i++) {
         token = (uint32_t)ddp_tokens_at(t, i);
         if (token > largest) largest = token;
     }
@@ -211,10 +208,10 @@ long ddp_tokens_windows(const ddp_token_range *r) { return r->count > r->seq ? (
 
 void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels)
 {
-    long i, at = r->first + w * r->seq;
+    long at = r->first + w * r->seq;
     int32_t next = ddp_tokens_at(r->tokens, at);
 
-    for (i = 0; i < r->seq; i++) {
+    for (long i = 0; i < r->seq; i++) {
         tokens[i] = next;
         labels[i] = next = ddp_tokens_at(r->tokens, at + i + 1);
     }
@@ -226,9 +223,8 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
                       long batch, int32_t *tokens, int32_t *labels)
 {
     uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
-    long b;
 
-    for (b = 0; windows && b < batch; b++)
+    for (long b = 0; windows && b < batch; b++)
         ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 

@@ -3,10 +3,7 @@
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 
-typedef struct ddp__rate_unit {
-    const char *name;
-    double value;
-} ddp__rate_unit;
+typedef struct ddp__rate_unit { const char *name; double value; } ddp__rate_unit;
 
 static const ddp__rate_unit ddp__rate_units[] = {
     {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}};
@@ -209,8 +206,7 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
     memset(&text, 0, sizeof text);
     status = ddp__file_read(path, &text, err);
     for (; status == DDP_OK && at < text.size; line++) {
-        const char *from = text.data + at;
-        const char *end = (const char *)memchr(from, '\n', text.size - at);
+        const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
         size_t n = end ? (size_t)(end - from) : text.size - at;
         status = ddp__script_line(path, line, from, n, world, s, err);
         at += n + 1;
@@ -238,9 +234,8 @@ static int ddp__time_order(const void *a, const void *b)
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
-    int k;
 
-    for (k = 0; k < s->count; k++) {
+    for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->a != rank || i->at > at) continue;
         if (i->kind == DDP__STALL && at < i->at + i->seconds) return -1;
@@ -253,13 +248,11 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 
 ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
 {
-    int k;
-
     if (s->count == 0) return DDP_OK;
     l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
     if (!l->turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
-    for (k = 0; k < s->count; k++) {
+    for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
         if (i->a != rank) continue;
@@ -273,7 +266,7 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     }
     qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__time_order);
     qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
-    for (k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    for (int k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
     return DDP_OK;
 }
 
@@ -284,8 +277,6 @@ ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
 
 ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l, ddp_error *err)
 {
-    int r;
-
     memset(l, 0, sizeof *l);
     l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);
     if (!l->path) return ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", world);
@@ -294,7 +285,7 @@ ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint6
     l->flight = spec->rate * l->farthest;
     l->plan_rate = spec->rate;
     l->plan_delay_s = spec->delay_s + spec->jitter_s / 2;
-    for (r = 0; r < world; r++) {
+    for (int r = 0; r < world; r++) {
         l->path[r].delay_s = spec->delay_s;
         l->path[r].jitter_s = spec->jitter_s;
         l->path[r].rng = ddp__jitter_rng(seed, r, rank);

@@ -10,9 +10,7 @@
 
 /* From `at` seconds after the start on, a worker's access link has this rate: bytes per second, 0 = unlimited, below
  * 0 = nothing passes. */
-typedef struct ddp__turn {
-    double at, rate;
-} ddp__turn;
+typedef struct ddp__turn { double at, rate; } ddp__turn;
 
 /* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 = unlimited) and shared by all
  * its peers. */
@@ -36,8 +34,7 @@ typedef struct ddp__path {
 
 /* When so many bytes, of which the first may go at time start, have passed. */
 DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
-/* 1 if nothing passes at that time. */
-DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at);
+DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at); /* 1 if nothing passes at that time */
 /* The next time after `at` at which the rate turns; -1: it stays. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
@@ -50,8 +47,7 @@ DDP_LIB double ddp__path_receive(ddp__path *from, double left);
 /* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as received if it were
  * next. Alone: at once; behind others: one serialisation after the one before. */
 DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
-/* The same, and it is next. */
-DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
+DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
 /* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums come back early, within
@@ -61,9 +57,7 @@ DDP_LIB size_t ddp__link_chunk(double rate);
 /* ---- links.c ---- */
 
 /* A link as text: bytes per second, 0 = unlimited; seconds. */
-typedef struct ddp__netspec {
-    double rate, delay_s, jitter_s;
-} ddp__netspec;
+typedef struct ddp__netspec { double rate, delay_s, jitter_s; } ddp__netspec;
 
 typedef enum ddp__incident_kind {
     DDP__STALL, /* nothing passes worker a's access link for `seconds` */
@@ -72,11 +66,7 @@ typedef enum ddp__incident_kind {
     DDP__KILL   /* a's process dies of SIGKILL */
 } ddp__incident_kind;
 
-typedef struct ddp__incident {
-    ddp__incident_kind kind;
-    double at, seconds, rate;
-    int    a, b;
-} ddp__incident;
+typedef struct ddp__incident { ddp__incident_kind kind; double at, seconds, rate; int a, b; } ddp__incident;
 
 typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
     ddp__incident *list;

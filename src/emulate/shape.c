@@ -20,8 +20,7 @@ double ddp__link_pass(const ddp__link *l, double start, double bytes)
     double rate = ddp__link_rate(l, start, &next);
 
     for (; next < l->turns; rate = l->turn[next++].rate) {
-        double until = l->zero + l->turn[next].at;
-        double done = rate > 0 ? start + bytes / rate : start;
+        double until = l->zero + l->turn[next].at, done = rate > 0 ? start + bytes / rate : start;
         if (rate >= 0 && done <= until) return done;
         if (rate > 0) bytes -= rate * (until - start);
         start = until;
@@ -67,8 +66,7 @@ double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
     /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its arrival, so
      * its first one entered our downlink bytes/rate before. */
-    double done = ddp__link_pass(l, arrival, 0);
-    double behind = ddp__link_pass(l, l->down_free, (double)bytes);
+    double done = ddp__link_pass(l, arrival, 0), behind = ddp__link_pass(l, l->down_free, (double)bytes);
 
     return behind > done ? behind : done;
 }
@@ -82,8 +80,7 @@ double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
 
 double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 {
-    double done = ddp__link_pass(l, arrival, 0);
-    double taken = ddp__link_pass(l, done, (double)bytes) - done;
+    double done = ddp__link_pass(l, arrival, 0), taken = ddp__link_pass(l, done, (double)bytes) - done;
 
     if (l->down_free > done - taken) l->down_free += taken;
     return done;

@@ -43,13 +43,13 @@ static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const ch
 int ddp__utf8_length(const unsigned char *p, size_t left)
 {
     uint32_t code;
-    int n, k;
+    int n;
 
     if (p[0] < 0x80) return 1;
     n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
     if (p[0] < 0xc2 || p[0] > 0xf4 || left < (size_t)n) return 0;
     code = p[0] & (0x7fu >> n);
-    for (k = 1; k < n; k++) {
+    for (int k = 1; k < n; k++) {
         if ((p[k] & 0xc0) != 0x80) return 0;
         code = code << 6 | (p[k] & 0x3fu);
     }
@@ -70,11 +70,9 @@ static char *ddp__utf8_write(char *out, uint32_t code)
 /* The four digits after \u at p into *code; 0 if they are no hexadecimal number. */
 static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
 {
-    int k;
-
     if (end - p < 4) return 0;
     *code = 0;
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         int c = (unsigned char)p[k];
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
                   : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
@@ -209,9 +207,8 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 {
     static const char *const word[] = {"null", "false", "true"};
     size_t n, left = (size_t)(r->end - r->at);
-    int k;
 
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         n = strlen(word[k]);
         if (left < n || memcmp(r->at, word[k], n)) continue;
         v->kind = (ddp__json_kind)k;
@@ -311,9 +308,9 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
 /* No value but the first stands without a bracket or a comma in front of it. */
 static size_t ddp__json_most_values(const char *text, size_t n)
 {
-    size_t i, most = 1;
+    size_t most = 1;
 
-    for (i = 0; i < n; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',';
+    for (size_t i = 0; i < n; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',';
     return most;
 }
 

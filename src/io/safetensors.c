@@ -44,19 +44,17 @@ size_t ddp_safetensors_type_bytes(ddp_safetensors_type type)
 uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 {
     uint64_t n = 1;
-    int i;
 
-    for (i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
+    for (int i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
     return n;
 }
 
 const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
 {
     size_t at = 0;
-    int i;
 
     snprintf(text, room, "[]");
-    for (i = 0; i < t->dims && at < room; i++)
+    for (int i = 0; i < t->dims && at < room; i++)
         at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
                                i == t->dims - 1 ? "]" : "");
     return text;
@@ -66,10 +64,10 @@ const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t r
 static int ddp__st_measure(ddp_safetensor *t)
 {
     double n = (double)ddp_safetensors_type_bytes(t->type);
-    int i, empty = 0;
+    int empty = 0;
 
     if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
-    for (i = 0; i < t->dims; i++) {
+    for (int i = 0; i < t->dims; i++) {
         if (t->dim[i] < 0) return 0;
         if (t->dim[i] == 0) empty = 1;
         else n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
@@ -167,9 +165,8 @@ static int ddp__st_by_offset(const void *a, const void *b)
 static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 {
     uint64_t at = 0;
-    int i;
 
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
         if (t->offset < at)
             return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
@@ -225,12 +222,11 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
                                  uint64_t *length, ddp_error *err)
 {
     uint64_t n = 0;
-    int k;
 
     if (size < 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
-    for (k = 7; k >= 0; k--) n = n << 8 | word[k];
+    for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
                          "%" PRIu64 " follow: cut off, or no safetensors file", name, n, size - 8);
@@ -345,9 +341,7 @@ const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index)
 
 const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < ddp_safetensors_count(s); i++)
+    for (int i = 0; i < ddp_safetensors_count(s); i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
@@ -380,11 +374,10 @@ static float ddp__st_from_half(uint16_t h)
 
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
-    size_t i;
     uint32_t bits;
     double wide;
 
-    for (i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (type == DDP_ST_F16) {
             out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
         } else if (type == DDP_ST_BF16) {
@@ -446,9 +439,8 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
                                 uint64_t *at, ddp__text *text, ddp_error *err)
 {
     ddp_safetensor t = tensors[i];
-    int k;
 
-    for (k = 0; k < i; k++)
+    for (int k = 0; k < i; k++)
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
     if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
@@ -456,7 +448,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
     ddp__text_add(text, ",", text->size > 9);
     ddp__json_string(text, t.name);
     ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
-    for (k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
+    for (int k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
     ddp__text_addf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, *at + t.bytes);
     *at += t.bytes;
     return DDP_OK;
@@ -467,13 +459,12 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 {
     uint64_t at = 0;
     size_t size;
-    int i;
 
     text->size = 0;
     ddp__text_add(text, "\0\0\0\0\0\0\0\0{", 9);
     if (notes && *notes) {
         ddp__text_addf(text, "\"__metadata__\":{");
-        for (i = 0; notes[i]; i += 2) {
+        for (int i = 0; notes[i]; i += 2) {
             ddp__text_add(text, ",", i > 0);
             ddp__json_string(text, notes[i]);
             ddp__text_add(text, ":", 1);
@@ -481,12 +472,12 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
         }
         ddp__text_add(text, "}", 1);
     }
-    for (i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
+    for (int i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
     ddp__text_add(text, "}", 1);
     while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
     if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     size = text->size - 8;
-    for (i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
+    for (int i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
     if (size <= DDP__ST_HEADER) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
                      "most %" PRIu64 " are read", path, count, size, DDP__ST_HEADER);
@@ -508,10 +499,9 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
                                  const void *const *data, const char *const *notes, ddp_error *err)
 {
     ddp__file f;
-    int i;
 
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
-    for (i = 0; i < count; i++)
+    for (int i = 0; i < count; i++)
         ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])
                       * ddp_safetensors_type_bytes(tensors[i].type));
     return ddp__file_end(&f, err);

@@ -105,15 +105,15 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
     double rate, delay;
-    size_t N, i, j;
+    size_t N;
     if (!n || !n->rate || !n->delay_s)
         return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4", rate_sigma,
                          delay_sigma);
-    for (i = 0; i < N; i++)
-        for (j = i + 1; j < N; j++) {
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = i + 1; j < N; j++) {
             rate = exp(rate_sigma * ddp_rng_normal(&r));
             delay = exp(delay_sigma * ddp_rng_normal(&r));
             n->rate[i * N + j] *= rate;

@@ -94,10 +94,7 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 /* ---- the graph file ---- */
 
 /* Names in order of strcmp with their place in the file, to find arguments by halving. */
-typedef struct ddp__oplist_key {
-    const char *name;
-    int         i;
-} ddp__oplist_key;
+typedef struct ddp__oplist_key { const char *name; int i; } ddp__oplist_key;
 
 static int ddp__oplist_by_name(const void *a, const void *b)
 {

@@ -138,17 +138,17 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
 {
     const char *value[DDP__COLS];
     char *field;
-    int c, n;
+    int n;
 
-    for (c = 0; c < DDP__COLS; c++) value[c] = NULL;
+    for (int c = 0; c < DDP__COLS; c++) value[c] = NULL;
     for (n = 0; line; n++) {
         field = ddp__csv_field(&line);
         if (!field)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it", path, number);
-        for (c = 0; c < DDP__COLS; c++)
+        for (int c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;
     }
-    for (c = 0; c < DDP__COLS; c++)
+    for (int c = 0; c < DDP__COLS; c++)
         if (where[c] >= 0 && !value[c])
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: column %s is missing; the line has only %d fields", path,
                              number, ddp__columns[c], n);
@@ -281,9 +281,7 @@ static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, dou
     f->xy += w * bytes * seconds;
 }
 
-typedef struct ddp__link_sample {
-    double bytes, seconds;
-} ddp__link_sample;
+typedef struct ddp__link_sample { double bytes, seconds; } ddp__link_sample;
 
 static int ddp__link_sample_order(const void *a, const void *b)
 {

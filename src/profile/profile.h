@@ -7,10 +7,7 @@
 /* ---- the link model alpha + beta x bytes from measured transfers ---- */
 
 /* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
-typedef struct ddp_link {
-    double alpha_s;
-    double beta_s;
-} ddp_link;
+typedef struct ddp_link { double alpha_s; double beta_s; } ddp_link;
 
 /* A model that follows the link: least squares over transfers that fade by half every `half_life` of them. All-zero
  * until ddp_linkfit_start. */

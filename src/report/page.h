@@ -35,10 +35,7 @@ typedef struct ddp__series {
 } ddp__series;
 
 /* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
-typedef struct ddp__mark {
-    double      x;
-    const char *text;
-} ddp__mark;
+typedef struct ddp__mark { double x; const char *text; } ddp__mark;
 
 typedef struct ddp__chart {
     const char        *x_label, *y_label;
@@ -63,10 +60,7 @@ typedef struct ddp__lane_item {
 } ddp__lane_item;
 
 /* In rising order of begin_s. rows is at least 1. Freed by ddp__lane_free. */
-typedef struct ddp__lane {
-    ddp__lane_item *items;
-    int             count, rows;
-} ddp__lane;
+typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
 
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
 #define DDP__LANE_COMM    (1u << DDP_SPAN_COMM | 1u << DDP_SPAN_FILL | 1u << DDP_SPAN_PEER_WAIT)
