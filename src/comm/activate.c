@@ -124,11 +124,11 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
     if (op->m.verb != DDP_SERVE) return 1;
     if (f->count > op->n)
-        ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a time",
-                   op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
+        return ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a "
+                          "time", op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
     op->n = f->count;
     if (op->m.received) op->m.received->verb = f->verb == (int)DDP__ASK ? DDP_PULL : DDP_PUSH;
-    return e->fault.code == DDP_OK;
+    return 1;
 }
 
 /* The position that an operation between two could have now; NULL: none. */

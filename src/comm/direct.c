@@ -28,7 +28,6 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
     return *to - *from;
 }
 
-/* The blocks in an all-gather of those who are lost. */
 static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 {
     size_t block = op->n / (size_t)e->world;
@@ -46,7 +45,7 @@ static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
     size_t from, to;
 
-    if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op);
+    if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank || (op->p2p && r != op->m.peer)) continue;
         op->left += ddp__plain_part(e, op, r, 0, &from, &to);
@@ -94,9 +93,8 @@ static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
 const ddp__algorithm *ddp__plain_way(void)
 {
     static const ddp__algorithm way = {
-        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0,
-        NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL, NULL, ddp__plain_arrived,
-        ddp__plain_unsent, ddp__plain_over, NULL};
+        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL,
+        NULL, ddp__plain_arrived, ddp__plain_unsent, ddp__plain_over, NULL};
 
     return &way;
 }
@@ -297,12 +295,11 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 const ddp__algorithm *ddp__direct_way(int whole)
 {
     static const ddp__algorithm way[2] = {
-        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
-         ddp__direct_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
-         ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL},
-        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0,
-         ddp__full_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
-         ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
+        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_begin,
+         ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent,
+         ddp__direct_over, NULL},
+        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_begin, ddp__direct_next,
+         ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
 
     return &way[whole];
 }

@@ -18,8 +18,7 @@ enum { DDP__WINDOW = 16 /* most collectives in flight */ };
 typedef struct ddp__op_span {
     double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
     double  submitted;
-    double  due;         /* when the last byte was due: on an emulated link before `end`, by as much
-                            as the thread was late; < 0 while it runs */
+    double  due;         /* when the last byte was due: before `end` where the thread was late; < 0 while it runs */
     double  peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;       /* payload bytes this rank sent */
     long    step;
@@ -134,8 +133,7 @@ DDP_LIB int        ddp__engine_left(ddp__engine *e); /* the lowest rank that has
 DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
 
 typedef struct ddp__net_stats {
-    int64_t bytes_sent,
-        bytes_received; /* all bytes handed to or taken from the wire, headers included */
+    int64_t bytes_sent, bytes_received; /* all bytes handed to or taken from the wire, headers included */
     int64_t payload_sent;
     int64_t operations;
     double  busy_s;                       /* union of operation spans */

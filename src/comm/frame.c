@@ -107,10 +107,8 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 size_t ddp__frame_values(const ddp__frame *f)
 {
     const size_t block = sizeof(float) + DDP__CODING_BLOCK;
-    size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t)
-                  : f->coding == (int)DDP__AS_BYTES ? 1
-                                                    : sizeof(float),
-           blocks;
+    size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : f->coding == (int)DDP__AS_BYTES ? 1
+                  : sizeof(float), blocks;
 
     if (f->coding != (int)DDP_AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
     blocks = f->length / block + (f->length % block != 0);

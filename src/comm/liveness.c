@@ -125,8 +125,7 @@ void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     char when[140];
 
-    if (e->membership)
-        e->membership->lost(e, peer, why);
+    if (e->membership) e->membership->lost(e, peer, why);
     else
         ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s: %s; restart the job from its last checkpoint", peer,
                    e->wire->table->peer_name(e->wire, peer), ddp__when_text(e, peer, when, sizeof when), why);
@@ -171,8 +170,7 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely "
                    "slow", peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
-    else if (e->slot[s].arrived + limit < *again)
-        *again = e->slot[s].arrived + limit;
+    else if (e->slot[s].arrived + limit < *again) *again = e->slot[s].arrived + limit;
 }
 
 double ddp__check_liveness(ddp__engine *e, double now)

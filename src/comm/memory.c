@@ -182,9 +182,8 @@ static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *e
 {
     char text[160];
 
-    ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip gradients or "
-               "choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
-    return 0;
+    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip "
+                      "gradients or choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
 }
 
 /* x becomes what the others will read; 0 after a failure. */
@@ -231,9 +230,8 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
     }
     memcpy(e->recoded, s->data, s->f.length);
     if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
-    ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s",
-               peer, (unsigned long)s->f.seq, err.msg);
-    return 0;
+    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s", peer,
+                      (unsigned long)s->f.seq, err.msg);
 }
 
 int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
@@ -355,19 +353,17 @@ int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t c
     return !op->sums || op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(op, offset, count);
 }
 
-void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
+int ddp__guard_fault(ddp__engine *e, const ddp__op *op)
 {
     char layer[64];
 
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
-               "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
-               op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    return ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
+                      "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer, op->m.verb == DDP_ALL_REDUCE ?
+                      "averaged" : "sent", op->m.step);
 }
 
 int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
-    if (ddp__guard_intact(e, op, offset, count)) return 1;
-    ddp__guard_fault(e, op);
-    return 0;
+    return ddp__guard_intact(e, op, offset, count) || ddp__guard_fault(e, op);
 }

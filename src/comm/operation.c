@@ -31,11 +31,11 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
     return buf;
 }
 
-void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
+int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 {
     va_list args;
 
-    if (e->fault.code != DDP_OK) return;
+    if (e->fault.code != DDP_OK) return 0;
     va_start(args, fmt);
     vsnprintf(e->fault.msg, sizeof e->fault.msg, fmt, args);
     va_end(args);
@@ -45,6 +45,7 @@ void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
     if (e->error.code == DDP_OK) e->error = e->fault;
     else e->fault = e->error;
     pthread_mutex_unlock(&e->lock);
+    return 0;
 }
 
 void ddp__notify(ddp__engine *e)
@@ -208,8 +209,7 @@ double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_a
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
-    double now =
-        ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
 
     op->state = DDP__OP_DONE;
     if (op->way->finished) op->way->finished(e, op);

@@ -269,11 +269,10 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
         h = ddp__crc32c(h, data, here);
     }
     if (h == f->check) return 1;
-    ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory is "
-               "faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the layer); restart "
-               "the job from its last checkpoint", (unsigned long)f->length, (unsigned long)f->seq, peer,
-               e->wire->table->peer_name(e->wire, peer));
-    return 0;
+    return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
+                      "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
+                      "layer); restart the job from its last checkpoint", (unsigned long)f->length,
+                      (unsigned long)f->seq, peer, e->wire->table->peer_name(e->wire, peer));
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)

@@ -126,10 +126,10 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     for (int k = 2; k <= e->members && op->u.ring.results_left > 0; k++) {
         int of = ddp__ring_after(e, e->rank, k);
         const ddp__exchange *x = ddp__row(e, op, of);
-        size_t count = x->u.ring.finished - x->u.ring.results;
+        size_t count = x->u.flow.finished - x->u.flow.results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.ring.results, count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results, count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
@@ -139,7 +139,7 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         return 1;
     }
     ddp__segment(e, op, start, &from, &to);
-    at = from + ddp__row(e, op, start)->u.ring.sent;
+    at = from + ddp__row(e, op, start)->u.flow.sent;
     if (at < to && ddp__may_stage(e, op, peer, 0)) {
         ddp__describe(f, op, DDP__FRAME_SUM, at, to - at < e->chunk ? to - at : e->chunk);
         return 1;
@@ -155,11 +155,11 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     int slot;
 
     if (f->type == DDP__FRAME_RESULT) {
-        x->u.ring.results += count;
+        x->u.flow.results += count;
         op->u.ring.results_left -= count;
         return -1;
     }
-    x->u.ring.sent += count;
+    x->u.flow.sent += count;
     op->u.ring.sums_left -= count;
     ddp__hold_credit(e, op, peer);
     if (of == ddp__ring_prev(e)) {
@@ -182,13 +182,11 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__segment(e, op, of, &from, &to);
     rest = to - f->offset;
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
-        count != (rest < e->chunk ? rest : e->chunk)) {
-        ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, which goes round a ring, and not from "
-                   "there: all ranks must use the same chunk size and order of the ring", peer,
-                   (unsigned long)f->offset, (unsigned long)op->seq);
-        return 0;
-    }
-    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.ring.finished : &x->u.ring.taken)) return 0;
+        count != (rest < e->chunk ? rest : e->chunk))
+        return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
+                          "from there: all ranks must use the same chunk size and order of the ring", peer,
+                          (unsigned long)f->offset, (unsigned long)op->seq);
+    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.flow.finished : &x->u.flow.taken)) return 0;
     op->u.ring.to_come -= count;
     /* Results, and the sums of the own segment, have been at every rank. */
     if (result || of == e->rank) op->missing = 0;
@@ -207,7 +205,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
         e->terms[0] = s->data;
         ddp__memory_sum(e, op, f->offset, count, 1, 2, op->m.divergence ? &x->divergence : NULL);
         ddp__guard_update(e, op, f->offset, count);
-        x->u.ring.finished += count;
+        x->u.flow.finished += count;
         ddp__slot_free(e, slot);
         return;
     }
@@ -251,9 +249,8 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 const ddp__algorithm *ddp__ring_way(void)
 {
     static const ddp__algorithm way = {
-        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1,
-        ddp__ring_fits, ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived,
-        ddp__ring_unsent, ddp__ring_over, NULL};
+        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, ddp__ring_begin,
+        ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
 
     return &way;
 }

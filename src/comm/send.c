@@ -146,7 +146,6 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec 
     return n;
 }
 
-/* The checksum of the payload that is about to leave. */
 static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
 {
     struct iovec iov[DDP__IOV];

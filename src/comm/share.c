@@ -28,7 +28,6 @@ static ddp__offer *ddp__offer_of(const ddp__engine *e, int rank, int row)
     return &e->wire->offers[rank * DDP__OFFERS + row];
 }
 
-/* The offer of a rank that has offered. */
 static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
 {
     return ddp__offer_of(e, rank, rank == e->rank ? op->row : ddp__row(e, op, rank)->u.share.row);
@@ -275,9 +274,9 @@ const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
     static const ddp__algorithm way = {
-        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
-        ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL,
-        ddp__share_arrived, ddp__share_unsent, ddp__share_is_over, ddp__share_finished};
+        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0, ddp__share_fits, ddp__share_begin,
+        ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent,
+        ddp__share_is_over, ddp__share_finished};
 
     return &way;
 }

@@ -64,10 +64,7 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
     ddp__peer *p = &e->peers[peer];
     int before = -1, s = p->first_pending;
 
-    while (s != slot) {
-        before = s;
-        s = e->slot[s].next;
-    }
+    for (; s != slot; s = e->slot[s].next) before = s;
     if (before >= 0) e->slot[before].next = e->slot[s].next;
     else p->first_pending = e->slot[s].next;
     if (p->last_pending == s) p->last_pending = before;
@@ -167,10 +164,9 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 
 int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
 {
-    ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all ranks "
-               "must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
-               (unsigned long)at);
-    return 0;
+    return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all "
+                      "ranks must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
+                      (unsigned long)at);
 }
 
 int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at)

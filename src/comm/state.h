@@ -86,15 +86,12 @@ typedef struct ddp__exchange {
     int    seen;     /* something came: the peer has begun it */
     double divergence;
     union {
-        struct {
+        struct {              /* of a ring: of the segment with the peer's number */
             size_t sent;      /* contribution or data, bytes fully taken by the wire or under way */
             size_t results;   /* own finished values given to that peer */
             size_t taken;     /* contribution of the peer, summed */
             size_t finished;  /* data, or results of the peer's segment, stored */
         } flow;
-        struct {              /* of the segment with the peer's number */
-            size_t sent, results, taken, finished;
-        } ring;
         struct {
             int    frames;    /* sent so far */
             int    over;      /* it has added up its last chunk */
@@ -108,8 +105,7 @@ typedef struct ddp__slot {
     ddp__frame f;
     double     arrived; /* read from the wire */
     double     reached; /* the emulated link's end, had nobody been late */
-    int        next;    /* free list, pending list or delay queue */
-    int        peer;
+    int        next, peer; /* next: in the free list, the pending list or the delay queue */
     float     *data;
 } ddp__slot;
 
@@ -251,21 +247,16 @@ struct ddp__engine {
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
-    double             slowest;       /* emulated rate anywhere, on all ranks; 0 = all unlimited */
-    double             farthest;      /* emulated delay anywhere */
-    int                shaped;        /* frames pass the delay queue */
-    int                paced;         /* frames pass the emulated uplink */
+    double             slowest, farthest; /* emulated rate (0 = all unlimited) and delay anywhere, on all ranks */
+    int                shaped, paced; /* frames pass the delay queue; the emulated uplink */
     int                checks;        /* payloads leave with a checksum */
     int                stalled;       /* nothing passes the emulated access link now */
     int                acted;         /* acts of the script that are over */
     size_t             chunk;         /* floats */
-    size_t             ring_bytes;    /* all-reduces from here on are rings */
-    size_t             full_bytes;    /* up to here full exchanges */
-    size_t             share_bytes;   /* from here on summed in place, among threads */
+    /* all-reduces from here on are rings; up to here full exchanges; from here on summed in place, among threads */
+    size_t             ring_bytes, full_bytes, share_bytes;
     int                lanes;         /* that are in use: 2, or all */
-    int                credits;       /* slots per peer for frames that need one */
-    int                extra;         /* slots per peer for results */
-    int                slots;         /* both */
+    int                credits, extra, slots; /* for each peer: for frames that need one, for results, both */
     int                width;         /* collectives in flight, at most DDP__WINDOW */
     size_t             block_bytes;
 
@@ -304,8 +295,7 @@ struct ddp__engine {
     int                fault_origin;
     double             last_move;
     double             look_by;       /* when liveness was to be looked at again; 0 = now */
-    int                closing;       /* goodbye was queued */
-    int                stopping;      /* close was called */
+    int                closing, stopping; /* goodbye was queued; close was called */
     double             next_check;    /* of liveness */
 
     /* shared, under lock */
@@ -317,9 +307,8 @@ struct ddp__engine {
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked;        /* the comm thread leaves the engine to the caller that drives it, */
-    double             park_until;    /* until then */
-    int                driven;        /* a caller moves the bytes */
+    int                parked, driven; /* the comm thread leaves the engine to a caller; one moves the bytes */
+    double             park_until;    /* as long as that */
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
@@ -338,7 +327,7 @@ struct ddp__engine {
 /* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
@@ -409,7 +398,7 @@ DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_
 /* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine because of that; both:
  * 0 after a failure. */
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
-DDP_LIB void ddp__guard_fault(ddp__engine *e, const ddp__op *op);
+DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
 /* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);

@@ -55,7 +55,6 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-/* Writes the frames that have left by then. */
 static void ddp__uplink_done(ddp__engine *e, double when)
 {
     for (int r = 0; r < e->world; r++) {

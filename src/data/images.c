@@ -25,7 +25,6 @@ static ddp_images *ddp__images_new(const char *name, ddp_error *err)
     return NULL;
 }
 
-/* Room for more images. */
 static ddp_status ddp__images_grow(ddp_images *m, const char *name, long more, ddp_error *err)
 {
     size_t count = (size_t)m->count + (size_t)more, bytes = count * ddp__image_bytes(m);
@@ -200,7 +199,6 @@ typedef struct ddp__folder {
 } ddp__folder;
 
 static void ddp__folder_free(ddp__folder *f) { while (f->count) DDP_FREE(f->path[--f->count]); }
-
 static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* name = start, anything if open, end, and perhaps .gz */

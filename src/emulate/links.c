@@ -35,7 +35,8 @@ int ddp__netspec_fits(double rate, double delay_s)
     return (rate == 0 || (rate >= 1 && rate <= 1.25e14)) && delay_s >= 0 && delay_s <= 3600;
 }
 
-int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
+/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
+static int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
 {
     if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
         *bytes_per_s = 0;
@@ -181,8 +182,8 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         if (++t.words == DDP__SCRIPT_WORDS) break;
     }
     if (t.words == 0) return DDP_OK;
-    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) || !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) ||
-        i.at > 1e7)
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) ||
+        !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) || i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
     if (s->count == s->room) {
@@ -198,12 +199,11 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
 
 ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
-    ddp__text text;
+    ddp__text text = {NULL, 0, 0, 0};
     ddp_status status;
     size_t at = 0;
     int line = 1;
 
-    memset(&text, 0, sizeof text);
     status = ddp__file_read(path, &text, err);
     for (; status == DDP_OK && at < text.size; line++) {
         const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);

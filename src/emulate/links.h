@@ -95,8 +95,6 @@ typedef struct ddp__links {
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
-/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
-DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
 /* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
 DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 

@@ -73,9 +73,7 @@ double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 
 double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
 {
-    double done = ddp__link_due(l, arrival, bytes);
-    l->down_free = done;
-    return done;
+    return l->down_free = ddp__link_due(l, arrival, bytes);
 }
 
 double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)

@@ -331,14 +331,13 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
-    ddp__text known;
+    ddp__text known = {NULL, 0, 0, 0};
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;
     f->variant = ddp__json_get(f->root, variant);
     if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;
-    memset(&known, 0, sizeof known);
     for (v = f->root->first; v; v = v->next)
         if (v->kind == DDP__JSON_OBJECT) ddp__text_addf(&known, "%s%s", known.size ? ", " : "", v->key);
     status = ddp__fail(f->err, DDP_ARG, "%s has no variant '%.60s'; it has: %.200s", f->path, variant,
@@ -389,10 +388,8 @@ static void ddp__network_put(ddp__text *t, const char *key, const double *m, int
 
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status s;
+    ddp__text t = {NULL, 0, 0, 0};
     DDP__TRY(ddp_network_check(n, err));
-    memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
     if (n->stages) ddp__text_addf(&t, ",\n  \"D_pp\": %d", n->stages);
@@ -405,8 +402,5 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
     ddp__network_put(&t, "delay_ms", n->delay_s, n->devices, 1e3);
     ddp__network_put(&t, "bandwidth_gbps", n->rate, n->devices, 8e-9);
     ddp__text_addf(&t, "\n}\n");
-    s = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory for the network %s", path)
-                 : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return s;
+    return ddp__text_write(&t, path, err);
 }

@@ -206,10 +206,9 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
 ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
-    ddp__text text;
+    ddp__text text = {NULL, 0, 0, 0};
     ddp_profile p;
     ddp_status status;
-    memset(&text, 0, sizeof text);
     memset(&p, 0, sizeof p);
     status = ddp__file_read(path, &text, err);
     if (status == DDP_OK) status = ddp__csv_profile(path, text.data, text.size, link, &p, err);
@@ -233,10 +232,8 @@ static void ddp__csv_name(ddp__text *t, const char *name)
 
 ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status status;
+    ddp__text t = {NULL, 0, 0, 0};
     DDP__TRY(ddp_profile_check(p, err));
-    memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {
         if (p->name && p->name[l]) ddp__csv_name(&t, p->name[l]);
@@ -245,10 +242,7 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
         if (p->forward_s) ddp__text_addf(&t, "%.17g", p->forward_s[l]);
         ddp__text_addf(&t, ",%.17g,%.17g\n", p->backward_s[l], p->comm_s[l]);
     }
-    status = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory to write the profile %s", path)
-                      : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return status;
+    return ddp__text_write(&t, path, err);
 }
 
 /* ---- the link ---- */

@@ -160,8 +160,7 @@ void ddp_jsonl_end(ddp_jsonl *j)
     while (j->depth > 1) ddp_jsonl_up(j);
     ddp__text_add(&j->line, "}\n", 2);
     j->depth = 0;
-    if (j->line.failed)
-        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
+    if (j->line.failed) ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
     else if (fwrite(j->line.data, 1, j->line.size, j->stream) != j->line.size || fflush(j->stream))
         ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", ddp__jsonl_name(j), strerror(errno));
 }
@@ -251,10 +250,8 @@ void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_r
     ddp_jsonl_integer(j, "workers", d->workers);
     ddp_jsonl_number(j, "step_ms", r->step_ms);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
-    if (r->bytes_sent < 0)
-        ddp_jsonl_number(j, "bytes_sent", (double)NAN);
-    else
-        ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    if (r->bytes_sent < 0) ddp_jsonl_number(j, "bytes_sent", (double)NAN);
+    else ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
     ddp_jsonl_string(j, "param_hash", r->param_hash);

@@ -97,15 +97,6 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
     va_end(list);
 }
 
-ddp_status ddp__page_write(ddp__text *t, const char *path, ddp_error *err)
-{
-    ddp_status s = t->failed ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path)
-                             : ddp__file_write(path, t->data, t->size, err);
-
-    ddp__text_free(t);
-    return s;
-}
-
 /* ---- charts ---- */
 
 double ddp__tick_step(double range, int most, int *decimals)
@@ -147,7 +138,6 @@ static double ddp__axes_y(const ddp__axes *a, double y)
     return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-/* Is point i of s on the chart? */
 static int ddp__series_has(const ddp__series *s, int i, int log_y)
 {
     return fabs(s->x[i]) <= DBL_MAX && fabs(s->y[i]) <= DBL_MAX && (!log_y || s->y[i] > 0);
@@ -187,8 +177,7 @@ static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digi
 
     ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
                   DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
-    if (a->log_y && (exponent < -3 || exponent > 3))
-        ddp__add_page(t, "%de%d</text>", digit, exponent);
+    if (a->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
     else ddp__add_page(t, "@*</text>", decimals, y);
 }
 

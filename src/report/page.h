@@ -20,9 +20,6 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
  *                 trailing zeros: for coordinates and tick labels */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
-/* The text becomes a file, and is freed. */
-DDP_LIB ddp_status ddp__page_write(ddp__text *t, const char *path, ddp_error *err);
-
 /* ---- charts ---- */
 
 /* One line of a chart. Points whose x or y is not finite are stepped over. */

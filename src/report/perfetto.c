@@ -90,5 +90,5 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
         }
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
-    return ddp__page_write(&p.text, path, err);
+    return ddp__text_write(&p.text, path, err);
 }

@@ -135,13 +135,12 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
 
 static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp__pm_rank *rank = NULL;
     ddp_status s;
     size_t at = 0;
     int number = 1;
 
-    memset(&t, 0, sizeof t);
     s = ddp__file_read(path, &t, pm->err);
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);

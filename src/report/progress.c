@@ -72,8 +72,7 @@ void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
     if (p->terminal)
         fprintf(p->out, "\r%s%s%s%*s", p->colour ? "\033[1m" : "", line, p->colour ? "\033[0m" : "",
                 p->width > n ? p->width - n : 0, "");
-    else
-        fprintf(p->out, "%s\n", line);
+    else fprintf(p->out, "%s\n", line);
     p->width = n;
     fflush(p->out);
 }
@@ -124,13 +123,11 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     }
 }
 
-/* The aligned text. */
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
-    ddp__text cell;
+    ddp__text cell = {NULL, 0, 0, 0};
 
-    memset(&cell, 0, sizeof cell);
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
@@ -148,10 +145,9 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     int bad, why;
 
-    memset(&t, 0, sizeof t);
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);
