@@ -212,28 +212,24 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
 
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
-    if (e->membership && (bad = e->membership->fits(e, m, err)) != DDP_OK) {
-        pthread_mutex_unlock(&e->lock);
-        return bad;
-    }
-    while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
-                                       (start = ddp__strip_place(e, pieces)) < 0))
+    if (e->membership) bad = e->membership->fits(e, m, err);
+    while (bad == DDP_OK && e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
+                                                        (start = ddp__strip_place(e, pieces)) < 0))
         pthread_cond_wait(&e->changed, &e->lock);
-    if (e->error.code != DDP_OK) {
+    if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
         if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
-        pthread_mutex_unlock(&e->lock);
-        return bad;
+    } else if (bad == DDP_OK) {
+        ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
+        e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
+        if (ticket) *ticket = e->submitted;
+        e->submitted++;
+        if (e->membership) e->membership->queued(e, m);
+        ddp__notify(e);
     }
-    ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
-    e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
-    if (ticket) *ticket = e->submitted;
-    e->submitted++;
-    if (e->membership) e->membership->queued(e, m);
-    ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
-    return DDP_OK;
+    return bad;
 }
 
 static int ddp__ticket_done(const ddp__engine *e, long ticket)

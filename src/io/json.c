@@ -386,7 +386,6 @@ ddp_status ddp__json_need(const char *name, const ddp__json *object, const char 
 void ddp__json_string(ddp__text *t, const char *s)
 {
     size_t left = s ? strlen(s) : 0;
-    int n;
 
     if (!s) {
         ddp__text_add(t, "null", 4);
@@ -394,7 +393,7 @@ void ddp__json_string(ddp__text *t, const char *s)
     }
     ddp__text_add(t, "\"", 1);
     while (left) {
-        n = ddp__utf8_length((const unsigned char *)s, left);
+        int n = ddp__utf8_length((const unsigned char *)s, left);
         if (!n) ddp__text_add(t, "\\ufffd", 6);
         else if (*s == '"' || *s == '\\') ddp__text_addf(t, "\\%c", *s);
         else if ((unsigned char)*s < 0x20) ddp__text_addf(t, "\\u%04x", (unsigned)*s);

@@ -374,14 +374,13 @@ static float ddp__st_from_half(uint16_t h)
 
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
-    uint32_t bits;
     double wide;
 
     for (size_t i = 0; i < n; i++) {
         if (type == DDP_ST_F16) {
             out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
         } else if (type == DDP_ST_BF16) {
-            bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
+            uint32_t bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
             memcpy(&out[i], &bits, sizeof bits);
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);

@@ -104,7 +104,6 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
 ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma, ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
-    double rate, delay;
     size_t N;
     if (!n || !n->rate || !n->delay_s)
         return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
@@ -114,8 +113,8 @@ ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, d
                          delay_sigma);
     for (size_t i = 0; i < N; i++)
         for (size_t j = i + 1; j < N; j++) {
-            rate = exp(rate_sigma * ddp_rng_normal(&r));
-            delay = exp(delay_sigma * ddp_rng_normal(&r));
+            double rate = exp(rate_sigma * ddp_rng_normal(&r));
+            double delay = exp(delay_sigma * ddp_rng_normal(&r));
             n->rate[i * N + j] *= rate;
             n->rate[j * N + i] *= rate;
             n->delay_s[i * N + j] *= delay;

@@ -99,10 +99,9 @@ static char *ddp__csv_line(char **at)
 /* where[c] = position of column c in the header, -1 = absent. */
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
-    char *field;
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
     for (int n = 0; line; n++) {
-        field = ddp__csv_field(&line);
+        char *field = ddp__csv_field(&line);
         if (!field) return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed", path);
         for (int c = 0; c < DDP__COLS; c++) {
             if (strcmp(field, ddp__columns[c])) continue;
@@ -137,12 +136,11 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
                                ddp_profile *p, int l, ddp_error *err)
 {
     const char *value[DDP__COLS];
-    char *field;
     int n;
 
     for (int c = 0; c < DDP__COLS; c++) value[c] = NULL;
     for (n = 0; line; n++) {
-        field = ddp__csv_field(&line);
+        char *field = ddp__csv_field(&line);
         if (!field)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it", path, number);
         for (int c = 0; c < DDP__COLS; c++)
