@@ -19,12 +19,10 @@ typedef enum ddp__frame_type {
     /* a membership's */
     DDP__FRAME_STATE,     /* payload: what the sender knows while an epoch is sought */
     DDP__FRAME_EPOCH,     /* payload: the epoch that all that follows belongs to */
-    DDP__FRAME_DONE,      /* complete: all before seq, and seq + i where bit i of count is set;
-                             offset has the upper half of the bits */
+    DDP__FRAME_DONE,      /* complete: all before seq, and seq + i where bit i of offset << 32 | count is set */
     DDP__FRAME_WANT,      /* asks for the result of operation seq */
     /* ranks that are threads of one process (share.c); no payload */
-    DDP__FRAME_OFFER,     /* all-reduce: own values may be used where they are; offset = where that
-                             is written; needs a credit */
+    DDP__FRAME_OFFER,     /* all-reduce: own values may be used in place, as offer `offset` says; needs a credit */
     DDP__FRAME_SUMMED     /* the sender touches nothing of the operation any more; offset > 0:
                              because the receiver's values from offset - 1 on were written */
 } ddp__frame_type;
@@ -34,8 +32,7 @@ enum { DDP__CODING_BLOCK = 64 };
 /* verb, count and layer describe the sender's operation, for the mismatch check. */
 typedef struct ddp__frame {
     int      type;
-    int      p2p;    /* seq counts messages of this pair and lane instead of collectives; its two upper
-                        bits are the lane */
+    int      p2p;    /* seq counts messages of this pair and lane (its two upper bits) instead of collectives */
     int      verb;   /* up to DDP__ASK */
     uint32_t seq;
     uint32_t count;  /* values of the whole operation */

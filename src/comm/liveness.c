@@ -1,9 +1,7 @@
-/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, and lines about long
- * waits. */
+/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, lines about waits. */
 #include "comm/state.h"
 
-/* Not every rank sends something to every other in an operation: where a peer owes nothing, only
- * its heartbeats tell. */
+/* Not every rank sends something to every other: where a peer owes nothing, only its heartbeats tell. */
 int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__peer *p = &e->peers[peer];
@@ -167,8 +165,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
     double beat = ddp__beat(e), again = now + beat, late = now - e->look_by;
 
     if (e->look_by > 0 && late > beat + 1) {
-        /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
-         * read before anybody is judged. */
+        /* This process was stopped or starved: what came meanwhile is to be read before anybody is judged. */
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
         return e->look_by = now + beat / 5;
     }

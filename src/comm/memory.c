@@ -166,8 +166,7 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
  *
  * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
  * its own contribution like everybody's, so that how values are cut into segments is no matter, and holds the result as
- * it sends it. Blocks of int8 begin at multiples of their length from the start of the message, on all ranks
- * (ddp__segment). */
+ * it sends it. Blocks of int8 begin at multiples of their length from the start of the message (ddp__segment). */
 
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {

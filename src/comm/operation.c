@@ -1,5 +1,4 @@
-/* What an operation is: who takes part, who owns which of its values, and the words for it; what of it has moved; and
- * what ends an engine before its time. */
+/* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an engine. */
 #include "comm/state.h"
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)

@@ -36,8 +36,7 @@ size_t ddp__engine_window(const ddp__engine *e)
 
 /* Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks are out of step (in step both take 1 to 2 % more
  * than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
- * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip outgrows the staging
- * of one peer. */
+ * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip outgrows staging. */
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));

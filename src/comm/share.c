@@ -11,8 +11,7 @@
  * rounded must not depend on who was quicker.
  *
  * A rank that fails must not free memory on which others are at work: it shuts its offers, after which nobody
- * begins, and waits for those who are at it. They work on a few chunks at a time (DDP__SHARE_BATCH) and wait for
- * nothing meanwhile. */
+ * begins, and waits for those who are at it: for a few chunks (DDP__SHARE_BATCH), during which they never wait. */
 #include "comm/state.h"
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
@@ -210,8 +209,7 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
     return open;
 }
 
-/* Statistics count values given and got as if they had travelled: an owner of each segment gets those of the others,
- * and gives them its sum. */
+/* Statistics count values as if they had travelled: a segment's owner gets those of the others, and gives its sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
     const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);

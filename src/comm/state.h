@@ -354,8 +354,7 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
 DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
-/* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
- * comm thread's round. */
+/* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's end. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
@@ -387,16 +386,14 @@ DDP_LIB void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t
 DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data);
 /* What has come is written, or added: values and how far they were from those that stood there. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]), of which terms[place] are the own values and e->terms has the
- * others; e->terms is advanced. */
+/* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              double *divergence);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine because of that; both:
- * 0 after a failure. */
+/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine for that: 0; both. */
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);

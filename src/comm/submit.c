@@ -363,8 +363,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
 }
 
-/* ---- whichever comes first: what the stager of a device does, whose layers may be back in another
- * order than they left ---- */
+/* ---- whichever comes first: for the stager of a device, whose layers may be back in another order ---- */
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {

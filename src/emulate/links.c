@@ -220,8 +220,7 @@ static int ddp__time_order(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same time the later line
- * counts. */
+/* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall lasts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;

@@ -8,12 +8,10 @@
 
 /* ---- shape.c ---- */
 
-/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second, 0 = unlimited, below
- * 0 = nothing passes. */
+/* From `at` seconds after the start on, an access link has this rate: bytes/s; 0 = unlimited, below: nothing passes. */
 typedef struct ddp__turn { double at, rate; } ddp__turn;
 
-/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 = unlimited) and shared by all
- * its peers. */
+/* A worker's access link: an uplink and a downlink, each of rate bytes/s (0 = unlimited), shared by all its peers. */
 typedef struct ddp__link {
     double rate;              /* until the first turn */
     const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
@@ -50,8 +48,7 @@ DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
 DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums come back early, within
- * 4..128 KiB. */
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */

@@ -226,8 +226,7 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
     return DDP_OK;
 }
 
-/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null, since
- * no device has a link to itself. */
+/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null. */
 static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i, int size,
                                    int skip_diagonal, double *row)
 {
