@@ -1,4 +1,3 @@
-/* Network interfaces: which address of this machine others can reach, by name, by peer or by default. */
 #include "base/platform.h"
 #include "base/core.h"
 #include "wire/socket.h"

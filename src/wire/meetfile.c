@@ -1,4 +1,3 @@
-/* The file through which ranks that share a folder find rank 0: published, read and removed. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "base/core.h"

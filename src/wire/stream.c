@@ -1,4 +1,3 @@
-/* The calls on a connected socket, which hand over to TLS where there is one, and whole messages with a deadline. */
 #include "base/platform.h"
 #include "base/tools.h"
 #include "wire/socket.h"
