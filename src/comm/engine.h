@@ -65,7 +65,7 @@ typedef struct ddp__engine_config {
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int           min_world;        /* membership: as in ddp_config */
-    size_t        elastic_bytes;    /* membership: for inputs and results in flight: more operations queue,
+    size_t        kept_bytes;       /* membership: for inputs and results in flight: more operations queue,
                                        a longer message is an error; 0 = grows with the longest */
     uint64_t      live;             /* membership: bit r = worker r is there from the start; 0 = all */
     int           joining;          /* membership: this worker waits to be admitted by those in live */
@@ -140,7 +140,7 @@ typedef struct ddp__net_stats {
     double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
     size_t  staging_bytes;                /* memory the engine took from the allocator */
     size_t  delay_bytes;                  /* of it, for link shaping */
-    size_t  elastic_bytes;                /* of it, for inputs and results that are kept */
+    size_t  kept_bytes;                   /* of it, for inputs and results that are kept */
     char    algorithm;                    /* of the last all-reduce, 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);

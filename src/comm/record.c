@@ -50,7 +50,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
     out->staging_bytes = e->stats.staging_bytes;
     out->delay_bytes = e->stats.delay_bytes;
-    out->elastic_bytes = e->stats.elastic_bytes;
+    out->kept_bytes = e->stats.kept_bytes;
     out->algorithm = e->stats.algorithm;
     pthread_mutex_unlock(&e->lock);
 }

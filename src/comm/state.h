@@ -235,7 +235,7 @@ typedef struct ddp__membership {
 struct ddp__engine {
     ddp__engine_config cfg;
     const ddp__membership *membership; /* NULL: a lost peer is an error */
-    struct ddp__elastic *elastic;      /* the membership's */
+    struct ddp__member_data *member_data; /* what it keeps */
     int                frozen;         /* membership: nothing but its frames moves */
     int                newcomer;       /* membership: in no epoch yet */
     int                silent;         /* membership: what ended this engine concerns nobody else */

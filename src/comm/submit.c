@@ -27,7 +27,7 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
                              ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
-        return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
+        return ddp__fail(err, DDP_UNSUPPORTED, "groups in a world that changes (min_world): leave one of the two out");
     pthread_mutex_lock(&e->lock);
     if (e->groups == DDP__GROUPS) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
