@@ -72,6 +72,7 @@ DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
 DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
 /* The three in one. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
+DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* and frees the text */
 
 /* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
  * machine. Errors: DDP_IO, DDP_MEMORY. */

@@ -207,6 +207,15 @@ ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_er
     return ddp__file_end(&o, err);
 }
 
+ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err)
+{
+    ddp_status s = t->failed ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path)
+                             : ddp__file_write(path, t->data, t->size, err);
+
+    ddp__text_free(t);
+    return s;
+}
+
 int ddp__parse_double(const char *s, double *out)
 {
     char *end;

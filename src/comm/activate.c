@@ -5,7 +5,6 @@
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
-
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
     ddp__op_advance(e, op, op->left);
@@ -78,7 +77,6 @@ static int ddp__over(const ddp__engine *e, long ticket)
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
-
     if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
     *groups |= group;
     e->waiting[e->waits++] = op->ticket;
@@ -89,7 +87,6 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 static int ddp__vacant(const ddp__engine *e)
 {
     int n = -e->waits;
-
     for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
     return n;
 }
@@ -99,7 +96,6 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
     int s = e->peers[peer].first_pending;
-
     while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
     return s;
 }
@@ -111,7 +107,6 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     const int lane = ddp__paired_lane(op);
     const ddp__frame *f;
     int slot = -1;
-
     for (int r = 0; r < e->world; r++) {
         const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1 : ddp__first_chunk(e, r, lane);
         if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
@@ -124,18 +119,17 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
     if (op->m.verb != DDP_SERVE) return 1;
     if (f->count > op->n)
-        ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a time",
-                   op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
+        return ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a "
+                          "time", op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
     op->n = f->count;
     if (op->m.received) op->m.received->verb = f->verb == (int)DDP__ASK ? DDP_PULL : DDP_PUSH;
-    return e->fault.code == DDP_OK;
+    return 1;
 }
 
 /* The position that an operation between two could have now; NULL: none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
-
     if (op->m.peer == DDP_ANY && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;

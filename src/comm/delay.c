@@ -3,17 +3,13 @@
 
 #include <signal.h>
 
-uint32_t ddp__microseconds(double t)
-{
-    return (uint32_t)(uint64_t)ceil(t * 1e6);
-}
+uint32_t ddp__microseconds(double t) { return (uint32_t)(uint64_t)ceil(t * 1e6); }
 
 /* ---- the configuration ---- */
 
 void ddp__emulate_plan(ddp__engine *e)
 {
     const ddp__links *links = e->cfg.links;
-
     e->link.rate = links ? links->rate : e->cfg.rate;
     e->slowest = links ? links->slowest : e->cfg.rate;
     e->farthest = links ? links->farthest : e->cfg.delay_s;
@@ -43,7 +39,6 @@ double ddp__emulate_script(ddp__engine *e, double now)
     const ddp__links *links = e->cfg.links;
     int stalled = e->stalled;
     double next;
-
     if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
     e->stalled = ddp__link_stalled(&e->link, now);
     /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
@@ -55,8 +50,8 @@ double ddp__emulate_script(ddp__engine *e, double now)
         double at = e->link.zero + act->at;
         if (at > now) return next >= 0 && next < at ? next : at;
         ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
-                 act->peer < 0 ? "kills rank" : "drops the connection to rank",
-                 act->peer < 0 ? e->rank : act->peer, act->at);
+                 act->peer < 0 ? "kills rank" : "drops the connection to rank", act->peer < 0 ? e->rank : act->peer,
+                 act->at);
         if (act->peer < 0) (void)raise(SIGKILL);
         else e->wire->table->cut(e->wire, act->peer);
     }
@@ -72,7 +67,6 @@ static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
     double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
-
     if (p->transit_at > 0 && late > 0) {
         if (now - late > p->reached) p->reached = now - late;
     } else {
@@ -93,12 +87,10 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
     int before = e->last_due;
-
     s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
-        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next)
-            before = next;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
     }
     s->next = before >= 0 ? e->slot[before].next : e->first_due;
     if (before >= 0) e->slot[before].next = slot;
@@ -112,7 +104,6 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     double reached = ddp__reaches(e, peer, now);
     int at = e->control_first + e->control_count++;
     ddp__control c;
-
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
@@ -129,7 +120,6 @@ double ddp__last_due(const ddp__engine *e, int peer)
 {
     ddp__link l = e->link;
     double last = -1;
-
     for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
         double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;

@@ -1,4 +1,8 @@
-/* The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's segment, sums
+/* Values that go straight from the rank that has them to those that need them.
+ *
+ * The plain way: values that nobody adds up, of broadcasts, all-gathers and messages between two ranks.
+ *
+ * The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's segment, sums
  * those of its own in rank order, and (all-reduce) sends the result back to all.
  *
  * And the full exchange: each rank sends all its values to everybody, and everybody adds them up in rank order: the
@@ -9,12 +13,91 @@
  * unlike members, nor for bfloat16 or int8, where the owner's rounding makes the ranks equal. */
 #include "comm/state.h"
 
+/* ---- plain ---- */
+
+/* The values that this rank sends to a peer, or (in) that the peer sends. */
+static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int in, size_t *from, size_t *to)
+{
+    const int of = in ? peer : e->rank;
+    *from = *to = 0;
+    if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == in && op->m.peer == peer ? op->n : 0;
+    else if (ddp__team_of(e, op).place[peer] < 0) return 0;
+    else if (op->m.verb == DDP_ALL_GATHER) ddp__segment(e, op, of, from, to);
+    else *to = ddp__root(e, op) == of ? op->n : 0;
+    return *to - *from;
+}
+
+static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
+{
+    size_t block = op->n / (size_t)e->world;
+    for (int r = 0; r < e->world && e->members < e->world; r++) {
+        size_t at = block * (size_t)r, end = at + block, here;
+        for (; e->place[r] < 0 && at < end; at += here) {
+            void *data = ddp__memory_at(op, &op->to, at, end - at, &here);
+            memset(data, 0, here * op->unit);
+        }
+    }
+}
+
+static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
+{
+    size_t from, to;
+    if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
+    for (int r = 0; r < e->world; r++) {
+        if (r == e->rank || (op->p2p && r != op->m.peer)) continue;
+        op->left += ddp__plain_part(e, op, r, 0, &from, &to);
+        op->left += ddp__plain_part(e, op, r, 1, &from, &to);
+        if (to > from) ddp__op_expect(e, op, r);
+    }
+}
+
+static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const size_t chunk = e->chunk * sizeof(float) / op->unit;
+    size_t from, to, at;
+    (void)ddp__plain_part(e, op, peer, 0, &from, &to);
+    at = from + ddp__row(e, op, peer)->u.flow.sent;
+    if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
+    ddp__describe(f, op, DDP__FRAME_DATA, at, to - at < chunk ? to - at : chunk);
+    return 1;
+}
+
+static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
+{
+    size_t from, to;
+    (void)ddp__plain_part(e, op, peer, 1, &from, &to);
+    ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
+}
+
+static int ddp__plain_unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t from, to;
+    return ddp__row(e, op, peer)->u.flow.sent < ddp__plain_part(e, op, peer, 0, &from, &to);
+}
+
+static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    size_t from, to;
+    return !ddp__plain_unsent(e, op, peer) && x->u.flow.finished >= ddp__plain_part(e, op, peer, 1, &from, &to) &&
+           !x->expected;
+}
+
+const ddp__algorithm *ddp__plain_way(void)
+{
+    static const ddp__algorithm way = {
+        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL,
+        NULL, ddp__plain_arrived, ddp__plain_unsent, ddp__plain_over, NULL};
+    return &way;
+}
+
+/* ---- direct, and full ---- */
+
 #define DDP__FULL_BYTES ((size_t)64 << 10) /* of two ranks on unshaped wires */
 
 size_t ddp__full_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, flight = e->farthest * e->slowest, window = (double)ddp__engine_window(e);
-
     if (e->membership) return 0;
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->cfg.links && e->cfg.links->by_pair) return 0;
@@ -44,7 +127,6 @@ static void ddp__direct_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     const size_t own = ddp__segment_length(e, op, e->rank);
-
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         const size_t results = ddp__direct_returns(op) ? ddp__segment_length(e, op, r) : 0;
@@ -59,7 +141,6 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to, at;
-
     if (ddp__direct_returns(op) && x->u.flow.results < op->reduced) {
         size_t count = op->reduced - x->u.flow.results;
         ddp__segment(e, op, e->rank, &from, &to);
@@ -78,7 +159,6 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
-
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         if (r == e->rank) continue;
@@ -110,7 +190,6 @@ static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t
 static int ddp__chunks_here(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
-
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank && ddp__pending(e, team.member[i], op) < 0) return 0;
     if (op->way->whole && !ddp__sent_to_all(e, op, at, count)) return 0;
@@ -129,10 +208,8 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 {
     const ddp__members team = ddp__team_of(e, op);
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
-
     for (int i = 0; i < team.members; i++)
-        if (team.member[i] != e->rank)
-            e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
+        if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
     if (op->m.coding) {
         if (!ddp__reduce_coded(e, op, at, count, divergence)) return 0;
     } else {
@@ -153,7 +230,6 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
     size_t from, to;
-
     ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
@@ -166,9 +242,8 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
     }
 }
 
-static void ddp__direct_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+static void ddp__direct_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now)
 {
-    (void)peer;
     if (f->type != DDP__FRAME_RESULT) ddp__direct_release(e, op);
     ddp__op_advance(e, op, ddp__frame_values(f));
     if (op->way->whole && op->state == DDP__OP_ACTIVE) ddp__reduce_ready(e, op, now);
@@ -177,7 +252,6 @@ static void ddp__direct_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__f
 static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     size_t from, to;
-
     ddp__segment(e, op, peer, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__reduce_ready(e, op, now);
     else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
@@ -192,7 +266,6 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t own = ddp__segment_length(e, op, e->rank), got = x->u.flow.taken;
-
     if (ddp__direct_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__direct_returns(op))
         return x->u.flow.results >= own && x->u.flow.finished >= ddp__segment_length(e, op, peer);
@@ -202,22 +275,13 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
     return got >= own;
 }
 
-const ddp__algorithm *ddp__direct_way(void)
+const ddp__algorithm *ddp__direct_way(int whole)
 {
-    static const ddp__algorithm way = {
-        'd', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
-        ddp__direct_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
-        ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
-
-    return &way;
-}
-
-const ddp__algorithm *ddp__full_way(void)
-{
-    static const ddp__algorithm way = {
-        'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0,
-        ddp__full_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
-        ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
-
-    return &way;
+    static const ddp__algorithm way[2] = {
+        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_begin,
+         ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent,
+         ddp__direct_over, NULL},
+        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_begin, ddp__direct_next,
+         ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
+    return &way[whole];
 }

@@ -5,16 +5,15 @@
 static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
     ways[0] = ddp__ring_way();
-    ways[1] = ddp__full_way();
+    ways[1] = ddp__direct_way(1);
     ways[2] = ddp__share_way();
-    ways[3] = ddp__direct_way();
+    ways[3] = ddp__direct_way(0);
     ways[4] = ddp__plain_way();
 }
 
 const char *ddp__algorithm_name(char letter)
 {
     const ddp__algorithm *ways[DDP__WAYS];
-
     ddp__ways_fill(ways);
     for (int i = 0; i < DDP__WAYS; i++)
         if (ways[i]->letter == letter) return ways[i]->name;
@@ -45,8 +44,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
-    if (e->membership)
-        e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
+    if (e->membership) e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
     e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
     if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
@@ -102,8 +100,7 @@ static void ddp__dimension(ddp__engine *e)
     e->control_room = 1;
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) /
-                            (double)bytes + 5;
+        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) / (double)bytes + 5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
@@ -120,16 +117,14 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
 {
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
         return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
-    if (!cfg->wire)
-        return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
+    if (!cfg->wire) return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
         return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
             return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
                              "t=%g: choose tcp or threads", cfg->links->act[i].at);
-    if (cfg->coding == DDP_AS_INT8 && !cfg->coder)
-        return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
+    if (cfg->coding == DDP_AS_INT8 && !cfg->coder) return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
     if (cfg->check_writes && cfg->max_count == 0)
         return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
@@ -163,7 +158,6 @@ static int ddp__engine_locks(ddp__engine *e)
 static void ddp__engine_free(ddp__engine *e)
 {
     ddp_allocator allocator = e->cfg.allocator;
-
     ddp__guard_close(e);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);

@@ -18,8 +18,7 @@ enum { DDP__WINDOW = 16 /* most collectives in flight */ };
 typedef struct ddp__op_span {
     double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
     double  submitted;
-    double  due;         /* when the last byte was due: on an emulated link before `end`, by as much
-                            as the thread was late; < 0 while it runs */
+    double  due;         /* when the last byte was due: before `end` where the thread was late; < 0 while it runs */
     double  peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;       /* payload bytes this rank sent */
     long    step;
@@ -66,7 +65,7 @@ typedef struct ddp__engine_config {
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int           min_world;        /* membership: as in ddp_config */
-    size_t        elastic_bytes;    /* membership: for inputs and results in flight: more operations queue,
+    size_t        kept_bytes;       /* membership: for inputs and results in flight: more operations queue,
                                        a longer message is an error; 0 = grows with the longest */
     uint64_t      live;             /* membership: bit r = worker r is there from the start; 0 = all */
     int           joining;          /* membership: this worker waits to be admitted by those in live */
@@ -125,8 +124,7 @@ DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char
 DDP_LIB void       ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
-/* The lowest rank that has said goodbye; -1 = none. */
-DDP_LIB int        ddp__engine_left(ddp__engine *e);
+DDP_LIB int        ddp__engine_left(ddp__engine *e); /* the lowest rank that has said goodbye; -1 = none */
 
 /* ---- the record (record.c) ---- */
 
@@ -135,20 +133,18 @@ DDP_LIB int        ddp__engine_left(ddp__engine *e);
 DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
 
 typedef struct ddp__net_stats {
-    int64_t bytes_sent,
-        bytes_received; /* all bytes handed to or taken from the wire, headers included */
+    int64_t bytes_sent, bytes_received; /* all bytes handed to or taken from the wire, headers included */
     int64_t payload_sent;
     int64_t operations;
     double  busy_s;                       /* union of operation spans */
     double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
     size_t  staging_bytes;                /* memory the engine took from the allocator */
     size_t  delay_bytes;                  /* of it, for link shaping */
-    size_t  elastic_bytes;                /* of it, for inputs and results that are kept */
+    size_t  kept_bytes;                   /* of it, for inputs and results that are kept */
     char    algorithm;                    /* of the last all-reduce, 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
-/* "all-reduce" and its like. */
-DDP_LIB const char *ddp__verb_name(int verb);
+DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce" and its like */
 /* "direct" and its like of a span or of the statistics; "none" of 0. */
 DDP_LIB const char *ddp__algorithm_name(char letter);
 
@@ -207,7 +203,6 @@ typedef struct ddp__epoch_info {
     long     changes;    /* epochs that this engine has begun */
     double   recovery_s; /* from the first sign of the loss to the last change's new epoch */
 } ddp__epoch_info;
-/* The epoch in force. Any thread. */
-DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out);
+DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* the epoch in force. Any thread. */
 
 #endif /* DDP_COMM_ENGINE_H */

@@ -19,12 +19,10 @@ typedef enum ddp__frame_type {
     /* a membership's */
     DDP__FRAME_STATE,     /* payload: what the sender knows while an epoch is sought */
     DDP__FRAME_EPOCH,     /* payload: the epoch that all that follows belongs to */
-    DDP__FRAME_DONE,      /* complete: all before seq, and seq + i where bit i of count is set;
-                             offset has the upper half of the bits */
+    DDP__FRAME_DONE,      /* complete: all before seq, and seq + i where bit i of offset << 32 | count is set */
     DDP__FRAME_WANT,      /* asks for the result of operation seq */
     /* ranks that are threads of one process (share.c); no payload */
-    DDP__FRAME_OFFER,     /* all-reduce: own values may be used where they are; offset = where that
-                             is written; needs a credit */
+    DDP__FRAME_OFFER,     /* all-reduce: own values may be used in place, as offer `offset` says; needs a credit */
     DDP__FRAME_SUMMED     /* the sender touches nothing of the operation any more; offset > 0:
                              because the receiver's values from offset - 1 on were written */
 } ddp__frame_type;
@@ -34,8 +32,7 @@ enum { DDP__CODING_BLOCK = 64 };
 /* verb, count and layer describe the sender's operation, for the mismatch check. */
 typedef struct ddp__frame {
     int      type;
-    int      p2p;    /* seq counts messages of this pair and lane instead of collectives; its two upper
-                        bits are the lane */
+    int      p2p;    /* seq counts messages of this pair and lane (its two upper bits) instead of collectives */
     int      verb;   /* up to DDP__ASK */
     uint32_t seq;
     uint32_t count;  /* values of the whole operation */
@@ -49,8 +46,7 @@ typedef struct ddp__frame {
 
 /* Values in the payload; SIZE_MAX where no number of values has that length. */
 DDP_LIB size_t   ddp__frame_values(const ddp__frame *f);
-/* The payload of count values. */
-DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count);
+DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
 /* Little-endian: magic u16, version:6 coding:2, type:4 p2p:1 verb:3, seq, count, offset, length,
  * layer, sent, check, CRC-32C of the 32 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
@@ -59,7 +55,6 @@ DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
 /* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. Chained: the first call's h is 0. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
-/* The processor has an instruction for it. */
-DDP_LIB int      ddp__crc32c_is_fast(void);
+DDP_LIB int      ddp__crc32c_is_fast(void); /* the processor has an instruction for it */
 
 #endif /* DDP_COMM_FRAME_H */

@@ -1,6 +1,6 @@
-/* The memory of messages: arithmetic on it, the pieces that it lies in, and the detection of foreign writes to it:
- * every chunk is hashed when the message is submitted and compared before it leaves, before it is summed and before a
- * result overwrites it. */
+/* The memory of messages: arithmetic on it, the pieces that it lies in, how its values travel, and the detection of
+ * foreign writes to it: every chunk is hashed when the message is submitted and compared before it leaves, before it is
+ * summed and before a result overwrites it. */
 #include "comm/state.h"
 
 /* ---- arithmetic ---- */
@@ -22,7 +22,6 @@ static void ddp__scale_block(float *x, float scale)
 void ddp__floats_add(float *sum, const float *x, size_t n)
 {
     size_t at = 0;
-
     for (; at + DDP__SUM_BLOCK <= n; at += DDP__SUM_BLOCK) ddp__add_block(sum + at, x + at);
     for (; at < n; at++) sum[at] += x[at];
 }
@@ -52,7 +51,6 @@ void ddp__floats_store(float *own, const float *from, size_t n, double *divergen
 void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale, double *divergence)
 {
     float sum[DDP__SUM_BLOCK];
-
     for (size_t at = 0; at < n; at += DDP__SUM_BLOCK) {
         const size_t here = n - at < DDP__SUM_BLOCK ? n - at : (size_t)DDP__SUM_BLOCK;
         memcpy(sum, terms[0] + at, here * sizeof *sum);
@@ -66,7 +64,6 @@ void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n,
 static uint32_t ddp__bfloat_bits(float x)
 {
     uint32_t bits, nan;
-
     memcpy(&bits, &x, sizeof bits);
     nan = (bits & 0x7fffffffu) > 0x7f800000u; /* rounding up could carry a NaN into infinity */
     return nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
@@ -81,7 +78,6 @@ void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n)
 {
     /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
     const unsigned char *from = (const unsigned char *)x;
-
     for (size_t i = 0; i < n; i++) {
         uint16_t half;
         uint32_t bits;
@@ -105,7 +101,6 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 {
     int low = 0, high = in->count - 1;
     const ddp__strip *s;
-
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (in->strip[middle].start <= offset) low = middle;
@@ -122,7 +117,6 @@ const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->f
 void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out)
 {
     size_t here;
-
     for (unsigned char *to = (unsigned char *)out; count > 0; at += here, count -= here, to += here * op->unit) {
         const void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(to, own, here * op->unit);
@@ -133,7 +127,6 @@ void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, si
 {
     const unsigned char *from = (const unsigned char *)data;
     size_t here;
-
     for (; count > 0; at += here, count -= here, from += here * op->unit) {
         void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(own, from, here * op->unit);
@@ -144,7 +137,6 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 {
     const float *from = (const float *)data;
     size_t here;
-
     if (op->unit == 1) {
         ddp__memory_scatter(op, &op->to, at, count, data);
         return;
@@ -159,7 +151,6 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
     size_t here;
-
     for (; count > 0; at += here, count -= here) {
         /* three lists may part a range in unlike ways: how far all run on */
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
@@ -171,6 +162,80 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     }
 }
 
+/* ---- values that do not travel as floats ----
+ *
+ * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
+ * its own contribution like everybody's, so that how values are cut into segments is no matter, and holds the result as
+ * it sends it. Blocks of int8 begin at multiples of their length from the start of the message (ddp__segment). */
+
+static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
+{
+    char text[160];
+    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip "
+                      "gradients or choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
+}
+
+/* x becomes what the others will read; 0 after a failure. */
+static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t count)
+{
+    unsigned char *room = (unsigned char *)e->recoded;
+    ddp_error err;
+    if (op->m.coding == DDP_AS_BFLOAT) {
+        ddp__bfloat_round(x, count);
+        return 1;
+    }
+    if (e->cfg.coder->encode(room, x, count, &err) || e->cfg.coder->decode(x, room, count, &err))
+        return ddp__code_fault(e, op, &err);
+    return 1;
+}
+
+int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
+{
+    ddp__peer *p = &e->peers[peer];
+    size_t count = ddp__frame_values(f);
+    ddp_error err;
+    ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
+    if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
+    else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
+        return ddp__code_fault(e, op, &err);
+    return 1;
+}
+
+size_t ddp__coded_at(const ddp__frame *f)
+{
+    return f->coding == (int)DDP_AS_BFLOAT ? f->length : 0; /* widened in place from there */
+}
+
+int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
+{
+    size_t count = ddp__frame_values(&s->f);
+    ddp_error err;
+    if (s->f.coding == (int)DDP_AS_BFLOAT) {
+        ddp__bfloat_widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
+        return 1;
+    }
+    memcpy(e->recoded, s->data, s->f.length);
+    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
+    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s", peer,
+                      (unsigned long)s->f.seq, err.msg);
+}
+
+int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    float *sum = e->rounded;
+    ddp__memory_gather(op, &op->from, at, count, sum);
+    if (!ddp__code_round(e, op, sum, count)) return 0;
+    e->terms[team.place[e->rank]] = sum;
+    ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
+    if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
+    if (!ddp__code_round(e, op, sum, count)) return 0;
+    for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
+    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
+    ddp__memory_store(op, at, sum, count, divergence);
+    return 1;
+}
+
 /* ---- foreign writes ---- */
 
 ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
@@ -179,7 +244,6 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     size_t bytes = (size_t)e->cfg.queue * room * sizeof(uint64_t);
     ddp_status status = DDP_OK;
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
-
     if (!sums)
         return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
@@ -201,7 +265,6 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 void ddp__guard_close(ddp__engine *e)
 {
     size_t bytes = (size_t)e->cfg.queue * e->sums_room * sizeof(uint64_t);
-
     if (!e->sums) return;
     ddp__release(&e->cfg.allocator, e->sums, bytes);
     e->stats.staging_bytes -= bytes;
@@ -231,7 +294,6 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 {
     uint64_t h = offset;
     size_t here;
-
     for (; count > 0; offset += here, count -= here) {
         const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
         h = ddp__floats_hash(h, (const float *)data, here);
@@ -243,7 +305,6 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
-
     return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
@@ -257,7 +318,6 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     int segments = op->m.verb == DDP_ALL_REDUCE && !op->way->whole ? team.members : 1;
-
     if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
@@ -273,19 +333,16 @@ int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t c
     return !op->sums || op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(op, offset, count);
 }
 
-void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
+int ddp__guard_fault(ddp__engine *e, const ddp__op *op)
 {
     char layer[64];
-
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
-               "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
-               op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    return ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
+                      "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer, op->m.verb == DDP_ALL_REDUCE ?
+                      "averaged" : "sent", op->m.step);
 }
 
 int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
-    if (ddp__guard_intact(e, op, offset, count)) return 1;
-    ddp__guard_fault(e, op);
-    return 0;
+    return ddp__guard_intact(e, op, offset, count) || ddp__guard_fault(e, op);
 }

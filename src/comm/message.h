@@ -9,11 +9,9 @@ typedef enum ddp_verb {
     DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */
     DDP_BROADCAST,      /* what peer has, on all */
     DDP_ALL_GATHER,     /* members x n values: the r-th member's block is the r-th, on all */
-    DDP_REDUCE_SCATTER, /* members x n values: the r-th block of the r-th member becomes the sum, times
-                           scale; the others stay */
+    DDP_REDUCE_SCATTER, /* members x n values: the r-th member's r-th block becomes the sum, times scale; others stay */
     DDP_SEND,           /* to peer; the n-th of a pair meets its n-th receive, urgent ones apart */
-    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next
-                           DDP_SERVE there */
+    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next DDP_SERVE there */
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
     DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
@@ -77,8 +75,7 @@ typedef struct ddp_message {
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
                                    this rank's values, measured where the result overwrites them */
     ddp_received    *received;  /* NULL, or borrowed until done */
-    int              ragged;    /* gathering and scattering in a group: blocks may differ by a value, as
-                                   segments of an all-reduce do */
+    int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
                                    such a sum travels as bytes also among threads */
     int              filler;    /* 1: bubble filling, left out of the hidden share */

@@ -6,7 +6,6 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 {
     static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
                                        "answers", "asks for", "receives", "serves", "pulls"};
-
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding)
         return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
@@ -17,7 +16,6 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     char own[64], other[64];
-
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
@@ -42,7 +40,6 @@ static int ddp__meets(const ddp__op *op, int verb)
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
-
     if (ok && op->way->agrees) ok = op->way->agrees(e, op, peer, f);
     else if (ok)
         ok = op->way->types >> f->type & 1 && f->coding == (int)op->m.coding &&
@@ -55,7 +52,6 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
 static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *out)
 {
     int found = 0;
-
     pthread_mutex_lock(&e->lock);
     for (int i = 0; i < e->cfg.queue && !found; i++) {
         const ddp__op *old = &e->ops[i];
@@ -67,23 +63,18 @@ static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *
     return found;
 }
 
-static int ddp__is_control(const ddp__frame *f)
-{
-    return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
-}
+static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER; }
 
 /* Whether a chunk has a shape that some operation of this engine could have. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
     const size_t most = e->chunk * sizeof(float), values = ddp__frame_values(f);
-
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
     /* a coding that this engine has no room for is another rank's setting */
-    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding)
-        return 0;
+    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding) return 0;
     return f->length > 0 && f->length <= most && values <= most && f->offset <= f->count &&
            (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
            !(f->p2p && f->type != DDP__FRAME_DATA) && (!f->p2p || (f->seq >> 30) < (uint32_t)e->lanes);
@@ -101,7 +92,6 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__op old, *op = NULL;
     int ok;
-
     if (ddp__is_control(f)) {
         ok = ddp__control_possible(e, peer, f);
     } else {
@@ -131,7 +121,6 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
     ddp__slot *s = &e->slot[slot];
     const ddp__frame f = s->f;
     ddp__op *op = ddp__find_op(e, s->peer, &f);
-
     if (!op && f.type == DDP__FRAME_RESULT) { /* of an operation that has ended meanwhile */
         ddp__slot_free(e, slot);
         return;
@@ -215,7 +204,6 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     int solicited = p->in.type == DDP__FRAME_RESULT;
     ddp__op *op = ddp__find_op(e, peer, &p->in);
-
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
@@ -242,14 +230,12 @@ static int ddp__place_payload(ddp__engine *e, int peer)
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];
-
     *here = p->in.length - got;
     if (p->discard) {
         if (*here > e->chunk * sizeof(float)) *here = e->chunk * sizeof(float);
         return e->sink;
     }
-    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in))
-        return e->membership->payload(e, peer, &p->in) + got;
+    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in)) return e->membership->payload(e, peer, &p->in) + got;
     if (ddp__is_control(&p->in)) return (unsigned char *)p->text + got;
     if (p->in_op) {
         const size_t unit = p->in_op->unit, values = got / unit, part = got % unit;
@@ -267,24 +253,21 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     const ddp__frame *f = &e->peers[peer].in;
     size_t got = 0, here;
     uint32_t h = 0;
-
     if (!f->check || !f->length || !ddp__crc32c_is_fast()) return 1;
     for (; got < f->length; got += here) {
         const unsigned char *data = ddp__payload_at(e, peer, got, &here);
         h = ddp__crc32c(h, data, here);
     }
     if (h == f->check) return 1;
-    ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory is "
-               "faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the layer); restart "
-               "the job from its last checkpoint", (unsigned long)f->length, (unsigned long)f->seq, peer,
-               e->wire->table->peer_name(e->wire, peer));
-    return 0;
+    return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
+                      "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
+                      "layer); restart the job from its last checkpoint", (unsigned long)f->length,
+                      (unsigned long)f->seq, peer, e->wire->table->peer_name(e->wire, peer));
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
-
     if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
         e->membership->read(e, peer, &p->in, now); /* passes every queue */
         return;
@@ -304,7 +287,6 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
-
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
     if (p->discard) {
@@ -332,7 +314,6 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
     int why = errno;
-
     p->closed = 1;
     if (p->out_of_world) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
@@ -343,7 +324,6 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 static int ddp__head_read(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
-
     p->in_got = 0;
     if (!ddp__frame_decode(p->in_head, &p->in)) {
         if (p->out_of_world) p->closed = 1;
@@ -375,8 +355,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             if (!ddp__place_payload(e, peer)) return moved;
             p->in_state = DDP__IN_PAYLOAD;
         }
-        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room)
-            return moved;
+        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
         if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
             ddp__frame_read(e, peer, ddp_now());
             frames++;
@@ -394,8 +373,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         p->in_got += (size_t)got;
         p->last_got = -1; /* set by the caller: one clock reading for all */
         ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
-        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer))
-            return 1;
+        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
     }
     return moved;
 }
@@ -403,7 +381,6 @@ static int ddp__receive_from(ddp__engine *e, int peer)
 int ddp__receive_all(ddp__engine *e)
 {
     int moved = 0;
-
     for (int k = 1; k < e->world && e->fault.code == DDP_OK; k++) {
         int peer = (e->rank + k) % e->world;
         if (!e->peers[peer].closed) moved |= ddp__receive_from(e, peer);

@@ -25,7 +25,6 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 {
     int n = 0;
     long from;
-
     pthread_mutex_lock(&e->lock);
     from = e->span_count > DDP__SPANS ? e->span_count - DDP__SPANS : 0;
     for (; from < e->span_count && n < room; from++) {
@@ -51,7 +50,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
     out->staging_bytes = e->stats.staging_bytes;
     out->delay_bytes = e->stats.delay_bytes;
-    out->elastic_bytes = e->stats.elastic_bytes;
+    out->kept_bytes = e->stats.kept_bytes;
     out->algorithm = e->stats.algorithm;
     pthread_mutex_unlock(&e->lock);
 }
@@ -75,7 +74,6 @@ void ddp__oplog_free(ddp__oplog *log)
 static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span, ddp__op_progress progress)
 {
     ddp__op_record *r = &log->record[log->count++];
-
     memset(r, 0, sizeof *r);
     r->span = *span;
     r->progress = progress;
@@ -86,7 +84,6 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
-
     for (long t = e->first; t < e->submitted && log->count < log->room; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
         ddp__op_record *r;
@@ -109,8 +106,7 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
         ddp__peer_record *r = &log->peer[p];
         const ddp__peer *peer = &e->peers[p];
         int own = p == e->rank;
-        if (!own)
-            snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
+        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
         r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
         r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
         r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;
@@ -122,7 +118,6 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
     long unfinished = 0, done, kept;
-
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
     done = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
     kept = log->room - unfinished;
@@ -148,9 +143,7 @@ void ddp__oplog_serve(ddp__engine *e)
 static int ddp__oplog_order(const void *a, const void *b)
 {
     const ddp__op_record *p = (const ddp__op_record *)a, *q = (const ddp__op_record *)b;
-
-    if (p->span.submitted != q->span.submitted)
-        return p->span.submitted < q->span.submitted ? -1 : 1;
+    if (p->span.submitted != q->span.submitted) return p->span.submitted < q->span.submitted ? -1 : 1;
     return (p->span.seq > q->span.seq) - (p->span.seq < q->span.seq);
 }
 

@@ -1,8 +1,7 @@
-/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way
- * to rank j, which scales the sum once; from there the result goes round to rank j - 1. Every
- * segment is thus summed along one path and then copied: the same bits on all ranks, each time,
- * though not those of a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce
- * algorithms for clusters of workstations, section 3; here in chunks.)
+/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way to rank j, which
+ * scales the sum once; from there the result goes round to rank j - 1. Every segment is thus summed along one path and
+ * then copied: the same bits on all ranks, each time, though not those of a sum in rank order. (Patarasuk and Yuan
+ * 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations, section 3; here in chunks.)
  *
  * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
  * are until the result overwrites them, and results are sent on from there.
@@ -26,10 +25,7 @@
 #include "comm/state.h"
 
 /* The live id that is k places after another in the ring, k from 0 to their number. */
-static int ddp__ring_after(const ddp__engine *e, int id, int k)
-{
-    return e->ring[(e->turn[id] + k) % e->members];
-}
+static int ddp__ring_after(const ddp__engine *e, int id, int k) { return e->ring[(e->turn[id] + k) % e->members]; }
 static int ddp__ring_next(const ddp__engine *e) { return ddp__ring_after(e, e->rank, 1); }
 static int ddp__ring_prev(const ddp__engine *e) { return ddp__ring_after(e, e->rank, e->members - 1); }
 
@@ -40,12 +36,10 @@ size_t ddp__engine_window(const ddp__engine *e)
 
 /* Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks are out of step (in step both take 1 to 2 % more
  * than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
- * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip outgrows the staging
- * of one peer. */
+ * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip outgrows staging. */
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));
-
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
     if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
@@ -57,12 +51,10 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
 {
     ddp_status status = DDP_OK;
     ddp__epoch_info info;
-
     for (int i = 0; order && i < e->world; i++) {
         int times = 0;
         for (int j = 0; j < e->world; j++) times += order[j] == i;
-        if (times != 1)
-            return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
+        if (times != 1) return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
     }
     ddp__engine_epoch(e, &info);
     pthread_mutex_lock(&e->lock);
@@ -90,7 +82,6 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
     size_t results = op->n - ddp__segment_length(e, op, e->rank); /* that come */
-
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
@@ -98,8 +89,7 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
     op->u.ring.first_sum = op->u.ring.last_sum = -1;
     op->missing = op->n > 0; /* until something is here that has been at every rank */
     /* the first sum of the rank before depends on nobody else */
-    if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0)
-        ddp__op_expect(e, op, prev);
+    if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0) ddp__op_expect(e, op, prev);
 }
 
 static int ddp__ring_unsent(ddp__engine *e, const ddp__op *op, int peer)
@@ -117,8 +107,7 @@ static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
 {
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
-        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0)
-            return 0;
+        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0) return 0;
     }
     return 1;
 }
@@ -133,10 +122,10 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     for (int k = 2; k <= e->members && op->u.ring.results_left > 0; k++) {
         int of = ddp__ring_after(e, e->rank, k);
         const ddp__exchange *x = ddp__row(e, op, of);
-        size_t count = x->u.ring.finished - x->u.ring.results;
+        size_t count = x->u.flow.finished - x->u.flow.results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.ring.results, count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results, count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
@@ -146,7 +135,7 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         return 1;
     }
     ddp__segment(e, op, start, &from, &to);
-    at = from + ddp__row(e, op, start)->u.ring.sent;
+    at = from + ddp__row(e, op, start)->u.flow.sent;
     if (at < to && ddp__may_stage(e, op, peer, 0)) {
         ddp__describe(f, op, DDP__FRAME_SUM, at, to - at < e->chunk ? to - at : e->chunk);
         return 1;
@@ -160,13 +149,12 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, of);
     const size_t count = f->length / sizeof(float);
     int slot;
-
     if (f->type == DDP__FRAME_RESULT) {
-        x->u.ring.results += count;
+        x->u.flow.results += count;
         op->u.ring.results_left -= count;
         return -1;
     }
-    x->u.ring.sent += count;
+    x->u.flow.sent += count;
     op->u.ring.sums_left -= count;
     ddp__hold_credit(e, op, peer);
     if (of == ddp__ring_prev(e)) {
@@ -185,18 +173,14 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
     ddp__exchange *x = ddp__row(e, op, of);
     size_t count = f->length / sizeof(float), from, to, rest;
-
     ddp__segment(e, op, of, &from, &to);
     rest = to - f->offset;
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
-        count != (rest < e->chunk ? rest : e->chunk)) {
-        ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, which goes round a ring, and not from "
-                   "there: all ranks must use the same chunk size and order of the ring", peer,
-                   (unsigned long)f->offset, (unsigned long)op->seq);
-        return 0;
-    }
-    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.ring.finished : &x->u.ring.taken))
-        return 0;
+        count != (rest < e->chunk ? rest : e->chunk))
+        return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
+                          "from there: all ranks must use the same chunk size and order of the ring", peer,
+                          (unsigned long)f->offset, (unsigned long)op->seq);
+    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.flow.finished : &x->u.flow.taken)) return 0;
     op->u.ring.to_come -= count;
     /* Results, and the sums of the own segment, have been at every rank. */
     if (result || of == e->rank) op->missing = 0;
@@ -208,14 +192,13 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
 {
     ddp__slot *s = &e->slot[slot];
     size_t count = f->length / sizeof(float), done = 0, here;
-
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (ddp__segment_of(e, op, f->offset) == e->rank) {
         ddp__exchange *x = ddp__row(e, op, e->rank);
         e->terms[0] = s->data;
         ddp__memory_sum(e, op, f->offset, count, 1, 2, op->m.divergence ? &x->divergence : NULL);
         ddp__guard_update(e, op, f->offset, count);
-        x->u.ring.finished += count;
+        x->u.flow.finished += count;
         ddp__slot_free(e, slot);
         return;
     }
@@ -235,7 +218,6 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
     const size_t count = f->length / sizeof(float);
     const float *data = e->slot[slot].data;
-
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), f->offset, count, data);
     ddp__memory_store(op, f->offset, data, count, op->m.divergence ? &x->divergence : NULL);
@@ -259,9 +241,7 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 const ddp__algorithm *ddp__ring_way(void)
 {
     static const ddp__algorithm way = {
-        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1,
-        ddp__ring_fits, ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived,
-        ddp__ring_unsent, ddp__ring_over, NULL};
-
+        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, ddp__ring_begin,
+        ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
     return &way;
 }

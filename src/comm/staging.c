@@ -10,7 +10,6 @@ static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__peer *p = &e->peers[peer];
     int i = 0;
-
     while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
     if (i == DDP__SLOTS_MAX) {
         ddp__fault(e, DDP_NET, "rank %d sends more than its credits allow: it runs another version of this library or "
@@ -30,7 +29,6 @@ void ddp__slot_free(ddp__engine *e, int slot)
 {
     ddp__slot *s = &e->slot[slot];
     ddp__peer *p = &e->peers[s->peer];
-
     s->next = p->free_slot;
     p->free_slot = slot;
     if (s->f.type == DDP__FRAME_RESULT) {
@@ -44,7 +42,6 @@ void ddp__slot_free(ddp__engine *e, int slot)
 void ddp__pending_add(ddp__engine *e, int slot)
 {
     ddp__peer *p = &e->peers[e->slot[slot].peer];
-
     e->slot[slot].next = -1;
     if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
     else p->first_pending = slot;
@@ -54,9 +51,7 @@ void ddp__pending_add(ddp__engine *e, int slot)
 int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
     int s = e->peers[peer].first_pending;
-
-    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p))
-        s = e->slot[s].next;
+    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
     return s;
 }
 
@@ -64,11 +59,7 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 {
     ddp__peer *p = &e->peers[peer];
     int before = -1, s = p->first_pending;
-
-    while (s != slot) {
-        before = s;
-        s = e->slot[s].next;
-    }
+    for (; s != slot; s = e->slot[s].next) before = s;
     if (before >= 0) e->slot[before].next = e->slot[s].next;
     else p->first_pending = e->slot[s].next;
     if (p->last_pending == s) p->last_pending = before;
@@ -76,19 +67,17 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 
 /* ---- slots there ---- */
 
-/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts
- * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
- * anywhere must always get a slot: an operation that holds none may take one if the older ones
- * that hold none keep one each; one that holds some leaves a slot to every operation in the window
- * that holds none. One slot is kept for each lane between two, whose order is unrelated, and one
- * for the sums that a ring sends on (ring.c), which leave room for older operations only. */
+/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts the slots it occupies
+ * there. Whatever the priorities, the oldest operation that is unfinished anywhere must always get a slot: an operation
+ * that holds none may take one if the older ones that hold none keep one each; one that holds some leaves a slot to
+ * every operation in the window that holds none. One slot is kept for each lane between two, whose order is unrelated,
+ * and one for the sums that a ring sends on (ring.c), which leave room for older operations only. */
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
     int free_slots = e->credits - e->lanes - p->held_collective;
     int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
     int claims = 0, bubble = op->way->relays && !forward;
-
     for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
         if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
     if (op->p2p && own == 0) return 1;
@@ -118,11 +107,9 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
     ddp__peer *p = &e->peers[peer];
     const int count = (int)f->offset;
     int *held = f->p2p ? &p->held_p2p[f->seq >> 30] : &p->held_collective;
-
     *held -= count;
     for (int i = 0; i < DDP__WINDOW && !f->p2p; i++)
-        if (e->window[i] && e->window[i]->seq == f->seq)
-            ddp__row(e, e->window[i], peer)->held -= count;
+        if (e->window[i] && e->window[i]->seq == f->seq) ddp__row(e, e->window[i], peer)->held -= count;
     if (*held < 0)
         ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
                    "version of this library or its stream is damaged", peer);
@@ -133,7 +120,6 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
-
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
@@ -157,7 +143,6 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
-
     if (f->type == DDP__FRAME_RESULT) {
         x->u.flow.results += count;
         return -1;
@@ -170,16 +155,14 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 
 int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
 {
-    ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all ranks "
-               "must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
-               (unsigned long)at);
-    return 0;
+    return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all "
+                      "ranks must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
+                      (unsigned long)at);
 }
 
 int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at)
 {
     const size_t count = ddp__frame_values(f);
-
     if (f->offset != from + *at || count > to - f->offset) return ddp__out_of_order(e, peer, f, from + *at);
     *at += count;
     return 1;
@@ -190,7 +173,6 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
-
     if (!ddp__in_order(e, peer, f, from, to, &x->u.flow.finished)) return;
     if (slot >= 0) {
         if (!ddp__guard_check(e, op, f->offset, count)) return;

@@ -86,15 +86,12 @@ typedef struct ddp__exchange {
     int    seen;     /* something came: the peer has begun it */
     double divergence;
     union {
-        struct {
+        struct {              /* of a ring: of the segment with the peer's number */
             size_t sent;      /* contribution or data, bytes fully taken by the wire or under way */
             size_t results;   /* own finished values given to that peer */
             size_t taken;     /* contribution of the peer, summed */
             size_t finished;  /* data, or results of the peer's segment, stored */
         } flow;
-        struct {              /* of the segment with the peer's number */
-            size_t sent, results, taken, finished;
-        } ring;
         struct {
             int    frames;    /* sent so far */
             int    over;      /* it has added up its last chunk */
@@ -108,8 +105,7 @@ typedef struct ddp__slot {
     ddp__frame f;
     double     arrived; /* read from the wire */
     double     reached; /* the emulated link's end, had nobody been late */
-    int        next;    /* free list, pending list or delay queue */
-    int        peer;
+    int        next, peer; /* next: in the free list, the pending list or the delay queue */
     float     *data;
 } ddp__slot;
 
@@ -171,10 +167,7 @@ typedef struct ddp__control { /* a control frame in the delay queue */
 enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
 
 /* The ranks that a collective runs over, rising, and where in them a rank is, or -1. */
-typedef struct ddp__members {
-    int        members;
-    const int *member, *place;
-} ddp__members;
+typedef struct ddp__members { int members; const int *member, *place; } ddp__members;
 
 /* One way in which the values of an operation travel. The operations of one number take the same on all ranks. Frames
  * of an operation come from one peer in the order in which it sent them. */
@@ -185,7 +178,7 @@ typedef struct ddp__algorithm {
     int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
     int         relays; /* sums are sent on from the slot that they came in, from rank to rank */
-    /* 1 if it is for this operation, whose message is known, not yet its memory. */
+    /* 1 if it is for this operation, whose message is known, not yet its memory. NULL: the last, for what is left. */
     int  (*fits)(const ddp__engine *e, const ddp__op *op);
     /* Counts what is left, and who has to send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
@@ -194,7 +187,7 @@ typedef struct ddp__algorithm {
     /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
     int  (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
     /* It was written. NULL: that is so much less to do. */
-    void (*sent)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now);
+    void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
     /* 1 if a frame of the operation's number, verb, count and layer is one that a peer could send. NULL: by `types`. */
     int  (*agrees)(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f);
     /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them in the
@@ -242,7 +235,7 @@ typedef struct ddp__membership {
 struct ddp__engine {
     ddp__engine_config cfg;
     const ddp__membership *membership; /* NULL: a lost peer is an error */
-    struct ddp__elastic *elastic;      /* the membership's */
+    struct ddp__member_data *member_data; /* what it keeps */
     int                frozen;         /* membership: nothing but its frames moves */
     int                newcomer;       /* membership: in no epoch yet */
     int                silent;         /* membership: what ended this engine concerns nobody else */
@@ -254,21 +247,16 @@ struct ddp__engine {
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
-    double             slowest;       /* emulated rate anywhere, on all ranks; 0 = all unlimited */
-    double             farthest;      /* emulated delay anywhere */
-    int                shaped;        /* frames pass the delay queue */
-    int                paced;         /* frames pass the emulated uplink */
+    double             slowest, farthest; /* emulated rate (0 = all unlimited) and delay anywhere, on all ranks */
+    int                shaped, paced; /* frames pass the delay queue; the emulated uplink */
     int                checks;        /* payloads leave with a checksum */
     int                stalled;       /* nothing passes the emulated access link now */
     int                acted;         /* acts of the script that are over */
     size_t             chunk;         /* floats */
-    size_t             ring_bytes;    /* all-reduces from here on are rings */
-    size_t             full_bytes;    /* up to here full exchanges */
-    size_t             share_bytes;   /* from here on summed in place, among threads */
+    /* all-reduces from here on are rings; up to here full exchanges; from here on summed in place, among threads */
+    size_t             ring_bytes, full_bytes, share_bytes;
     int                lanes;         /* that are in use: 2, or all */
-    int                credits;       /* slots per peer for frames that need one */
-    int                extra;         /* slots per peer for results */
-    int                slots;         /* both */
+    int                credits, extra, slots; /* for each peer: for frames that need one, for results, both */
     int                width;         /* collectives in flight, at most DDP__WINDOW */
     size_t             block_bytes;
 
@@ -307,8 +295,7 @@ struct ddp__engine {
     int                fault_origin;
     double             last_move;
     double             look_by;       /* when liveness was to be looked at again; 0 = now */
-    int                closing;       /* goodbye was queued */
-    int                stopping;      /* close was called */
+    int                closing, stopping; /* goodbye was queued; close was called */
     double             next_check;    /* of liveness */
 
     /* shared, under lock */
@@ -320,9 +307,8 @@ struct ddp__engine {
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked;        /* the comm thread leaves the engine to the caller that drives it, */
-    double             park_until;    /* until then */
-    int                driven;        /* a caller moves the bytes */
+    int                parked, driven; /* the comm thread leaves the engine to a caller; one moves the bytes */
+    double             park_until;    /* as long as that */
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
@@ -341,7 +327,7 @@ struct ddp__engine {
 /* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
@@ -354,8 +340,7 @@ DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
 /* 1 if a collective's number was given out before. */
 DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
 DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
-/* All-reduce or reduce-scatter. */
-DDP_LIB int  ddp__sums(const ddp__op *op);
+DDP_LIB int  ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
 /* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
@@ -368,15 +353,12 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Since when an operation has not moved. */
-DDP_LIB double ddp__still_since(const ddp__op *op);
-/* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
- * comm thread's round. */
+DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
+/* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's end. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* Nothing reads its input any more. */
-DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op);
+DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op); /* nothing reads its input any more */
 /* That peer has to send something, to be called in begin; it has begun it. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
@@ -404,22 +386,18 @@ DDP_LIB void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t
 DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data);
 /* What has come is written, or added: values and how far they were from those that stood there. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]), of which terms[place] are the own values and e->terms has the
- * others; e->terms is advanced. */
+/* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              double *divergence);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine because of that; both:
- * 0 after a failure. */
+/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine for that: 0; both. */
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
-DDP_LIB void ddp__guard_fault(ddp__engine *e, const ddp__op *op);
+DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-
-/* ---- coding.c: values that do not travel as floats ---- */
-/* The payload of a frame about to leave; 0 after a failure: a value has no code. */
+/* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
 /* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
 DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
@@ -451,15 +429,13 @@ DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, si
 
 /* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
-DDP_LIB const ddp__algorithm *ddp__direct_way(void);
-DDP_LIB const ddp__algorithm *ddp__full_way(void);
+DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
-/* Adds up a few chunks; 1 if it did. */
-DDP_LIB int    ddp__share_run(ddp__engine *e, double now);
+DDP_LIB int    ddp__share_run(ddp__engine *e, double now); /* adds up a few chunks; 1 if it did */
 
 /* ---- liveness.c ---- */
 /* Whether a peer has not begun an operation of this rank, as far as is known here. */
@@ -476,8 +452,7 @@ DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
 DDP_LIB void   ddp__emulate_start(ddp__engine *e);
 /* Does what the script asks for by now; returns when to look again, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
-/* Rounded up: a frame must not seem to arrive earlier than it may. */
-DDP_LIB uint32_t ddp__microseconds(double t);
+DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it may */
 /* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
 DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
@@ -485,8 +460,7 @@ DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
-/* Reads what is there; 1 if anything moved. */
-DDP_LIB int  ddp__receive_all(ddp__engine *e);
+DDP_LIB int  ddp__receive_all(ddp__engine *e); /* reads what is there; 1 if anything moved */
 /* Frames that have reached this rank: a chunk in its slot, a control frame. */
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -509,10 +483,8 @@ DDP_LIB int  ddp__start_next(ddp__engine *e, int peer, double now);
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
 /* ---- record.c ---- */
-/* Tells the submitters what is complete. */
-DDP_LIB void ddp__publish(ddp__engine *e);
-/* Under the lock: a copy of the log for who waits for it. */
-DDP_LIB void ddp__oplog_serve(ddp__engine *e);
+DDP_LIB void ddp__publish(ddp__engine *e); /* tells the submitters what is complete */
+DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: a copy of the log for who waits for it */
 
 /* ---- thread.c ---- */
 /* Does what can be done now; 1 if anything moved, else *until says when to look again. */

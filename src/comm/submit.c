@@ -6,15 +6,13 @@
 static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int *place;
-
     if (m->group == 0) return DDP_OK;
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
     if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", verb, m->group);
-    if (place[e->rank] < 0)
-        return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
+    if (place[e->rank] < 0) return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
     if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
         return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer, m->group);
     return DDP_OK;
@@ -23,14 +21,13 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
 ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
 {
     ddp_status status = DDP_OK;
-
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
             return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
                              ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
-        return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
+        return ddp__fail(err, DDP_UNSUPPORTED, "groups in a world that changes (min_world): leave one of the two out");
     pthread_mutex_lock(&e->lock);
     if (e->groups == DDP__GROUPS) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
@@ -67,7 +64,6 @@ const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
-
     for (int i = 0; i < count; i++) n = piece[i].count > UINT32_MAX - n ? SIZE_MAX : n + piece[i].count;
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
@@ -77,7 +73,6 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
     const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
-
     if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
@@ -98,7 +93,6 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
 {
     const int alone = m->verb >= DDP_RECEIVE && m->from_count == 0 && m->to;
-
     *count = alone ? m->to_count : m->from_count;
     return alone ? m->to : m->from;
 }
@@ -137,7 +131,6 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
-
     if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
@@ -147,7 +140,6 @@ static long ddp__strips_fill(ddp__engine *e, const ddp__op *op, ddp__strips *out
                              const ddp_piece *piece, int count)
 {
     size_t n = 0;
-
     out->strip = e->strips + start % e->strip_room;
     out->count = 0;
     for (int i = 0; i < count; i++) {
@@ -181,8 +173,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     op->n = ddp__pieces_count(from, from_count);
     op->strips_end = ddp__strips_fill(e, op, &op->from, start, from, from_count);
     op->to = op->from;
-    if (m->to && m->to != from)
-        op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
+    if (m->to && m->to != from) op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
     op->ticket = e->submitted;
     op->p2p = m->verb >= DDP_SEND;
     op->state = DDP__OP_QUEUED;
@@ -211,31 +202,26 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     ddp_status bad = ddp__message_check(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     long start = -1;
-
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
-    if (e->membership && (bad = e->membership->fits(e, m, err)) != DDP_OK) {
-        pthread_mutex_unlock(&e->lock);
-        return bad;
-    }
-    while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
-                                       (start = ddp__strip_place(e, pieces)) < 0))
+    if (e->membership) bad = e->membership->fits(e, m, err);
+    while (bad == DDP_OK && e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
+                                                        (start = ddp__strip_place(e, pieces)) < 0))
         pthread_cond_wait(&e->changed, &e->lock);
-    if (e->error.code != DDP_OK) {
+    if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
         if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
-        pthread_mutex_unlock(&e->lock);
-        return bad;
+    } else if (bad == DDP_OK) {
+        ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
+        e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
+        if (ticket) *ticket = e->submitted;
+        e->submitted++;
+        if (e->membership) e->membership->queued(e, m);
+        ddp__notify(e);
     }
-    ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
-    e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
-    if (ticket) *ticket = e->submitted;
-    e->submitted++;
-    if (e->membership) e->membership->queued(e, m);
-    ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
-    return DDP_OK;
+    return bad;
 }
 
 static int ddp__ticket_done(const ddp__engine *e, long ticket)
@@ -251,7 +237,6 @@ static int ddp__ticket_released(const ddp__engine *e, long ticket)
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
 {
     ddp_status status = DDP_OK;
-
     pthread_mutex_lock(&e->lock);
     while (!over(e, ticket) && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
     if (!over(e, ticket)) {
@@ -275,7 +260,6 @@ ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
 int ddp__engine_done(ddp__engine *e, long ticket)
 {
     int done;
-
     pthread_mutex_lock(&e->lock);
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
@@ -302,7 +286,6 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 {
     ddp_status status;
-
     pthread_mutex_lock(&e->lock);
     status = e->error.code;
     if (err) *err = e->error;
@@ -313,7 +296,6 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 int ddp__engine_left(ddp__engine *e)
 {
     int gone = -1;
-
     pthread_mutex_lock(&e->lock);
     for (int r = e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
@@ -331,7 +313,6 @@ int ddp__engine_left(ddp__engine *e)
 static void ddp__drive(ddp__engine *e, long ticket)
 {
     double until;
-
     for (;;) {
         const int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
@@ -362,7 +343,6 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
     ddp_status status;
     long ticket;
-
     if (parks) {
         pthread_mutex_lock(&e->lock);
         driven = e->parked && !e->driven && !ddp__needed(e);
@@ -383,13 +363,11 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
 }
 
-/* ---- whichever comes first: what the stager of a device does, whose layers may be back in another
- * order than they left ---- */
+/* ---- whichever comes first: for the stager of a device, whose layers may be back in another order ---- */
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
     int found = -1;
-
     pthread_mutex_lock(&e->lock);
     for (;;) {
         for (int i = 0; found < 0 && i < count; i++)

@@ -22,7 +22,6 @@ static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double 
 static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 {
     ddp__event next = DDP__EVENT_NONE;
-
     *when = -1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].out_state == DDP__OUT_SERIALISING)
@@ -33,8 +32,7 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
         ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
                      when);
     }
-    if (e->control_count > 0)
-        ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
     if (e->begun < e->taken)
         ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
     return next;
@@ -43,7 +41,6 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 static void ddp__control_due(ddp__engine *e, double when)
 {
     ddp__control *c = &e->control[e->control_first];
-
     if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
         double last = ddp__last_due(e, c->peer);
         if (last >= 0) {
@@ -56,7 +53,6 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-/* Writes the frames that have left by then. */
 static void ddp__uplink_done(ddp__engine *e, double when)
 {
     for (int r = 0; r < e->world; r++) {
@@ -122,7 +118,6 @@ static void ddp__look(ddp__engine *e)
 void ddp__sleep(ddp__engine *e, double until)
 {
     int ready;
-
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
@@ -145,8 +140,7 @@ void ddp__sleep(ddp__engine *e, double until)
 static void ddp__let_go(ddp__engine *e)
 {
     for (int i = 0; i < DDP__WINDOW; i++)
-        if (e->window[i] && e->window[i]->way->finished)
-            e->window[i]->way->finished(e, e->window[i]);
+        if (e->window[i] && e->window[i]->way->finished) e->window[i]->way->finished(e, e->window[i]);
 }
 
 /* After a failure: finishes frames that are half written, so that streams stay readable, tells
@@ -227,7 +221,6 @@ static int ddp__wire_begin(ddp__engine *e)
 {
     ddp_error err;
     ddp_status status;
-
     memset(&err, 0, sizeof err);
     status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
     pthread_mutex_lock(&e->lock);
@@ -257,8 +250,7 @@ int ddp__round(ddp__engine *e, double *until)
         ddp__publish(e);
         moved = 1;
     }
-    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check))
-        e->next_check = ddp__check_liveness(e, now);
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check)) e->next_check = ddp__check_liveness(e, now);
     *until = e->next_check;
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
@@ -272,15 +264,11 @@ int ddp__round(ddp__engine *e, double *until)
     return 0;
 }
 
-int ddp__needed(const ddp__engine *e)
-{
-    return e->submitted != e->first || e->stop || e->error.code != DDP_OK;
-}
+int ddp__needed(const ddp__engine *e) { return e->submitted != e->first || e->stop || e->error.code != DDP_OK; }
 
 static int ddp__park(ddp__engine *e)
 {
     int parked = 0;
-
     pthread_mutex_lock(&e->lock);
     while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
         parked = e->parked = 1;
@@ -295,7 +283,6 @@ void *ddp__engine_main(void *engine)
 {
     ddp__engine *e = (ddp__engine *)engine;
     double now, until;
-
     if (!ddp__wire_begin(e)) return NULL;
     now = e->next_check = ddp_now();
     if (e->paced)

@@ -47,8 +47,7 @@ DDP_API ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long s
                                     ddp_token_range *train, ddp_token_range *val, ddp_error *err);
 
 /* ddp_tokens_windows - windows of a range, 0 if it is too short.
- * ddp_tokens_window - window 0 <= w < windows into tokens [seq] and labels [seq]; labels are the
- * tokens one place later. */
+ * ddp_tokens_window - window 0 <= w < windows into tokens [seq] and labels [seq], the tokens one place later. */
 DDP_API long ddp_tokens_windows(const ddp_token_range *r);
 DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels);
 
@@ -86,9 +85,7 @@ typedef struct ddp_image_range {
 } ddp_image_range;
 
 /* What makes floats of pixels: (pixel / 255 - mean) / deviation, for each channel. */
-typedef struct ddp_image_norm {
-    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS];
-} ddp_image_norm;
+typedef struct ddp_image_norm { float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS]; } ddp_image_norm;
 
 /* ddp_images_open - the training (test 0) or test (test 1) images of a folder, which holds
  *   MNIST      train-images-idx3-ubyte, train-labels-idx1-ubyte; t10k-... for the test
@@ -103,8 +100,7 @@ DDP_API ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_e
 DDP_API ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err);
 DDP_API void        ddp_images_close(ddp_images *images);
 
-/* ddp_images_idx_bytes, ddp_images_cifar_bytes - the same for files in memory; names are for
- * errors, bytes are copied. */
+/* ddp_images_idx_bytes, ddp_images_cifar_bytes - of files in memory; names are for errors, bytes are copied. */
 DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n, const char *label_name,
                                          const void *labels, size_t m, ddp_error *err);
 DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes, ddp_error *err);

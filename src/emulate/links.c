@@ -3,10 +3,7 @@
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 
-typedef struct ddp__rate_unit {
-    const char *name;
-    double value;
-} ddp__rate_unit;
+typedef struct ddp__rate_unit { const char *name; double value; } ddp__rate_unit;
 
 static const ddp__rate_unit ddp__rate_units[] = {
     {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}};
@@ -19,7 +16,6 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     char number[40];
     size_t i = 0;
     double v;
-
     while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
     if (i == 0 || i >= sizeof number) return 0;
     memcpy(number, text, i);
@@ -38,7 +34,8 @@ int ddp__netspec_fits(double rate, double delay_s)
     return (rate == 0 || (rate >= 1 && rate <= 1.25e14)) && delay_s >= 0 && delay_s <= 3600;
 }
 
-int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
+/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
+static int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
 {
     if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
         *bytes_per_s = 0;
@@ -61,7 +58,6 @@ ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *er
     ddp__netspec s;
     size_t n = strcspn(spec, ",");
     const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
-
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
@@ -77,7 +73,6 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 {
     ddp__netspec s;
     size_t n;
-
     if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
@@ -103,7 +98,6 @@ typedef struct ddp__script_text { /* a line cut into words */
 static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
 {
     int known = word < t->words;
-
     return ddp__fail(t->err, DDP_FORMAT, "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
                      "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit", t->name, t->line, known ? (t->size[word] < 40
                      ? (int)t->size[word] : 40) : 0, known ? t->word[word] : "", what);
@@ -117,7 +111,6 @@ static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
 static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
 {
     double v = 0;
-
     if (n > 6 || !ddp__quantity(text, n, ddp__no_unit, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
@@ -131,7 +124,6 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
 {
     const char *text = t->word[2], *dash = (const char *)memchr(text, '-', t->size[2]);
     size_t head = dash ? (size_t)(dash - text) : 0;
-
     if (!dash) return ddp__script_bad(t, 2, "a pair of workers such as 1-3");
     DDP__TRY(ddp__script_worker(t, text, head, 2, &i->a));
     DDP__TRY(ddp__script_worker(t, dash + 1, t->size[2] - head - 1, 2, &i->b));
@@ -143,7 +135,6 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
     static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
     int kind = 0, words = 3;
-
     while (kind < 4 && !ddp__script_is(t, 1, kinds[kind])) kind++;
     if (kind == 4) return ddp__script_bad(t, 1, "stall, slow, drop or kill");
     i->kind = (ddp__incident_kind)kind;
@@ -184,8 +175,8 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         if (++t.words == DDP__SCRIPT_WORDS) break;
     }
     if (t.words == 0) return DDP_OK;
-    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) || !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) ||
-        i.at > 1e7)
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) ||
+        !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) || i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
     if (s->count == s->room) {
@@ -201,16 +192,13 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
 
 ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
-    ddp__text text;
+    ddp__text text = {NULL, 0, 0, 0};
     ddp_status status;
     size_t at = 0;
     int line = 1;
-
-    memset(&text, 0, sizeof text);
     status = ddp__file_read(path, &text, err);
     for (; status == DDP_OK && at < text.size; line++) {
-        const char *from = text.data + at;
-        const char *end = (const char *)memchr(from, '\n', text.size - at);
+        const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
         size_t n = end ? (size_t)(end - from) : text.size - at;
         status = ddp__script_line(path, line, from, n, world, s, err);
         at += n + 1;
@@ -229,18 +217,14 @@ void ddp__incidents_free(ddp__incidents *s)
 static int ddp__time_order(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
-
     return (x > y) - (x < y);
 }
 
-/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same time the later line
- * counts. */
+/* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall lasts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
-    int k;
-
-    for (k = 0; k < s->count; k++) {
+    for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->a != rank || i->at > at) continue;
         if (i->kind == DDP__STALL && at < i->at + i->seconds) return -1;
@@ -253,13 +237,11 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 
 ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
 {
-    int k;
-
     if (s->count == 0) return DDP_OK;
     l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
     if (!l->turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
-    for (k = 0; k < s->count; k++) {
+    for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
         if (i->a != rank) continue;
@@ -273,7 +255,7 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     }
     qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__time_order);
     qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
-    for (k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    for (int k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
     return DDP_OK;
 }
 
@@ -284,8 +266,6 @@ ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
 
 ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l, ddp_error *err)
 {
-    int r;
-
     memset(l, 0, sizeof *l);
     l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);
     if (!l->path) return ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", world);
@@ -294,7 +274,7 @@ ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint6
     l->flight = spec->rate * l->farthest;
     l->plan_rate = spec->rate;
     l->plan_delay_s = spec->delay_s + spec->jitter_s / 2;
-    for (r = 0; r < world; r++) {
+    for (int r = 0; r < world; r++) {
         l->path[r].delay_s = spec->delay_s;
         l->path[r].jitter_s = spec->jitter_s;
         l->path[r].rng = ddp__jitter_rng(seed, r, rank);

@@ -8,14 +8,10 @@
 
 /* ---- shape.c ---- */
 
-/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second, 0 = unlimited, below
- * 0 = nothing passes. */
-typedef struct ddp__turn {
-    double at, rate;
-} ddp__turn;
+/* From `at` seconds after the start on, an access link has this rate: bytes/s; 0 = unlimited, below: nothing passes. */
+typedef struct ddp__turn { double at, rate; } ddp__turn;
 
-/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 = unlimited) and shared by all
- * its peers. */
+/* A worker's access link: an uplink and a downlink, each of rate bytes/s (0 = unlimited), shared by all its peers. */
 typedef struct ddp__link {
     double rate;              /* until the first turn */
     const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
@@ -36,8 +32,7 @@ typedef struct ddp__path {
 
 /* When so many bytes, of which the first may go at time start, have passed. */
 DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
-/* 1 if nothing passes at that time. */
-DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at);
+DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at); /* 1 if nothing passes at that time */
 /* The next time after `at` at which the rate turns; -1: it stays. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
@@ -50,20 +45,16 @@ DDP_LIB double ddp__path_receive(ddp__path *from, double left);
 /* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as received if it were
  * next. Alone: at once; behind others: one serialisation after the one before. */
 DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
-/* The same, and it is next. */
-DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
+DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums come back early, within
- * 4..128 KiB. */
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */
 
 /* A link as text: bytes per second, 0 = unlimited; seconds. */
-typedef struct ddp__netspec {
-    double rate, delay_s, jitter_s;
-} ddp__netspec;
+typedef struct ddp__netspec { double rate, delay_s, jitter_s; } ddp__netspec;
 
 typedef enum ddp__incident_kind {
     DDP__STALL, /* nothing passes worker a's access link for `seconds` */
@@ -72,11 +63,7 @@ typedef enum ddp__incident_kind {
     DDP__KILL   /* a's process dies of SIGKILL */
 } ddp__incident_kind;
 
-typedef struct ddp__incident {
-    ddp__incident_kind kind;
-    double at, seconds, rate;
-    int    a, b;
-} ddp__incident;
+typedef struct ddp__incident { ddp__incident_kind kind; double at, seconds, rate; int a, b; } ddp__incident;
 
 typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
     ddp__incident *list;
@@ -105,8 +92,6 @@ typedef struct ddp__links {
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
-/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
-DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
 /* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
 DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 

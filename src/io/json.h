@@ -26,8 +26,7 @@ typedef struct ddp__json {
 /* Parses n bytes; name stands in error sentences ("net.json, line 3, column 7: ..."). The tree
  * is one allocation, freed by ddp__json_free(root), and keeps no pointer to text.
  * Columns count bytes. Strict: refuses duplicate keys, NUL in strings, invalid UTF-8, numbers
- * beyond double, more than 64 nested values and anything after the value. NULL and *err on failure.
- */
+ * beyond double, more than 64 nested values and anything after the value. NULL and *err on failure. */
 DDP_LIB ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_error *err);
 DDP_LIB ddp__json *ddp__json_read(const char *path, ddp_error *err);
 DDP_LIB void       ddp__json_free(ddp__json *root);

@@ -44,19 +44,15 @@ size_t ddp_safetensors_type_bytes(ddp_safetensors_type type)
 uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 {
     uint64_t n = 1;
-    int i;
-
-    for (i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
+    for (int i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
     return n;
 }
 
 const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
 {
     size_t at = 0;
-    int i;
-
     snprintf(text, room, "[]");
-    for (i = 0; i < t->dims && at < room; i++)
+    for (int i = 0; i < t->dims && at < room; i++)
         at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
                                i == t->dims - 1 ? "]" : "");
     return text;
@@ -66,10 +62,9 @@ const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t r
 static int ddp__st_measure(ddp_safetensor *t)
 {
     double n = (double)ddp_safetensors_type_bytes(t->type);
-    int i, empty = 0;
-
+    int empty = 0;
     if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
-    for (i = 0; i < t->dims; i++) {
+    for (int i = 0; i < t->dims; i++) {
         if (t->dim[i] < 0) return 0;
         if (t->dim[i] == 0) empty = 1;
         else n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
@@ -86,7 +81,6 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
 {
     char what[200];
     va_list ap;
-
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
@@ -105,7 +99,6 @@ static int ddp__st_whole(const ddp__json *v, uint64_t *out)
 static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v, ddp_error *err)
 {
     int i;
-
     for (i = 0; i < DDP__ST_TYPES && strcmp(v->string, ddp__st_types[i].name); i++) {}
     if (i == DDP__ST_TYPES)
         return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, "
@@ -118,7 +111,6 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
 {
     const ddp__json *v;
     uint64_t n;
-
     if (list->count > DDP_SAFETENSORS_DIMS)
         return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
     for (v = list->first; v; v = v->next) {
@@ -135,7 +127,6 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
-
     if (entry->kind != DDP__JSON_OBJECT || entry->count != 3)
         return ddp__st_bad(s, t, err, "must be an object of dtype, shape and data_offsets");
     DDP__TRY(ddp__json_need(s->name, entry, "dtype", DDP__JSON_STRING, &type, err));
@@ -159,7 +150,6 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 static int ddp__st_by_offset(const void *a, const void *b)
 {
     const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
-
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
 }
@@ -167,9 +157,7 @@ static int ddp__st_by_offset(const void *a, const void *b)
 static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 {
     uint64_t at = 0;
-    int i;
-
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
         if (t->offset < at)
             return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
@@ -186,7 +174,6 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
 {
     const ddp__json *v;
-
     if (notes->kind == DDP__JSON_OBJECT) {
         for (v = notes->first; v && v->kind == DDP__JSON_STRING; v = v->next) {}
         if (!v) return DDP_OK;
@@ -198,7 +185,6 @@ static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes
 static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
 {
     const ddp__json *v;
-
     if (n == 0 || *text != '{')
         return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
                          "safetensors file", s->name);
@@ -225,12 +211,10 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
                                  uint64_t *length, ddp_error *err)
 {
     uint64_t n = 0;
-    int k;
-
     if (size < 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
-    for (k = 7; k >= 0; k--) n = n << 8 | word[k];
+    for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
                          "%" PRIu64 " follow: cut off, or not a safetensors file", name, n, size - 8);
@@ -246,7 +230,6 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
 static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     char *p = (char *)out;
-
     while (n) {
         ssize_t got = pread(s->fd, p, n, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
@@ -269,7 +252,6 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     uint64_t n = 0;
     char *text;
     ddp_status code;
-
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -291,7 +273,6 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t size, ddp_error *err)
 {
     uint64_t n = 0;
-
     DDP__TRY(ddp__st_length(s->name, (const unsigned char *)bytes, size, &n, err));
     s->begin = 8 + n;
     s->size = size - s->begin;
@@ -303,7 +284,6 @@ static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const vo
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
     ddp_status code;
-
     if (s) s->fd = -1;
     if (s && name) s->name = ddp__strdup(name);
     if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
@@ -345,9 +325,7 @@ const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index)
 
 const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < ddp_safetensors_count(s); i++)
+    for (int i = 0; i < ddp_safetensors_count(s); i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
@@ -355,7 +333,6 @@ const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char 
 const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 {
     const ddp__json *v = ddp__json_get(ddp__json_get(s ? s->header : NULL, "__metadata__"), key);
-
     return v ? v->string : NULL;
 }
 
@@ -368,7 +345,6 @@ static float ddp__st_from_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
     float out;
-
     if (exponent == 0) {
         out = ldexpf((float)fraction, -24);
         return sign ? -out : out;
@@ -380,15 +356,12 @@ static float ddp__st_from_half(uint16_t h)
 
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
-    size_t i;
-    uint32_t bits;
     double wide;
-
-    for (i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (type == DDP_ST_F16) {
             out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
         } else if (type == DDP_ST_BF16) {
-            bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
+            uint32_t bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
             memcpy(&out[i], &bits, sizeof bits);
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);
@@ -402,7 +375,6 @@ static ddp_status ddp__st_range(const ddp_safetensors *s, const ddp_safetensor *
                                 size_t count, ddp_error *err)
 {
     uint64_t n = ddp_safetensors_elements(t);
-
     if (first <= n && count <= n - first) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
                      "number %" PRIu64 " on were asked for", s->name, t->name, n, count, first);
@@ -412,7 +384,6 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
                                  size_t count, void *out, ddp_error *err)
 {
     size_t width = ddp_safetensors_type_bytes(t->type);
-
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     if (s->fd >= 0) return ddp__st_pread(s, s->begin + t->offset + first * width, out, count * width, err);
     if (count) memcpy(out, s->bytes + t->offset + first * width, count * width);
@@ -423,7 +394,6 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
                                   size_t count, float *out, ddp_error *err)
 {
     unsigned char chunk[8 * DDP__ST_CHUNK];
-
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
@@ -446,9 +416,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
                                 uint64_t *at, ddp__text *text, ddp_error *err)
 {
     ddp_safetensor t = tensors[i];
-    int k;
-
-    for (k = 0; k < i; k++)
+    for (int k = 0; k < i; k++)
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
     if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
@@ -456,7 +424,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
     ddp__text_add(text, ",", text->size > 9);
     ddp__json_string(text, t.name);
     ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
-    for (k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
+    for (int k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
     ddp__text_addf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, *at + t.bytes);
     *at += t.bytes;
     return DDP_OK;
@@ -467,13 +435,11 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 {
     uint64_t at = 0;
     size_t size;
-    int i;
-
     text->size = 0;
     ddp__text_add(text, "\0\0\0\0\0\0\0\0{", 9);
     if (notes && *notes) {
         ddp__text_addf(text, "\"__metadata__\":{");
-        for (i = 0; notes[i]; i += 2) {
+        for (int i = 0; notes[i]; i += 2) {
             ddp__text_add(text, ",", i > 0);
             ddp__json_string(text, notes[i]);
             ddp__text_add(text, ":", 1);
@@ -481,12 +447,12 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
         }
         ddp__text_add(text, "}", 1);
     }
-    for (i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
+    for (int i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
     ddp__text_add(text, "}", 1);
     while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
     if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     size = text->size - 8;
-    for (i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
+    for (int i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
     if (size <= DDP__ST_HEADER) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
                      "most %" PRIu64 " are read", path, count, size, DDP__ST_HEADER);
@@ -497,7 +463,6 @@ ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, con
 {
     ddp__text text = {NULL, 0, 0, 0};
     ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
-
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
     if (s == DDP_OK) ddp__file_put(f, text.data, text.size);
     ddp__text_free(&text);
@@ -508,10 +473,8 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
                                  const void *const *data, const char *const *notes, ddp_error *err)
 {
     ddp__file f;
-    int i;
-
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
-    for (i = 0; i < count; i++)
+    for (int i = 0; i < count; i++)
         ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])
                       * ddp_safetensors_type_bytes(tensors[i].type));
     return ddp__file_end(&f, err);

@@ -50,9 +50,7 @@ typedef struct ddp__weight {
 /* A layer that only models of one family have. */
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
-    int i;
-
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
         if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
@@ -69,7 +67,6 @@ static int ddp__weights_of(const ddp_node *n)
 static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 {
     size_t n = strlen(text), k = strlen(end);
-
     if (n < k || strcmp(text + n - k, end)) return 0;
     *rest = n - k;
     return 1;
@@ -78,10 +75,9 @@ static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 /* Operators of the same kind before n in its layer; others: of any kind with arrays, at all. */
 static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
 {
-    int i, same = 0;
-
+    int same = 0;
     *others = 0;
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *o = g->node[i];
         if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
         ++*others;
@@ -93,9 +89,8 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
 /* torchvision numbers the operators of "features": all of ours but the inputs. */
 static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
 {
-    int i, place = 0;
-
-    for (i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
+    int place = 0;
+    for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     return place;
 }
 
@@ -109,7 +104,6 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest;
-
     for (; r->layer; r++) {
         if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
@@ -128,8 +122,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 {
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
     char node[DDP__WEIGHT_NAME - 24];
-    int i, transposed;
-
+    int transposed;
     memset(w, 0, sizeof *w);
     transposed = ddp__weight_node(g, n, node, sizeof node);
     snprintf(w->name, sizeof w->name, "%s.%.20s", node,
@@ -137,7 +130,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     w->data = buffer ? n->buffer[k] : n->param[k];
     w->as.type = DDP_ST_F32;
     w->as.dims = p->shape.dims;
-    for (i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
+    for (int i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
     if (transposed && w->as.dims == 2) {
         w->transposed = 1;
         w->as.dim[0] = p->shape.dim[1];
@@ -148,9 +141,8 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 /* Array number index; 0 behind the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
-    int i, k;
-
-    for (i = 0; i < g->nodes; i++) {
+    int k;
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const int own = ddp__weights_of(n), first = n->tied >= 0;
         if (index >= own) {
@@ -168,13 +160,11 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape)
 {
     ddp__weight w;
-    int i;
-
     if (!g || index < 0 || !ddp__weight_at(g, index, &w)) return 0;
     snprintf(name, room, "%s", w.name);
     memset(shape, 0, sizeof *shape);
     shape->dims = w.as.dims;
-    for (i = 0; i < w.as.dims; i++) shape->dim[i] = (long)w.as.dim[i];
+    for (int i = 0; i < w.as.dims; i++) shape->dim[i] = (long)w.as.dim[i];
     return 1;
 }
 
@@ -198,13 +188,12 @@ static void ddp__weights_free(ddp__weights *s)
 static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s, ddp_error *err)
 {
     size_t most = 0, all = 0;
-    int i, there;
-
+    int there;
     memset(s, 0, sizeof *s);
     if (!g || !g->built) return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
-    for (i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
+    for (int i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
     s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
-    for (i = 0; s->list && i < s->count; i++) {
+    for (int i = 0; s->list && i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n;
         ddp__weight_at(g, i, w);
@@ -226,7 +215,6 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 {
     enum { BLOCK = 32 };
     int64_t r, c, i, k;
-
     for (r = 0; r < rows; r += BLOCK)
         for (c = 0; c < columns; c += BLOCK)
             for (i = r; i < rows && i < r + BLOCK; i++)
@@ -237,9 +225,7 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 
 static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < s->count; i++)
+    for (int i = 0; i < s->count; i++)
         if (!strcmp(s->list[i].name, name)) return &s->list[i];
     return NULL;
 }
@@ -250,7 +236,6 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 {
     char beside[DDP__WEIGHT_NAME];
     size_t rest;
-
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
@@ -262,7 +247,6 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
-
     if (w->from)
         return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
                          path, w->from->name, t->name);
@@ -285,8 +269,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
     const ddp_safetensor *table = w ? w->from : NULL;
     uint64_t i = 0, n;
     float a[512], b[512];
-    size_t k, now;
-
+    size_t now;
     if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
                          "wte.weight; this model ties them", path, head->name);
@@ -295,7 +278,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
         now = n - i < 512 ? (size_t)(n - i) : 512;
         DDP__TRY(ddp_safetensors_floats(f, head, i, now, a, err));
         DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
-        for (k = 0; k < now; k++)
+        for (size_t k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
                 return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight in element "
                                  "%" PRIu64 " (%g and %g); this model ties them", path, head->name, i + k, (double)a[k],
@@ -310,9 +293,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
 {
     const ddp__weight_family family = ddp__weights_family(g);
     const ddp_safetensor *head = NULL;
-    int i;
-
-    for (i = 0; i < ddp_safetensors_count(f); i++) {
+    for (int i = 0; i < ddp_safetensors_count(f); i++) {
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
         const char *name = t->name;
         ddp__weight *w;
@@ -328,7 +309,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
                              "model", path, t->name, s->count);
         DDP__TRY(ddp__weight_match(path, w, t, err));
     }
-    for (i = 0; i < s->count; i++)
+    for (int i = 0; i < s->count; i++)
         if (!s->list[i].from)
             return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing",
                              path, s->list[i].name);
@@ -337,9 +318,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
 
 static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
         float *data = s->here ? s->here : w->data;
@@ -356,7 +335,6 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
-
     code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);
@@ -378,14 +356,12 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
     ddp__file f;
     ddp_status code;
-    int i;
-
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    for (i = 0; i < s->count; i++) list[i] = s->list[i].as;
+    for (int i = 0; i < s->count; i++) list[i] = s->list[i].as;
     code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
     DDP_FREE(list);
     if (code != DDP_OK) return code;
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         const ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(&w->as);
         const float *data = s->here ? s->here : w->data;
@@ -402,7 +378,6 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 {
     ddp__weights s;
     ddp_status code = ddp__weights_list(g, path, &s, err);
-
     if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
     ddp__weights_free(&s);
     return code;

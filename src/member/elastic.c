@@ -71,7 +71,7 @@ static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32
 /* A word or a decision; 0 if its payload is neither. */
 static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
-    const ddp__fields in = {e->elastic->peer[peer].in, 1};
+    const ddp__fields in = {e->member_data->peer[peer].in, 1};
     ddp__done_set table[DDP__ELASTIC_WORLD];
     ddp__view view;
     ddp__word w;
@@ -90,7 +90,7 @@ static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double 
 
 static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
-    ddp__done_set *done = &e->elastic->peer[peer].done;
+    ddp__done_set *done = &e->member_data->peer[peer].done;
 
     if (f->type == DDP__FRAME_WANT) {
         ddp__shadow_asked(e, peer, f->seq);
@@ -106,7 +106,7 @@ static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, dou
 
 static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     const ddp__fields out = {ep->out, 0};
 
@@ -139,23 +139,23 @@ static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *
 {
     if (e->peers[peer].out_of_world) return 1;
     if (f->type == DDP__FRAME_STATE || f->type == DDP__FRAME_EPOCH) return e->closing;
-    return ddp__of_epoch(f) && (e->frozen || e->elastic->peer[peer].marked != e->elastic->view.ballot);
+    return ddp__of_epoch(f) && (e->frozen || e->member_data->peer[peer].marked != e->member_data->view.ballot);
 }
 
 /* ---- the membership ---- */
 
 static void ddp__elastic_close(ddp__engine *e)
 {
-    if (!e->elastic) return;
-    ddp__release(&e->cfg.allocator, e->elastic->ring, e->elastic->room);
-    ddp__release(&e->cfg.allocator, e->elastic, e->elastic->bytes);
-    e->elastic = NULL;
+    if (!e->member_data) return;
+    ddp__release(&e->cfg.allocator, e->member_data->ring, e->member_data->room);
+    ddp__release(&e->cfg.allocator, e->member_data, e->member_data->bytes);
+    e->member_data = NULL;
 }
 
 static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
 {
     const uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ddp__bit(e->world) - 1;
-    const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.elastic_bytes;
+    const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.kept_bytes;
     const size_t longest = e->cfg.max_count * sizeof(float), bytes = sizeof(ddp__elastic) +
                            world * (sizeof(ddp__elastic_peer) + chunk);
     ddp__elastic *el;
@@ -174,7 +174,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!at) return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
     memset(at, 0, bytes);
-    e->elastic = el = (ddp__elastic *)(void *)at;
+    e->member_data = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
     el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
     at += sizeof *el + world * sizeof *el->peer;
@@ -187,7 +187,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     e->epoch.workers = ddp__bit_count(el->view.live);
     for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
     ddp__members_set(e, e->newcomer ? ddp__bit(e->rank) : el->view.live);
-    e->stats.elastic_bytes = bytes;
+    e->stats.kept_bytes = bytes;
     e->stats.staging_bytes += bytes;
     code = ddp__shadow_room(e, bounded ? bounded / 64 * 64 : 2 * ((longest + 63) / 64 * 64), err);
     if (code != DDP_OK) ddp__elastic_close(e);
@@ -196,18 +196,18 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
 
 static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
 {
-    if (m->verb < DDP_SEND) e->elastic->collectives++;
+    if (m->verb < DDP_SEND) e->member_data->collectives++;
 }
 
 static void ddp__elastic_left(ddp__engine *e, int peer)
 {
-    if (!e->peers[peer].out_of_world) e->elastic->look = 1;
+    if (!e->peers[peer].out_of_world) e->member_data->look = 1;
 }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
 {
     if (f->type != DDP__FRAME_STATE && f->type != DDP__FRAME_EPOCH) return NULL;
-    return f->length <= DDP__WORD_BYTES ? e->elastic->peer[peer].in : NULL;
+    return f->length <= DDP__WORD_BYTES ? e->member_data->peer[peer].in : NULL;
 }
 
 const ddp__membership *ddp__elastic_membership(void)
@@ -225,7 +225,7 @@ const ddp__membership *ddp__elastic_membership(void)
 
 ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp_status status = DDP_OK;
 
     if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
@@ -255,7 +255,7 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
 
 ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     double until = ddp_now() + timeout_s;
     ddp_status status;
     int late = 0;

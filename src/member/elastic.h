@@ -86,7 +86,7 @@ typedef struct ddp__kept { /* input, later result of an operation */
     uint64_t  asked;       /* who wants the result */
 } ddp__kept;
 
-typedef struct ddp__elastic {
+typedef struct ddp__member_data {
     ddp__view view;          /* the epoch in force */
     ddp__done_set table[DDP__ELASTIC_WORLD]; /* what its workers had completed when it began */
     uint32_t  table_until;   /* nobody had completed anything from here on */

@@ -83,13 +83,13 @@ static void ddp__base_rises(ddp__word *w, const ddp__view *base)
 static void ddp__tell_state(ddp__engine *e)
 {
     for (int r = 0; r < e->world; r++)
-        if (r != e->rank) e->elastic->peer[r].want_state = 1;
+        if (r != e->rank) e->member_data->peer[r].want_state = 1;
 }
 
 /* All of the set that this worker's vote names agree with it: it decides. */
 static void ddp__decide(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     const ddp__word *own = &el->own;
     uint64_t old = own->vote & (~own->joining | own->base.live);
     ddp__done_set table[DDP__ELASTIC_WORLD];
@@ -115,7 +115,7 @@ static void ddp__decide(ddp__engine *e, double now)
  * one has lost another, and either may be the one that is dead, only the living confirm it. */
 static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     const ddp__word *own = &el->own;
 
     set &= ~own->joining | own->base.live;
@@ -132,7 +132,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
  * gets to it in an epoch without them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     uint64_t joining = el->own.joining, old = joining ? ddp__survivors(&el->own, 0) : 0;
 
     for (int r = 0; r < e->world && joining; r++)
@@ -143,7 +143,7 @@ static uint64_t ddp__expected(const ddp__engine *e)
 /* Thinks again with all that is known: joins the search, votes, decides. */
 static void ddp__epoch_search(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__word *own = &el->own;
     uint32_t round;
     int why;
@@ -187,14 +187,14 @@ static void ddp__epoch_search(ddp__engine *e, double now)
 /* Takes over what a peer knows; 1 if any of it was new. */
 static int ddp__merge(ddp__engine *e, const ddp__word *w)
 {
-    ddp__word *own = &e->elastic->own, before = *own;
+    ddp__word *own = &e->member_data->own, before = *own;
 
     ddp__base_rises(own, &w->base);
     for (uint32_t i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
     own->left |= w->left & own->base.live;
     for (int r = 0; r < e->world; r++) own->edge[r] |= w->edge[r];
-    if (w->round > e->elastic->seen) e->elastic->seen = w->round;
-    return memcmp(&before, own, sizeof before) != 0 || e->elastic->seen > own->round;
+    if (w->round > e->member_data->seen) e->member_data->seen = w->round;
+    return memcmp(&before, own, sizeof before) != 0 || e->member_data->seen > own->round;
 }
 
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
@@ -207,7 +207,7 @@ static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 /* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
 static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     ddp__word *own = &el->own;
 
@@ -222,15 +222,15 @@ static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
 /* A worker need not be waited for with the newcomer: it has left, or is ready as well. */
 static int ddp__is_ready(const ddp__engine *e, int r)
 {
-    const ddp__elastic_peer *ep = &e->elastic->peer[r];
+    const ddp__elastic_peer *ep = &e->member_data->peer[r];
 
     if (r == e->rank || e->peers[r].left) return 1;
-    return ep->ready_in == e->elastic->view.ballot && (ep->ready & e->elastic->own.joining);
+    return ep->ready_in == e->member_data->view.ballot && (ep->ready & e->member_data->own.joining);
 }
 
 void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     if (e->newcomer) return;
     if (w->round <= el->own.base.ballot) { /* of a search that is over, or of none */
@@ -251,7 +251,7 @@ void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
 
 void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     int in = (int)(view->live >> e->rank & 1);
 
     el->peer[peer].marked = view->ballot;
@@ -271,7 +271,7 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
 
 void ddp__epoch_run(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     uint64_t left = 0;
     int admit = 0, ready;
 
@@ -306,7 +306,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
 /* Those whose vote is missing, or the one who has all and does not decide, are lost. */
 static void ddp__search_stuck(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     const ddp__word *own = &el->own;
     uint64_t old = el->set & (~own->joining | own->base.live);
     int missing = 0;
@@ -331,13 +331,13 @@ static void ddp__admit_late(ddp__engine *e, double now)
         if (e->place[r] >= 0 && !ddp__is_ready(e, r))
             used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
     ddp__fault(e, DDP_TIMEOUT, "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation", e->elastic->admit_id,
-               now - e->elastic->admit_at, who);
+               "rank %s; every worker has to make it after the same operation", e->member_data->admit_id,
+               now - e->member_data->admit_at, who);
 }
 
 static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     uint64_t lost = el->own.edge[e->rank] | el->own.left;
     size_t used = 0;
 
@@ -351,7 +351,7 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
 
 static void ddp__give_in(ddp__engine *e)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
     uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
     int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
@@ -380,7 +380,7 @@ static void ddp__give_in(ddp__engine *e)
  * as anybody may be silent, for one from others a moment, where nobody is left that could say it not at all. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
     const uint64_t all = w->base.live & ~w->left, own = ddp__bit(e->rank);
     uint64_t near = own, before = 0;
@@ -397,7 +397,7 @@ static double ddp__grace(const ddp__engine *e, double limit)
 
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {

@@ -28,7 +28,7 @@ void ddp__edge_add(ddp__word *w, int a, int b)
 
 void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     if (e->peers[peer].out_of_world || e->peers[peer].left || el->own.edge[e->rank] >> peer & 1) return;
     if (!el->peer[peer].why[0]) snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
@@ -39,7 +39,7 @@ void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 
 const char *ddp__epoch_why(const ddp__engine *e, int peer)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
 
     if (e->peers[peer].left || (el->own.left >> peer & 1)) return "it closed its context";
     return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
@@ -60,7 +60,7 @@ int ddp__of_epoch(const ddp__frame *f)
 static void ddp__out_drop(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
-    ddp__elastic_peer *ep = &e->elastic->peer[peer];
+    ddp__elastic_peer *ep = &e->member_data->peer[peer];
 
     ep->giving = 0;
     if (p->out_state == DDP__OUT_IDLE || !ddp__is_collective(&p->out)) return;
@@ -135,7 +135,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
 {
     e->frozen = 1;
     e->last_move = now;
-    for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->elastic->kept[i].asked = 0;
+    for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->member_data->kept[i].asked = 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
         if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
@@ -161,7 +161,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
 
 static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 {
-    const ddp__view *v = &e->elastic->view;
+    const ddp__view *v = &e->member_data->view;
     char who[300] = "";
     size_t used = 0;
 
@@ -177,7 +177,7 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 /* Who is out of the epoch is told once, and not heard any more. */
 static void ddp__peers_renew(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
@@ -202,7 +202,7 @@ static void ddp__peers_renew(ddp__engine *e)
 /* A newcomer that is in, or that was lost meanwhile, waits no longer. */
 static void ddp__admitted(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     int id = el->admit_id;
     uint64_t bit = ddp__bit(id);
 
@@ -222,7 +222,7 @@ static void ddp__admitted(ddp__engine *e, double now)
 
 void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     uint64_t before = el->view.live, lost;
     double took;
 
@@ -284,7 +284,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
 void ddp__epoch_attach(ddp__engine *e, int id, double now)
 {
     ddp__peer *p = &e->peers[id];
-    ddp__elastic_peer *ep = &e->elastic->peer[id];
+    ddp__elastic_peer *ep = &e->member_data->peer[id];
     unsigned char *tail = ep->tail;
     uint16_t *coded = p->coded;
 
@@ -296,7 +296,7 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);
     ep->tail = tail;
-    ep->marked = e->elastic->view.ballot;
-    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~ddp__bit(id);
-    e->elastic->own.edge[id] = 0;
+    ep->marked = e->member_data->view.ballot;
+    for (int r = 0; r < e->world; r++) e->member_data->own.edge[r] &= ~ddp__bit(id);
+    e->member_data->own.edge[id] = 0;
 }

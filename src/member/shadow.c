@@ -30,7 +30,7 @@ static void ddp__done_add(ddp__done_set *d, uint32_t seq)
 
 ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
 
     if (room && !ring)
@@ -38,7 +38,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
                          (unsigned long)room);
     ddp__release(&e->cfg.allocator, el->ring, el->room);
     e->stats.staging_bytes += room - el->room;
-    e->stats.elastic_bytes += room - el->room;
+    e->stats.kept_bytes += room - el->room;
     el->ring = ring;
     el->room = room;
     el->head = el->tail = 0;
@@ -48,7 +48,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 /* The ring may change only while the comm thread keeps nothing in it. */
 ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     size_t n = 0, bytes;
     const char *why = NULL;
 
@@ -61,7 +61,7 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
-    if (bytes > el->room && e->cfg.elastic_bytes > 0)
+    if (bytes > el->room && e->cfg.kept_bytes > 0)
         return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
                          "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
     if (bytes <= el->room) return DDP_OK;
@@ -80,7 +80,7 @@ static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 
 int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     if (e->frozen) return 0;
@@ -94,7 +94,7 @@ static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq) { return &el->kep
 
 static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strips *strips, int back)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     const ddp__kept *k = ddp__kept_of(el, op->seq);
     unsigned char *at = op->n ? el->ring + k->at % el->room : NULL;
 
@@ -108,14 +108,14 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strip
 
 static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n * op->unit);
 }
 
 static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__kept *k = ddp__kept_of(el, op->seq);
     size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
@@ -133,7 +133,7 @@ void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e
 
 void ddp__shadow_result(ddp__engine *e, ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     ddp__shadow_copy(e, op, &op->to, 0);
     ddp__kept_of(el, op->seq)->result = 1;
@@ -144,7 +144,7 @@ void ddp__shadow_result(ddp__engine *e, ddp__op *op)
 
 void ddp__shadow_release(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     uint32_t before = el->oldest;
 
     while (el->oldest != e->next_seq) {
@@ -168,8 +168,8 @@ void ddp__shadow_release(ddp__engine *e)
 
 int ddp__shadow_busy(const ddp__engine *e)
 {
-    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
-        if (e->elastic->kept[s % DDP__ELASTIC_SPAN].result) return 1;
+    for (uint32_t s = e->member_data->oldest; s != e->next_seq; s++)
+        if (e->member_data->kept[s % DDP__ELASTIC_SPAN].result) return 1;
     return 0;
 }
 
@@ -177,10 +177,10 @@ int ddp__shadow_busy(const ddp__engine *e)
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
     /* numbers wrap: those beyond the table must not look as if they were before it */
-    if ((int32_t)(seq - e->elastic->table_until) >= 0) e->elastic->table_used = 0;
-    if (!e->elastic->table_used) return -1;
+    if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
+    if (!e->member_data->table_used) return -1;
     for (int i = 0; i < e->members; i++)
-        if (ddp__done_has(&e->elastic->table[e->member[i]], seq)) return e->member[i];
+        if (ddp__done_has(&e->member_data->table[e->member[i]], seq)) return e->member[i];
     return -1;
 }
 
@@ -265,7 +265,7 @@ int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
 
 void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__kept *k = ddp__kept_of(el, seq);
 
     if (e->next_seq - el->oldest > seq - el->oldest && k->result) {
@@ -278,7 +278,7 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
 
 int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     const ddp__kept *k;
     size_t count, most;

@@ -104,18 +104,17 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
 ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma, ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
-    double rate, delay;
-    size_t N, i, j;
+    size_t N;
     if (!n || !n->rate || !n->delay_s)
         return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4", rate_sigma,
                          delay_sigma);
-    for (i = 0; i < N; i++)
-        for (j = i + 1; j < N; j++) {
-            rate = exp(rate_sigma * ddp_rng_normal(&r));
-            delay = exp(delay_sigma * ddp_rng_normal(&r));
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = i + 1; j < N; j++) {
+            double rate = exp(rate_sigma * ddp_rng_normal(&r));
+            double delay = exp(delay_sigma * ddp_rng_normal(&r));
             n->rate[i * N + j] *= rate;
             n->rate[j * N + i] *= rate;
             n->delay_s[i * N + j] *= delay;
@@ -227,8 +226,7 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
     return DDP_OK;
 }
 
-/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null, since
- * no device has a link to itself. */
+/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null. */
 static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i, int size,
                                    int skip_diagonal, double *row)
 {
@@ -256,7 +254,6 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     size_t N = (size_t)n->devices, i, j;
     int size, per_group, r = 0;
     ddp_status status = DDP_OK;
-
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &m));
     per_group = n->group && m->count == n->groups;
     size = per_group ? n->groups : n->devices;
@@ -331,14 +328,13 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
-    ddp__text known;
+    ddp__text known = {NULL, 0, 0, 0};
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;
     f->variant = ddp__json_get(f->root, variant);
     if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;
-    memset(&known, 0, sizeof known);
     for (v = f->root->first; v; v = v->next)
         if (v->kind == DDP__JSON_OBJECT) ddp__text_addf(&known, "%s%s", known.size ? ", " : "", v->key);
     status = ddp__fail(f->err, DDP_ARG, "%s has no variant '%.60s'; it has: %.200s", f->path, variant,
@@ -354,7 +350,6 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     ddp_network n;
     ddp_error own;
     ddp_status status;
-
     if (!err) err = &own;
     root = ddp__json_read(path, err);
     if (!root) return err->code;
@@ -389,10 +384,8 @@ static void ddp__network_put(ddp__text *t, const char *key, const double *m, int
 
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status s;
+    ddp__text t = {NULL, 0, 0, 0};
     DDP__TRY(ddp_network_check(n, err));
-    memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
     if (n->stages) ddp__text_addf(&t, ",\n  \"D_pp\": %d", n->stages);
@@ -405,8 +398,5 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
     ddp__network_put(&t, "delay_ms", n->delay_s, n->devices, 1e3);
     ddp__network_put(&t, "bandwidth_gbps", n->rate, n->devices, 8e-9);
     ddp__text_addf(&t, "\n}\n");
-    s = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory for the network %s", path)
-                 : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return s;
+    return ddp__text_write(&t, path, err);
 }

@@ -5,8 +5,7 @@
 #include "base/status.h"
 
 /* Matrices are row-major, row = sender; the diagonal is 0 and never read. Owned by ddp_network_free when they came from
- * ddp_network_read or ddp_network_new; borrowed by planners.
- */
+ * ddp_network_read or ddp_network_new; borrowed by planners. */
 typedef struct ddp_network {
     int     devices;      /* N */
     int     pipelines;    /* D_dp replicas, or 0 where the file says nothing */

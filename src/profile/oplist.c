@@ -94,10 +94,7 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 /* ---- the graph file ---- */
 
 /* Names in order of strcmp with their place in the file, to find arguments by halving. */
-typedef struct ddp__oplist_key {
-    const char *name;
-    int         i;
-} ddp__oplist_key;
+typedef struct ddp__oplist_key { const char *name; int i; } ddp__oplist_key;
 
 static int ddp__oplist_by_name(const void *a, const void *b)
 {
@@ -194,7 +191,6 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     ddp__oplist_key *key = NULL;
     ddp_oplist list;
     ddp_status status = DDP_OK;
-
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)

@@ -99,10 +99,9 @@ static char *ddp__csv_line(char **at)
 /* where[c] = position of column c in the header, -1 = absent. */
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
-    char *field;
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
     for (int n = 0; line; n++) {
-        field = ddp__csv_field(&line);
+        char *field = ddp__csv_field(&line);
         if (!field) return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed", path);
         for (int c = 0; c < DDP__COLS; c++) {
             if (strcmp(field, ddp__columns[c])) continue;
@@ -137,18 +136,17 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
                                ddp_profile *p, int l, ddp_error *err)
 {
     const char *value[DDP__COLS];
-    char *field;
-    int c, n;
+    int n;
 
-    for (c = 0; c < DDP__COLS; c++) value[c] = NULL;
+    for (int c = 0; c < DDP__COLS; c++) value[c] = NULL;
     for (n = 0; line; n++) {
-        field = ddp__csv_field(&line);
+        char *field = ddp__csv_field(&line);
         if (!field)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it", path, number);
-        for (c = 0; c < DDP__COLS; c++)
+        for (int c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;
     }
-    for (c = 0; c < DDP__COLS; c++)
+    for (int c = 0; c < DDP__COLS; c++)
         if (where[c] >= 0 && !value[c])
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: column %s is missing; the line has only %d fields", path,
                              number, ddp__columns[c], n);
@@ -206,10 +204,9 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
 ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
-    ddp__text text;
+    ddp__text text = {NULL, 0, 0, 0};
     ddp_profile p;
     ddp_status status;
-    memset(&text, 0, sizeof text);
     memset(&p, 0, sizeof p);
     status = ddp__file_read(path, &text, err);
     if (status == DDP_OK) status = ddp__csv_profile(path, text.data, text.size, link, &p, err);
@@ -233,10 +230,8 @@ static void ddp__csv_name(ddp__text *t, const char *name)
 
 ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status status;
+    ddp__text t = {NULL, 0, 0, 0};
     DDP__TRY(ddp_profile_check(p, err));
-    memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {
         if (p->name && p->name[l]) ddp__csv_name(&t, p->name[l]);
@@ -245,10 +240,7 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
         if (p->forward_s) ddp__text_addf(&t, "%.17g", p->forward_s[l]);
         ddp__text_addf(&t, ",%.17g,%.17g\n", p->backward_s[l], p->comm_s[l]);
     }
-    status = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory to write the profile %s", path)
-                      : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return status;
+    return ddp__text_write(&t, path, err);
 }
 
 /* ---- the link ---- */
@@ -281,9 +273,7 @@ static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, dou
     f->xy += w * bytes * seconds;
 }
 
-typedef struct ddp__link_sample {
-    double bytes, seconds;
-} ddp__link_sample;
+typedef struct ddp__link_sample { double bytes, seconds; } ddp__link_sample;
 
 static int ddp__link_sample_order(const void *a, const void *b)
 {

@@ -7,10 +7,7 @@
 /* ---- the link model alpha + beta x bytes from measured transfers ---- */
 
 /* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
-typedef struct ddp_link {
-    double alpha_s;
-    double beta_s;
-} ddp_link;
+typedef struct ddp_link { double alpha_s; double beta_s; } ddp_link;
 
 /* A model that follows the link: least squares over transfers that fade by half every `half_life` of them. All-zero
  * until ddp_linkfit_start. */
@@ -79,12 +76,10 @@ typedef struct ddp_oplist_entry {
     double flops;        /* forward */
     double output_bytes; /* of its result */
     double param_bytes;  /* of its parameters */
-    int    module;       /* neighbours of the same number > 0 are one module of the model, such as
-                            a layer; 0 = a module of its own */
+    int    module;       /* neighbours of one number > 0 are one module, such as a layer; 0 = a module of its own */
 } ddp_oplist_entry;
 
-/* Operators in topological order. Owned by ddp_oplist_free when it came from ddp_oplist_new or ddp_oplist_read;
- * borrowed by planners. */
+/* Operators in topological order. What ddp_oplist_new or _read made is ddp_oplist_free's; borrowed by planners. */
 typedef struct ddp_oplist {
     int               count;
     ddp_oplist_entry *op; /* [count] */

@@ -2,9 +2,7 @@
 #include "base/core.h"
 #include "profile/trace.h"
 
-typedef struct ddp__interval {
-    double begin, end;
-} ddp__interval;
+typedef struct ddp__interval { double begin, end; } ddp__interval;
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
@@ -21,8 +19,8 @@ static int ddp__interval_order(const void *pa, const void *pb)
 /* The union of the chosen spans as disjoint intervals in rising order, into out [n]. */
 static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__interval *out)
 {
-    int i, count = 0, last = 0;
-    for (i = 0; i < n; i++) {
+    int count = 0, last = 0;
+    for (int i = 0; i < n; i++) {
         if ((unsigned)spans[i].kind >= DDP_SPAN_KINDS || !(kinds >> spans[i].kind & 1u)) continue;
         if (!(spans[i].end_s > spans[i].begin_s)) continue;
         out[count].begin = spans[i].begin_s;
@@ -30,7 +28,7 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
     }
     if (count == 0) return 0;
     qsort(out, (size_t)count, sizeof *out, ddp__interval_order);
-    for (i = 1; i < count; i++) {
+    for (int i = 1; i < count; i++) {
         if (out[i].begin > out[last].end) out[++last] = out[i];
         else if (out[i].end > out[last].end) out[last].end = out[i].end;
     }

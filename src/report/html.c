@@ -5,48 +5,42 @@
 
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
-    "<style>\n"
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;--k0:#8cc9ee;"
-    "--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;--s1:#6b747b;"
-    "--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}\n"
-    "@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;"
-    "--soft:#1d2327;--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;"
-    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\n"
-    "body{margin:0 auto;padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);"
-    "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
-    "h1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{font-size:18px;margin:36px 0 8px}h3{font-size:14px;"
-    "margin:18px 0 2px;font-weight:600}h3 span,.note,dt{color:var(--dim);font-weight:400}\n"
-    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content 1fr;gap:1px 16px;"
-    "margin:0;font-size:14px}dd{margin:0;overflow-wrap:anywhere}dd code{font-size:13px}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}th,td{"
-    "padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}th{font-weight:600;"
-    "color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-left:6px}.words th:last-child,"
-    ".words td:last-child{text-align:left;white-space:normal}tr.best td{font-weight:600;background:var(--soft)}\n"
-    "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);font-family:system-ui,"
-    "-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}.end{text-anchor:end}.grid{"
-    "stroke:var(--rule);stroke-width:1}.axis,.step,.mark{stroke:var(--dim);fill:none;stroke-width:1}.step{"
-    "stroke-dasharray:2 2}.mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
-    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
-    "@media (max-width:480px){.charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}svg .label{"
-    "font-size:11.5px}svg .name{font-size:12px;font-weight:600;fill:var(--c)}\n"
-    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-width:1;"
-    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}"
-    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{"
-    "stroke-dasharray:12 4}\n"
-    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}"
-    ".s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
-    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{--c:var(--k5)}"
-    ".k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n"
-    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;"
-    "margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n"
-    "</style>\n";
+    "<style>\n:root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
+    "--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;"
+    "--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}"
+    "\n@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--soft:#1d2327;"
+    "--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;--s0:#4da8e0;"
+    "--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\nbody{margin:0 auto;"
+    "padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,"
+    "-apple-system,'Segoe UI',Roboto,sans-serif}\nh1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{"
+    "font-size:18px;margin:36px 0 8px}h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 span,.note,dt{"
+    "color:var(--dim);font-weight:400}\n.note{font-size:13px;margin:4px 0 10px}dl{display:grid;"
+    "grid-template-columns:max-content 1fr;gap:1px 16px;margin:0;font-size:14px}dd{margin:0;overflow-wrap:anywhere}"
+    "dd code{font-size:13px}\n.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;"
+    "font-variant-numeric:tabular-nums}th,td{padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);"
+    "white-space:nowrap}th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;"
+    "padding-left:6px}.words th:last-child,.words td:last-child{text-align:left;white-space:normal}tr.best td{"
+    "font-weight:600;background:var(--soft)}\nsvg{display:block;width:100%;height:auto}svg text{font-size:11px;"
+    "fill:var(--dim);font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}.end{"
+    "text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}.axis,.step,.mark{stroke:var(--dim);fill:none;"
+    "stroke-width:1}.step{stroke-dasharray:2 2}.mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n.charts{"
+    "display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}@media (max-width:480px){"
+    ".charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg .name{"
+    "font-size:12px;font-weight:600;fill:var(--c)}\n.line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;"
+    "stroke-linejoin:round}.faint{stroke-width:1;stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{"
+    "stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}.line.s4{stroke-dasharray:9 3 2 3}.line.s5{"
+    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}\n.s0{--c:var(--s0)}.s1{"
+    "--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{"
+    "--c:var(--s7)}\n.k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
+    "--c:var(--k5)}.k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n.key{font-size:13px;"
+    "color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;margin:0 5px 0 14px;"
+    "background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n</style>\n";
 
 static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 {
     static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
     const char *value[7] = {d->command, d->model, d->net, NULL, NULL, d->host, d->version};
     char workers[16], seed[32];
-
     snprintf(workers, sizeof workers, "%d", d->workers);
     snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
     value[3] = d->workers > 0 ? workers : NULL;
@@ -61,7 +55,6 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
     const ddp_report_run *best = NULL; /* the smallest step time */
-
     if (d->run_count < 1) return;
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms)) best = &d->runs[i];
@@ -106,7 +99,6 @@ static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
 {
     const int first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
-
     if (r->note_count < 1) return;
     ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
                       "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
@@ -119,12 +111,10 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
     if (first > 0) ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
 }
 
-/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes; nothing
- * where nothing is known. */
+/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes, where any are known. */
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
-
     for (int i = 0; i < d->run_count; i++)
         any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
     if (!any) return;
@@ -141,7 +131,6 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 {
     size_t all = 0;
     int n = 0;
-
     for (int i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
     *out = all ? (ddp__mark *)ddp__calloc(all, sizeof **out) : NULL;
     if (all && !*out) t->failed = 1;
@@ -157,11 +146,9 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 
 /* ---- lanes ---- */
 
-/* Number of steps that worker 0 computes in the window. */
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
 {
     long first = LONG_MAX, last = LONG_MIN;
-
     for (int i = 0; r->worker_count > 0 && i < r->workers[0].count; i++) {
         const ddp_span *s = &r->workers[0].spans[i];
         if (s->kind != DDP_SPAN_BACKWARD || s->end_s <= begin || s->begin_s >= end) continue;
@@ -213,7 +200,6 @@ static int ddp__html_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
     int style = 0, is_first = 0;
-
     for (int i = 0; i <= run; i++) {
         is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
         style += !is_first;
@@ -239,7 +225,6 @@ static void ddp__html_smooth(const double *raw, int n, int over, double *out)
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int most = 0;
-
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_count > most) most = d->runs[i].step_count;
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
@@ -287,8 +272,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
     chart.y_label = diverges ? "divergence (log scale)" : "loss";
     chart.log_y = diverges;
     chart.series = series;
-    if (what != DDP__CURVE_BYTES && !t->failed)
-        chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
+    if (what != DDP__CURVE_BYTES && !t->failed) chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
     chart.mark = mark;
     ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
     if (!t->failed) ddp__svg_chart(t, &chart);
@@ -302,7 +286,6 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
     int loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
     ddp__mark *mark;
-
     for (int i = 0; i < d->run_count; i++)
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
@@ -322,8 +305,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);
         ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
     }
-    if (divergence)
-        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
+    if (divergence) ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 
@@ -333,7 +315,6 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
     int count = 0;
-
     ddp__text_addf(t, "<td>%d", r->step_of[layer]);
     for (int h = 0; r->fill && h < r->period; h++)
         if (r->fill[(size_t)h * (size_t)d->layer_count + (size_t)layer])
@@ -371,7 +352,6 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
-
     for (int i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
@@ -390,9 +370,7 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
-    ddp__text t;
-
-    memset(&t, 0, sizeof t);
+    ddp__text t = {NULL, 0, 0, 0};
     ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
                       "<title>$</title>\n%s</head>\n<body>\n",
@@ -405,5 +383,5 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_layers(&t, d);
     ddp__html_prediction(&t, d);
     ddp__text_addf(&t, "</body>\n</html>\n");
-    return ddp__page_write(&t, path, err);
+    return ddp__text_write(&t, path, err);
 }

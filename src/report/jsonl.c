@@ -15,15 +15,11 @@ struct ddp_jsonl {
     int       any[DDP__JSONL_DEPTH + 1]; /* that value has a member already */
 };
 
-static const char *ddp__jsonl_name(const ddp_jsonl *j)
-{
-    return j->file.f ? j->file.path : "JSON lines";
-}
+static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
 
 ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
     ddp_jsonl *j = (ddp_jsonl *)ddp__calloc(1, sizeof *j);
-
     if (!j) ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
     else j->stream = out;
     return j;
@@ -32,7 +28,6 @@ ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
 {
     ddp_jsonl *j;
-
     if (!path || !*path) {
         ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
         return NULL;
@@ -58,7 +53,6 @@ void ddp_jsonl_abandon(ddp_jsonl *j)
 ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
 {
     ddp_status status;
-
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
@@ -163,8 +157,7 @@ void ddp_jsonl_end(ddp_jsonl *j)
     while (j->depth > 1) ddp_jsonl_up(j);
     ddp__text_add(&j->line, "}\n", 2);
     j->depth = 0;
-    if (j->line.failed)
-        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
+    if (j->line.failed) ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
     else if (fwrite(j->line.data, 1, j->line.size, j->stream) != j->line.size || fflush(j->stream))
         ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", ddp__jsonl_name(j), strerror(errno));
 }
@@ -254,10 +247,8 @@ void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_r
     ddp_jsonl_integer(j, "workers", d->workers);
     ddp_jsonl_number(j, "step_ms", r->step_ms);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
-    if (r->bytes_sent < 0)
-        ddp_jsonl_number(j, "bytes_sent", (double)NAN);
-    else
-        ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    if (r->bytes_sent < 0) ddp_jsonl_number(j, "bytes_sent", (double)NAN);
+    else ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
     ddp_jsonl_string(j, "param_hash", r->param_hash);

@@ -20,9 +20,6 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
  *                 trailing zeros: for coordinates and tick labels */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
-/* The text becomes a file, and is freed. */
-DDP_LIB ddp_status ddp__page_write(ddp__text *t, const char *path, ddp_error *err);
-
 /* ---- charts ---- */
 
 /* One line of a chart. Points whose x or y is not finite are stepped over. */
@@ -35,10 +32,7 @@ typedef struct ddp__series {
 } ddp__series;
 
 /* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
-typedef struct ddp__mark {
-    double      x;
-    const char *text;
-} ddp__mark;
+typedef struct ddp__mark { double x; const char *text; } ddp__mark;
 
 typedef struct ddp__chart {
     const char        *x_label, *y_label;
@@ -63,10 +57,7 @@ typedef struct ddp__lane_item {
 } ddp__lane_item;
 
 /* In rising order of begin_s. rows is at least 1. Freed by ddp__lane_free. */
-typedef struct ddp__lane {
-    ddp__lane_item *items;
-    int             count, rows;
-} ddp__lane;
+typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
 
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
 #define DDP__LANE_COMM    (1u << DDP_SPAN_COMM | 1u << DDP_SPAN_FILL | 1u << DDP_SPAN_PEER_WAIT)

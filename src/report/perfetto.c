@@ -31,17 +31,13 @@ static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, con
 }
 
 /* Whole nanoseconds as microseconds, so that ends and begins that are equal stay equal. */
-static void ddp__perfetto_us(ddp__text *t, long long ns)
-{
-    ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000);
-}
+static void ddp__perfetto_us(ddp__text *t, long long ns) { ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000); }
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
     long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
     const char *name = ddp_span_kind_name(s->kind);
     const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
-
     ddp__perfetto_begin(p);
     ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
     ddp__perfetto_us(&p->text, begin);
@@ -58,14 +54,12 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
 {
     char numbered[40];
     ddp__lane lane;
-
     ddp__lane_make(&p->text, w, kinds, -DBL_MAX, DBL_MAX, &lane);
     for (int row = 0; row < lane.rows; row++) {
         snprintf(numbered, sizeof numbered, row ? "%s %d" : "%s", name, row + 1);
         ddp__perfetto_name(p, "thread", p->next_tid + row, numbered, p->next_tid + row);
     }
-    for (int i = 0; i < lane.count; i++)
-        ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
+    for (int i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
     p->next_tid += lane.rows;
     ddp__lane_free(&lane);
 }
@@ -76,7 +70,6 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
     ddp__perfetto p;
     char name[120];
     double end;
-
     memset(&p, 0, sizeof p);
     p.data = d;
     p.next_tid = 1;
@@ -94,5 +87,5 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
         }
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
-    return ddp__page_write(&p.text, path, err);
+    return ddp__text_write(&p.text, path, err);
 }

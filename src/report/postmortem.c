@@ -38,14 +38,12 @@ typedef struct ddp__pm {
 static const char *ddp__pm_string(const ddp__json *v, const char *key, const char *otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
-
     return m && m->kind == DDP__JSON_STRING ? m->string : otherwise;
 }
 
 static double ddp__pm_number(const ddp__json *v, const char *key, double otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
-
     return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
 }
 
@@ -68,16 +66,14 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
         return ddp__fail(pm->err, DDP_MISMATCH, "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
                          "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
     *rank = &pm->rank[(int)number];
-    if ((*rank)->present)
-        return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
+    if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
     (*rank)->present = 1;
     (*rank)->oldest = -1;
     v = ddp__json_get(v, "error");
     snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
     for (p = peers ? peers->first : NULL; p; p = p->next) {
         double of = ddp__pm_number(p, "rank", -1), begun = ddp__pm_number(p, "begun", -1);
-        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun)
-            pm->rank[(int)of].told = (long)begun;
+        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun) pm->rank[(int)of].told = (long)begun;
     }
     return DDP_OK;
 }
@@ -121,7 +117,6 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     ddp__json *v;
     ddp_status s = DDP_OK;
     const char *event;
-
     snprintf(name, sizeof name, "%.260s:%d", path, number);
     v = ddp__json_parse(name, line, n, pm->err);
     if (!v) return pm->err->code;
@@ -137,13 +132,11 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
 
 static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp__pm_rank *rank = NULL;
     ddp_status s;
     size_t at = 0;
     int number = 1;
-
-    memset(&t, 0, sizeof t);
     s = ddp__file_read(path, &t, pm->err);
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
@@ -163,7 +156,6 @@ static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out,
 {
     size_t used;
     int count = 0, shown = 0;
-
     for (int r = 0; r < pm->world; r++) count += flag[r] != 0;
     used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
     for (int r = 0; r < pm->world; r++) {
@@ -190,7 +182,6 @@ static int ddp__pm_differ(const ddp__pm *pm)
 {
     const ddp__pm_op *found = NULL, *other = NULL;
     int first = 0, second = 0;
-
     for (int a = 0; a < pm->world; a++)
         for (int b = a + 1; b < pm->world; b++)
             for (int i = 0; i < pm->rank[a].ops; i++) {
@@ -211,7 +202,6 @@ static int ddp__pm_differ(const ddp__pm *pm)
 static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
 {
     const ddp__pm_op *first = NULL;
-
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -226,7 +216,6 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
 {
     const ddp__pm_rank *r = &pm->rank[rank];
     const ddp__pm_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
-
     if (!r->present)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
@@ -262,8 +251,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
             "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
-        if (waits[r] && own)
-            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
+        if (waits[r] && own) fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
     }
     return 1;
 }
@@ -272,7 +260,6 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 static int ddp__pm_pairs(const ddp__pm *pm)
 {
     int found = 0;
-
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -296,11 +283,9 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
     char who[160];
     int found;
-
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
-    if (ddp__pm_list(pm, flag, who, sizeof who))
-        fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
+    if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
     for (int r = 0; r < pm->world; r++)
         if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
@@ -317,13 +302,11 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     ddp_error local;
     ddp__pm pm;
     ddp_status s = DDP_OK;
-
     memset(&pm, 0, sizeof pm);
     memset(&local, 0, sizeof local);
     pm.out = out;
     pm.err = err ? err : &local;
-    if (count < 1 || !paths || !out)
-        s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
+    if (count < 1 || !paths || !out) s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
     for (int i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
     if (s == DDP_OK) s = ddp__pm_tell(&pm);
     for (int i = 0; pm.rank && i < pm.world; i++)

@@ -9,7 +9,6 @@
 void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total)
 {
     const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
-
     memset(p, 0, sizeof *p);
     p->out = out;
     p->label = label ? label : "";
@@ -24,7 +23,6 @@ void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long tota
 static int ddp__progress_eta(char *out, size_t room, double s)
 {
     long n = s < 3e8 ? lround(s) : 0;
-
     if (!(s < 3e8)) return snprintf(out, room, "?");
     if (n < 60) return snprintf(out, room, "%lds", n);
     if (n < 3600) return snprintf(out, room, "%ldm%02lds", n / 60, n % 60);
@@ -36,12 +34,10 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss, ch
     char part[6][40], rate[2] = "";
     double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
     int digits = snprintf(NULL, 0, "%ld", p->total);
-
     memset(part, 0, sizeof part);
     snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
     snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
-    if (loss >= -DBL_MAX && loss <= DBL_MAX)
-        snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
+    if (loss >= -DBL_MAX && loss <= DBL_MAX) snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
     snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
     if (tokens > 0) {
         if (tokens >= 1e4) rate[0] = 'k';
@@ -59,7 +55,6 @@ void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
     char line[DDP__PROGRESS_LINE];
     double now = ddp_now(), took = now - p->last_s, keep;
     int n;
-
     if (!p->out) return;
     /* the mean forgets with a horizon of about 20 steps, and starts as a plain mean */
     keep = done < 20 ? 1 - 1 / (double)(done > 0 ? done : 1) : 0.95;
@@ -73,8 +68,7 @@ void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
     if (p->terminal)
         fprintf(p->out, "\r%s%s%s%*s", p->colour ? "\033[1m" : "", line, p->colour ? "\033[0m" : "",
                 p->width > n ? p->width - n : 0, "");
-    else
-        fprintf(p->out, "%s\n", line);
+    else fprintf(p->out, "%s\n", line);
     p->width = n;
     fflush(p->out);
 }
@@ -91,7 +85,6 @@ void ddp_progress_end(ddp_progress *p)
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp__strategy_reference();
-
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
             return d->runs[i].step_ms / r->step_ms;
@@ -103,7 +96,6 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "vs ", "s to loss", "MB sent",
                                                               "hidden %", "final loss"};
     double ratio;
-
     if (!r) {
         ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp__strategy_reference() : "");
         return;
@@ -125,13 +117,10 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     }
 }
 
-/* The aligned text. */
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
-    ddp__text cell;
-
-    memset(&cell, 0, sizeof cell);
+    ddp__text cell = {NULL, 0, 0, 0};
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
@@ -149,10 +138,8 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     int bad, why;
-
-    memset(&t, 0, sizeof t);
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);

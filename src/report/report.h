@@ -17,10 +17,7 @@ typedef struct ddp_report_step {
 } ddp_report_step;
 
 /* What one worker did: its spans in any order, ddp_now() seconds. */
-typedef struct ddp_report_worker {
-    const ddp_span *spans;
-    int             count;
-} ddp_report_worker;
+typedef struct ddp_report_worker { const ddp_span *spans; int count; } ddp_report_worker;
 
 /* One layer of the model, in forward order. Unknown costs are NAN. */
 typedef struct ddp_report_layer {

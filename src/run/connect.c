@@ -83,7 +83,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.op_timeout_s = d->cfg.op_timeout_s;
     e.min_world = d->cfg.min_world;
     if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
-    e.elastic_bytes = d->cfg.elastic_bytes;
+    e.kept_bytes = d->cfg.elastic_bytes;
     e.joining = joining;
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */

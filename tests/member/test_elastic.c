@@ -332,7 +332,7 @@ static void plan_make(kill_plan *k, net_setup *set, uint64_t seed, int world, in
     set->cfg.chunk_bytes = (size_t)512 << ddp_rng_below(&rng, 4);
     if (ddp_rng_below(&rng, 2)) {
         set->cfg.max_count = FLOATS + LAB_MAX;
-        set->cfg.elastic_bytes = (2 + ddp_rng_below(&rng, 3)) * (FLOATS + LAB_MAX) * sizeof(float);
+        set->cfg.kept_bytes = (2 + ddp_rng_below(&rng, 3)) * (FLOATS + LAB_MAX) * sizeof(float);
     }
 }
 
@@ -770,12 +770,12 @@ static void look_at_memory(net_rank *me, void *user)
         return;
     }
     net_ok(me, s);
-    if (!elastic && (before.elastic_bytes || after.elastic_bytes))
-        net_fail(me, "%lu bytes", (unsigned long)after.elastic_bytes);
-    if (elastic && (after.elastic_bytes < 20000 || after.staging_bytes < after.elastic_bytes ||
-                    after.elastic_bytes > before.elastic_bytes + ((size_t)1 << 20)))
-        net_fail(me, "%lu, %lu bytes", (unsigned long)before.elastic_bytes,
-                 (unsigned long)after.elastic_bytes);
+    if (!elastic && (before.kept_bytes || after.kept_bytes))
+        net_fail(me, "%lu bytes", (unsigned long)after.kept_bytes);
+    if (elastic && (after.kept_bytes < 20000 || after.staging_bytes < after.kept_bytes ||
+                    after.kept_bytes > before.kept_bytes + ((size_t)1 << 20)))
+        net_fail(me, "%lu, %lu bytes", (unsigned long)before.kept_bytes,
+                 (unsigned long)after.kept_bytes);
 }
 
 static void memory_is_reported_and_bounded(void **state)
@@ -785,7 +785,7 @@ static void memory_is_reported_and_bounded(void **state)
         net_setup set;
         net_defaults(&set, 3);
         set.cfg.min_world = elastic > 0;
-        if (elastic == 2) set.cfg.elastic_bytes = 10000;
+        if (elastic == 2) set.cfg.kept_bytes = 10000;
         net_run(&set, look_at_memory, &elastic);
     }
 }
