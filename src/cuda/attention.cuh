@@ -47,8 +47,7 @@ template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], con
 /* The largest over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
-    int step;
-    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
     return v;
 }
 

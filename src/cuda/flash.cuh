@@ -43,29 +43,28 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
                                                           int first, float scale)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int r, h, n, i;
 
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (int r = 0; r < MR; r++)
+        DDP__UNROLL for (int h = 0; h < 2; h++) {
             const int row = from + 16 * r + g + 8 * h;
             float top = max[r][h], shrink;
             if (first + N - 1 > from + 16 * r)
-                DDP__UNROLL for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL for (i = 0; i < 2; i++)
+                DDP__UNROLL for (int n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (int i = 0; i < 2; i++)
                         if (first + 8 * n + 2 * t + i > row) s[r][n][2 * h + i] = -INFINITY;
-            DDP__UNROLL for (n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+            DDP__UNROLL for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) {
+            DDP__UNROLL for (int n = 0; n < D / 8; n++) {
                 acc[r][n][2 * h] *= shrink;
                 acc[r][n][2 * h + 1] *= shrink;
             }
             top *= scale;
-            DDP__UNROLL for (n = 0; n < N / 8; n++)
-                DDP__UNROLL for (i = 0; i < 2; i++) {
+            DDP__UNROLL for (int n = 0; n < N / 8; n++)
+                DDP__UNROLL for (int i = 0; i < 2; i++) {
                     s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
                     sum[r][h] += s[r][n][2 * h + i];
                 }

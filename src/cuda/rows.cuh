@@ -111,8 +111,7 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
 /* The sum over each `lanes` lanes of a warp, a power of 2; every lane gets the same bits. */
 template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
-    int step;
-    DDP__UNROLL for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    DDP__UNROLL for (int step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 

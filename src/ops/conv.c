@@ -106,14 +106,13 @@ static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
 static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0, long n)
 {
     const ddp__conv_view *v = &d->g->view;
-    long p, i, j;
 
-    for (p = 0; p < d->kinds * d->kinds; p++) {
+    for (long p = 0; p < d->kinds * d->kinds; p++) {
         const long left = v->left + p % d->kinds, all = d->pitch;
         const long lo = ddp__min_long(all, left < 0 ? (v->step - 1 - left) / v->step : 0);
         const long fit = left < v->w ? (v->w - left + v->step - 1) / v->step : 0;
         const long hi = fit < lo ? lo : ddp__min_long(all, fit);
-        for (i = 0; i < n + d->deep; i++) {
+        for (long i = 0; i < n + d->deep; i++) {
             const long y = v->top + (r0 + i) * v->step + p / d->kinds;
             const int inside = y >= 0 && y < v->h;
             float *line = slab + p * d->phase + i * d->pitch;
@@ -121,12 +120,12 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
             if (dx && v->step == 1) {
                 if (inside) d->kn->affine(dx + at, line + lo, NULL, hi - lo, 1, 0, 0, 1);
             } else if (dx) {
-                for (j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
+                for (long j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
             } else {
                 memset(line, 0, (size_t)all * sizeof *line);
                 if (inside && v->step == 1) memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
                 else
-                    for (j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
+                    for (long j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
             }
         }
     }
@@ -245,12 +244,11 @@ static void ddp__conv_bias_planes(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[2] * s->dim[3];
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float bias = ((const float *)call->param[1])[p % s->dim[1]];
         float *y = (float *)call->out + p * n;
-        for (i = 0; i < n; i++) y[i] = bias;
+        for (long i = 0; i < n; i++) y[i] = bias;
     }
 }
 
@@ -279,11 +277,10 @@ static void ddp__conv_bias_grad(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[2] * s->dim[3];
-    long c, b;
 
-    for (c = first; c < last; c++) {
+    for (long c = first; c < last; c++) {
         double sum = 0;
-        for (b = 0; b < s->dim[0]; b++) {
+        for (long b = 0; b < s->dim[0]; b++) {
             const float *dy = (const float *)call->grad_out + (b * s->dim[1] + c) * n;
             float part[2];
             kn->moments(dy, dy, n, 0, 0, part);
@@ -355,7 +352,6 @@ static void ddp__conv_backward(const ddp_op_call *call)
     const ddp__conv_size z = ddp__conv_sizes(call->spec);
     ddp__conv_product g;
     ddp__depthwise d;
-    long r, c;
 
     ddp__conv_product_fill(call, &g);
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
@@ -373,8 +369,8 @@ static void ddp__conv_backward(const ddp_op_call *call)
         g.y = (float *)(void *)call->grad_out;
         ddp__conv_over_weights(call, &g);
     }
-    for (r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
-        for (c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
+    for (long r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
+        for (long c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
 }
 
 const ddp_op *ddp__conv_ops(void)

@@ -218,10 +218,9 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
         for (i = 0; i < rows; i++) {
             float *to = y + at + i * g->y_plane;
             const float *from = part + i * kn->nr + j;
-            long e;
             if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
-            else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
-            else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
+            else if (add) for (long e = 0; e < len; e++) to[e * g->y_col] += from[e];
+            else for (long e = 0; e < len; e++) to[e * g->y_col] = from[e];
         }
     }
 }
@@ -268,9 +267,8 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
 static void ddp__conv_blocks(void *user, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
-    long t;
 
-    for (t = first; t < last; t++) {
+    for (long t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows;
         const long c = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
@@ -381,9 +379,8 @@ static void ddp__conv_grad_blocks(void *user, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
     const long columns = plan->g->view.planes * plan->g->view.kh * plan->g->view.kw;
-    long t;
 
-    for (t = first; t < last; t++) {
+    for (long t = first; t < last; t++) {
         const long i = t % plan->row_blocks * plan->rows;
         const long j = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), j,

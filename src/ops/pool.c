@@ -90,13 +90,12 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
     const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
     const float *at = (const float *)call->saved + first * z.rows * z.cols;
-    long p, i, j;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
         if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, dy++, at++) {
+        for (long i = 0; i < z.rows; i++)
+            for (long j = 0; j < z.cols; j++, dy++, at++) {
                 const long r = i * z.stride - z.padding + (long)*at / z.kernel;
                 const long c = j * z.stride - z.padding + (long)*at % z.kernel;
                 dx[r * z.w + c] += *dy;
@@ -194,12 +193,11 @@ static void ddp__global_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const long n = ddp__global_pool_plane(call);
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float *x = (const float *)call->in[0] + p * n;
         double sum = 0;
-        for (i = 0; i < n; i++) sum += (double)x[i];
+        for (long i = 0; i < n; i++) sum += (double)x[i];
         ((float *)call->out)[p] = (float)(sum / (double)n);
     }
 }
@@ -208,15 +206,14 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const long n = ddp__global_pool_plane(call);
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float d = ((const float *)call->grad_out)[p] / (float)n;
         float *dx = (float *)call->grad_in[0] + p * n;
         if (call->add_in[0])
-            for (i = 0; i < n; i++) dx[i] += d;
+            for (long i = 0; i < n; i++) dx[i] += d;
         else
-            for (i = 0; i < n; i++) dx[i] = d;
+            for (long i = 0; i < n; i++) dx[i] = d;
     }
 }
 
@@ -251,10 +248,9 @@ static void ddp__flatten_backward(const ddp_op_call *call)
     const long n = ddp_shape_count(&call->spec->out);
     const float *dy = (const float *)call->grad_out;
     float *dx = (float *)call->grad_in[0];
-    long i;
 
     if (dx && call->add_in[0])
-        for (i = 0; i < n; i++) dx[i] += dy[i];
+        for (long i = 0; i < n; i++) dx[i] += dy[i];
     else if (dx) memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 

@@ -119,10 +119,9 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
 
     if (!(old - now > least)) return 0;
     for (k = -1; k < t->n; k++) {
-        int m;
         if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
         if (k != p) continue;
-        for (m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
+        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
     }
     memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
     ddp__tour_sums(t);
