@@ -276,14 +276,11 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
-        job.cut.first = ddp__ints(room, N);
-        job.cut.end = ddp__ints(room, N);
-        job.order = ddp__ints(room, N);
+        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.order = ddp__ints(room, N);
         job.trial = ddp__ints(room, N);
         job.device_of = ddp__ints(room, n);
         job.edge = ddp__ints(room, n + 1);
-        job.sums.compute_s = ddp__doubles(room, N);
-        job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.compute_s = ddp__doubles(room, N), job.sums.receive_s = ddp__doubles(room, N);
         job.sums.memory_bytes = ddp__doubles(room, N);
         plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
         plan.devices = net->devices;

@@ -88,9 +88,7 @@ int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
-    m->left = ddp__ints(room, N);
-    m->right = ddp__ints(room, N);
-    m->seen = ddp__ints(room, N);
+    m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
     return !room->failed;
 }
@@ -151,16 +149,10 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
                              "0", i / N, i % N, weights[i]);
     g->n = n;
     g->resolution = resolution;
-    g->graph = ddp__doubles(&g->room, N * N);
-    g->w = ddp__doubles(&g->room, N * N);
-    g->degree = ddp__doubles(&g->room, N);
-    g->inside = ddp__doubles(&g->room, N);
-    g->link = ddp__doubles(&g->room, N);
-    g->community = ddp__ints(&g->room, N);
-    g->flat = ddp__ints(&g->room, N);
-    g->order = ddp__ints(&g->room, N);
-    g->number = ddp__ints(&g->room, N);
-    g->best = ddp__ints(&g->room, N);
+    g->graph = ddp__doubles(&g->room, N * N), g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N), g->inside = ddp__doubles(&g->room, N), g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N), g->flat = ddp__ints(&g->room, N), g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N), g->best = ddp__ints(&g->room, N);
     if (g->room.failed) {
         ddp__scratch_free(&g->room);
         return ddp__fail(err, DDP_MEMORY, "no memory for a graph of %d nodes", n);

@@ -57,11 +57,8 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->D = D;
     p->S = S;
     p->cost = INFINITY;
-    p->dp = ddp__doubles(&p->room, n * n);
-    p->pp = ddp__doubles(&p->room, n * n);
-    p->kl = ddp__doubles(&p->room, n * n);
-    p->best = ddp__ints(&p->room, n);
-    p->line = ddp__ints(&p->room, n);
+    p->dp = ddp__doubles(&p->room, n * n), p->pp = ddp__doubles(&p->room, n * n), p->kl = ddp__doubles(&p->room, n * n);
+    p->best = ddp__ints(&p->room, n), p->line = ddp__ints(&p->room, n);
     p->weight = ddp__doubles(&p->room, d * d);
     p->hop = ddp__doubles(&p->room, s * s);
     p->mate = ddp__ints(&p->room, s * s * d);

@@ -84,11 +84,9 @@ static void ddp__place_descend(ddp__place *p)
     ddp__descent s;
     memset(&s, 0, sizeof s);
     s.p = p;
-    s.at = ddp__ints(&p->room, N);
-    s.mate = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N), s.mate = ddp__ints(&p->room, N);
     s.fresh = ddp__ints(&p->room, 4 * D);
-    s.hop = ddp__doubles(&p->room, S);
-    s.data = ddp__doubles(&p->room, S);
+    s.hop = ddp__doubles(&p->room, S), s.data = ddp__doubles(&p->room, S);
     if (p->room.failed) return;
     memcpy(s.at, p->best, N * sizeof(int));
     for (int j = 0; j < p->S; j++) {
@@ -483,12 +481,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
     s->load = ddp__doubles(&p->room, N);
     s->fresh = ddp__doubles(&p->room, 2 * D);
-    s->data = ddp__doubles(&p->room, S);
-    s->most = ddp__doubles(&p->room, S);
-    s->sum = ddp__doubles(&p->room, S);
-    s->at = ddp__ints(&p->room, N);
-    s->best = ddp__ints(&p->room, N);
-    s->stage = ddp__ints(&p->room, N);
+    s->data = ddp__doubles(&p->room, S), s->most = ddp__doubles(&p->room, S), s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N), s->best = ddp__ints(&p->room, N), s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
     if (p->room.failed) return 0;
     for (k = 0; k < N * N; k++) {

@@ -269,12 +269,10 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&p->room, N);
-    s.at = ddp__ints(&p->room, N);
+    s.line = ddp__ints(&p->room, N), s.at = ddp__ints(&p->room, N);
     s.chunk = ddp__ints(&p->room, 2 * N);
     s.fill = ddp__ints(&p->room, (size_t)p->D);
-    s.step = ddp__doubles(&p->room, N);
-    s.sorted = ddp__doubles(&p->room, N);
+    s.step = ddp__doubles(&p->room, N), s.sorted = ddp__doubles(&p->room, N);
     if (p->room.failed) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);

@@ -46,8 +46,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     memset(pool, 0, sizeof *pool);
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&p->room, N);
-    pool->at = ddp__ints(&p->room, N);
+    pool->child = ddp__ints(&p->room, N), pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
@@ -292,8 +291,7 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     c.kl = kl;
     c.label = label;
     c.size = ddp__ints(&room, S);
-    c.moved = ddp__ints(&room, N);
-    c.from = ddp__ints(&room, N);
+    c.moved = ddp__ints(&room, N), c.from = ddp__ints(&room, N);
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);

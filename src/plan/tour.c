@@ -162,10 +162,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.cost = cost;
     t.over = over;
     t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n);
-    t.against = ddp__doubles(&room, (size_t)n);
-    t.order = ddp__ints(&room, (size_t)n);
-    t.spare = ddp__ints(&room, (size_t)n);
+    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
+    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = INFINITY;
