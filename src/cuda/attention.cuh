@@ -121,8 +121,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
                                          const float *dout, const float *stat, const float *mean, const ddp__heads *z,
                                          long from, long first)
 {
-    const int side = DDP__ATTEND_SIDE, tile = side * R;
-    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
 
     ddp__attend_scores<R>(s, q, k, z->d);
@@ -188,8 +187,7 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, shared_head = blockIdx.x / tiles;
-    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head);
-    const long values = z.kv_heads * z.d;
+    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head), values = z.kv_heads * z.d;
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
@@ -231,10 +229,8 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
 template <typename T>
 static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % lanes;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
-    const long row = i / z.heads, head = i % z.heads;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % lanes;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
 

@@ -74,8 +74,7 @@ struct ddp__channel_walk {
     __device__ ddp__channel_walk(const ddp__channels &c, int wide)
     {
         const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
-        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part;
-        const long image = begin / c.n;
+        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part, image = begin / c.n;
 
         n = c.n;
         i = begin - image * n;

@@ -111,8 +111,7 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_shape *s = &p->key.shape;
-    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint32_t epilogue = (uint32_t)p->key.epilogue;
     const int64_t before_row = s->n;
 

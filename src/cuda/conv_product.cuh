@@ -398,8 +398,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
     M product;
 
     for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
-        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw;
-        const int a = column / v.kw % v.kh;
+        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
         taps[j].at = ((long)p * v.h + a) * v.w + b;
         taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE;
         taps[j].b = b;

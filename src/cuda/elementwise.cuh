@@ -18,8 +18,7 @@ struct ddp__map_gelu {
 struct ddp__map_gelu_grad {
     __device__ float operator()(float x, float dy) const
     {
-        const float k = 0.79788456080286535588f;
-        const float t = tanhf(k * (x + 0.044715f * x * x * x));
+        const float k = 0.79788456080286535588f, t = tanhf(k * (x + 0.044715f * x * x * x));
         return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
     }
 };
@@ -122,8 +121,7 @@ template <typename T>
 static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width];
 
@@ -140,8 +138,7 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
                                           long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width], d[width];
 

@@ -14,8 +14,7 @@ template <typename T>
 static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long row = i / pieces, at = i % pieces * width;
     float x[width];
 
@@ -69,8 +68,7 @@ ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *or
                       long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long place = blockIdx.x;
-    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
+    const long place = blockIdx.x, at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
     const int mine = token[order[place]];
     float sum[width], x[width];
 
@@ -118,8 +116,7 @@ template <typename T>
 static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const long b = blockIdx.y;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width, b = blockIdx.y;
     float x[width], y[width];
 
     if (at >= n || b >= batch) return;

@@ -16,8 +16,7 @@ static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
 ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
             float *stat, long rows, long n, float eps, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
@@ -78,8 +77,7 @@ static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
                  float *part, long rows, long n, long height, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
     __shared__ float shared[32 * width];
     float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];

@@ -40,8 +40,7 @@ static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, 
 /* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
 template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
 {
-    const long plane = (long)z.rows * z.cols;
-    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
     const float part = 1.0f / (float)(z.kernel * z.kernel);
     int r0, r1, c0, c1, best_r, best_c;

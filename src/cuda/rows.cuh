@@ -175,10 +175,8 @@ template <typename T, int KIND>
 static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const long at = (long)blockIdx.x * 32 * width;
-    const long first = blockIdx.y * height;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long at = (long)blockIdx.x * 32 * width, first = blockIdx.y * height;
     const long last = first + height < rows ? first + height : rows;
     __shared__ float shared[32 * width];
     float sum[width], scaled[width], d[width], v[width];

@@ -116,8 +116,7 @@ static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int s
         uint32_t four[4];
         ddp__topk_four(p, at, wide, four);
         for (int e = 0; e < 4 && at + (unsigned)e < p.end; e++) {
-            const uint32_t m = four[e] & DDP__MAGNITUDE;
-            const uint32_t known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
+            const uint32_t m = four[e] & DDP__MAGNITUDE, known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
             if (known == s.prefix) atomicAdd(&bins[t & 1][m >> shift & mask], 1u);
             above += known > s.prefix;
             if (m > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, at + (unsigned)e);
@@ -291,8 +290,7 @@ static int ddp__topk_blocks_of(size_t n)
 static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
 {
     const size_t blocks = (size_t)ddp__topk_blocks_of(n), extra = 65536;
-    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra;
-    const size_t most = wish / 4 * 4 + 4;
+    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra, most = wish / 4 * 4 + 4;
     const size_t fixed = DDP__TOPK_STEPS * sizeof(ddp__topk_step) +
                          8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) + 4 * blocks * DDP__TOPK_DIGIT;
     unsigned char *at = (unsigned char *)scratch;

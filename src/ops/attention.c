@@ -335,11 +335,5 @@ static void ddp__attention_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
-const ddp_op *ddp__attention_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__attention_ops,
+    {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward})

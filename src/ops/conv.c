@@ -373,9 +373,5 @@ static void ddp__conv_backward(const ddp_op_call *call)
         for (long c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
 }
 
-const ddp_op *ddp__conv_ops(void)
-{
-    static const ddp_op ops[] = {{"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward}, DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__conv_ops,
+    {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward})

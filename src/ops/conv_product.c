@@ -269,8 +269,7 @@ static void ddp__conv_blocks(void *user, long first, long last)
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
 
     for (long t = first; t < last; t++) {
-        const long i = t % plan->row_blocks * plan->rows;
-        const long c = t / plan->row_blocks % plan->spans * plan->span;
+        const long i = t % plan->row_blocks * plan->rows, c = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
                         ddp__min_long(c + plan->span, plan->chunks));
     }
@@ -381,8 +380,7 @@ static void ddp__conv_grad_blocks(void *user, long first, long last)
     const long columns = plan->g->view.planes * plan->g->view.kh * plan->g->view.kw;
 
     for (long t = first; t < last; t++) {
-        const long i = t % plan->row_blocks * plan->rows;
-        const long j = t / plan->row_blocks % plan->spans * plan->span;
+        const long i = t % plan->row_blocks * plan->rows, j = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), j,
                              ddp__min_long(j + plan->span, columns));
     }

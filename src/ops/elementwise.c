@@ -252,15 +252,9 @@ static void ddp__dropout_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
 }
 
-const ddp_op *ddp__elementwise_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
-        {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
-        {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
-        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
-        {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__elementwise_ops,
+    {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
+    {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
+    {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
+    {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
+    {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward})

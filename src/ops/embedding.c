@@ -205,13 +205,7 @@ static void ddp__rope_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
 }
 
-const ddp_op *ddp__embedding_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
-        {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
-        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__embedding_ops,
+    {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
+    {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
+    {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward})

@@ -345,13 +345,7 @@ static void ddp__linear_backward(const ddp_op_call *call)
                             call->grad_in[0], NULL, call->add_in[0]);
 }
 
-const ddp_op *ddp__linear_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
-        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
-        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__linear_ops,
+    {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
+    {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
+    {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward})

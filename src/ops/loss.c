@@ -103,10 +103,5 @@ static void ddp__loss_backward(const ddp_op_call *call)
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
-const ddp_op *ddp__loss_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward}, DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__loss_ops,
+    {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward})

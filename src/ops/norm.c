@@ -262,13 +262,7 @@ static void ddp__batch_norm_backward(const ddp_op_call *call)
     ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels, (void *)call);
 }
 
-const ddp_op *ddp__norm_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
-        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
-        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__norm_ops,
+    {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
+    {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
+    {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward})

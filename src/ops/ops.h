@@ -164,7 +164,13 @@ DDP_LIB const ddp_op *ddp__elementwise_ops(void);
 DDP_LIB const ddp_op *ddp__loss_ops(void);
 DDP_LIB const ddp_op *ddp__conv_ops(void);
 DDP_LIB const ddp_op *ddp__pool_ops(void);
-#define DDP__OPS_END {NULL, NULL, NULL, NULL}
+/* Defines the function that returns the table of a family, whose entries follow. */
+#define DDP__OPS(family, ...)                                                     \
+    const ddp_op *family(void)                                                    \
+    {                                                                             \
+        static const ddp_op ops[] = {__VA_ARGS__, {NULL, NULL, NULL, NULL}};      \
+        return ops;                                                               \
+    }
 
 /* ---- running on the operator threads ---- */
 

@@ -61,8 +61,7 @@ static void ddp__max_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    float *y = (float *)call->out + first * z.rows * z.cols;
-    float *at = (float *)call->saved + first * z.rows * z.cols;
+    float *y = (float *)call->out + first * z.rows * z.cols, *at = (float *)call->saved + first * z.rows * z.cols;
     long p, i, j, r, c, r0, r1, c0, c1;
 
     for (p = first; p < last; p++) {
@@ -254,14 +253,8 @@ static void ddp__flatten_backward(const ddp_op_call *call)
     else if (dx) memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 
-const ddp_op *ddp__pool_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
-        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
-        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
-        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__pool_ops,
+    {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
+    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
+    {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
+    {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})

@@ -191,8 +191,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
     size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
-    double bytes = line->tape->graph.list->op[u].output_bytes;
-    double seconds = line->delay[to] + line->slope[to] * bytes;
+    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = line->delay[to] + line->slope[to] * bytes;
     if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
     return seconds;
 }

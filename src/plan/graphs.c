@@ -51,8 +51,7 @@ static double ddp__matching_bound(int n, const double *weight)
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
-    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid;
-    size_t bytes = (size_t)m->n * sizeof(int);
+    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid, bytes = (size_t)m->n * sizeof(int);
 
     memset(m->seen, 0, bytes);
     memset(m->left, -1, bytes);

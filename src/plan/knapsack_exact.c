@@ -113,8 +113,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
 
 static int ddp__knapsack_by_second(const void *a, const void *b)
 {
-    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
-    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a, *y = (const ddp__knapsack_entry *)b;
     if (x->t[1] != y->t[1]) return x->t[1] < y->t[1] ? -1 : 1;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     if (x->value != y->value) return x->value > y->value ? -1 : 1;
@@ -124,8 +123,7 @@ static int ddp__knapsack_by_second(const void *a, const void *b)
 
 static int ddp__knapsack_by_first(const void *a, const void *b)
 {
-    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
-    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a, *y = (const ddp__knapsack_entry *)b;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     return ddp__knapsack_by_second(a, b);
 }

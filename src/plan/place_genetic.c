@@ -178,8 +178,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 
 typedef struct ddp__place_cycle {
     ddp__place *p;
-    int kl;
-    int *label;
+    int kl, *label;
     int *size;         /* [S] devices in each group now */
     char *locked;      /* [N] */
     char *got;         /* [S] has received a device in this pass */
