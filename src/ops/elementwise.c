@@ -11,57 +11,33 @@ static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, 
     return DDP_OK;
 }
 
-/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415) ---- */
+/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one input, by
+ * the kernels of that name ---- */
 
-static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "gelu", 12, err); }
+#define DDP__MAP_OP(name, flops)                                                                                       \
+    static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                                              \
+    {                                                                                                                  \
+        return ddp__same_shape(s, #name, flops, err);                                                                  \
+    }                                                                                                                  \
+    static void ddp__##name##_range(void *user, long first, long last)                                                 \
+    {                                                                                                                  \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
+        ddp__kernels_best()->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);       \
+    }                                                                                                                  \
+    static void ddp__##name##_grad_range(void *user, long first, long last)                                            \
+    {                                                                                                                  \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
+        ddp__kernels_best()->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,        \
+                                         (const float *)call->grad_out + first, last - first, call->add_in[0]);        \
+    }                                                                                                                  \
+    static void ddp__##name##_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__##name##_range); }        \
+    static void ddp__##name##_backward(const ddp_op_call *call)                                                        \
+    {                                                                                                                  \
+        if (call->grad_in[0]) ddp__op_elements(call, ddp__##name##_grad_range);                                        \
+    }
 
-static void ddp__gelu_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->gelu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
-}
-
-static void ddp__gelu_grad_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->gelu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
-}
-
-static void ddp__gelu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__gelu_range); }
-
-static void ddp__gelu_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__op_elements(call, ddp__gelu_grad_range);
-}
-
-/* ---- relu; the gradient at 0 is 0 ---- */
-
-static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "relu", 1, err); }
-
-static void ddp__relu_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
-}
-
-static void ddp__relu_grad_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
-}
-
-static void ddp__relu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__relu_range); }
-
-static void ddp__relu_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__op_elements(call, ddp__relu_grad_range);
-}
+DDP__MAP_OP(gelu, 12)
+DDP__MAP_OP(relu, 1)
 
 /* ---- add: a + b, equal shapes ---- */
 

@@ -46,6 +46,14 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
     ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / (s->dim[2] * s->dim[3]) + 1, planes, (void *)call);
 }
 
+/* NAME_forward and NAME_backward run NAME_planes and NAME_grad_planes. */
+#define DDP__POOL_RUNS(name)                                                                              \
+    static void name##_forward(const ddp_op_call *call) { ddp__pool_each(call, name##_planes); }          \
+    static void name##_backward(const ddp_op_call *call)                                                  \
+    {                                                                                                     \
+        if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                                   \
+    }
+
 /* ---- maximum; the first of equals has it, and a NaN is one ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
@@ -102,12 +110,7 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__max_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__max_pool_planes); }
-
-static void ddp__max_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__max_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__max_pool)
 
 /* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
 
@@ -162,12 +165,7 @@ static void ddp__avg_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__avg_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__avg_pool_planes); }
-
-static void ddp__avg_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__avg_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__avg_pool)
 
 /* ---- mean of each channel ---- */
 
@@ -216,12 +214,7 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__global_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__global_pool_planes); }
-
-static void ddp__global_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__global_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__global_pool)
 
 /* ---- flatten: the same elements in another shape ---- */
 
