@@ -52,8 +52,7 @@ __device__ static __forceinline__ float ddp__attend_max(float v)
 }
 
 /* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
@@ -139,8 +138,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
 }
 
 /* Block (tile of queries, head): dq. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
@@ -180,8 +178,7 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
 }
 
 /* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);

@@ -22,12 +22,7 @@ template <int BM, bool ByRow> struct ddp__conv_plain {
     typedef float value; /* of the tensors */
     typedef float tile;  /* in shared memory */
     enum {
-        tall = BM,
-        depth = 16,
-        rows = BM / 2,
-        a_row = BM + 4,
-        b_row = DDP__CONV_COLUMNS + 4,
-        a_size = depth * a_row,
+        tall = BM, depth = 16, rows = BM / 2, a_row = BM + 4, b_row = DDP__CONV_COLUMNS + 4, a_size = depth * a_row,
         b_size = depth * b_row
     };
     float sum[rows];
@@ -94,13 +89,8 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
     typedef typename N::value value;
     typedef value             tile;
     enum {
-        tall = BM,
-        depth = 64 / (int)sizeof(tile),
-        pad = 16 / (int)sizeof(tile),
-        rows = BM / 2,
-        a_row = depth + pad,
-        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
-        a_size = BM * a_row,
+        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile), rows = BM / 2, a_row = depth + pad,
+        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad, a_size = BM * a_row,
         b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
     };
 
@@ -373,8 +363,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
  * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
  * part adds to out. ---- */
 
-template <typename M, bool Wide, bool Rows>
-__global__ void __launch_bounds__(DDP__CONV_THREADS)
+template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DDP__CONV_THREADS)
     ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;

@@ -62,8 +62,7 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
 }
 
 /* Block (place, columns): the first place of a token adds all its rows, in order. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *order, long rows,
                       long v, long n, int wide)
 {
@@ -170,8 +169,7 @@ enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 
 
 /* Block (position, group of sequences). to = or += the rotation of from by direction times the
  * angles; columns from turned on are copied. to may be from. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
 ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
             int direction, int add, int wide)
 {

@@ -73,8 +73,7 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
 ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
 {
     const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
@@ -141,8 +140,7 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 }
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
                 const float *mean, ddp__heads z, int add)
 {
@@ -226,8 +224,7 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *
 
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
                  const float *mean, ddp__heads z, int add)
 {

@@ -11,8 +11,7 @@ enum {
 };
 
 /* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
-template <typename T, int RMS>
-static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+template <typename T, int RMS> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
 ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
             float *stat, long rows, long n, float eps, int wide)
 {
@@ -72,8 +71,7 @@ template <typename T> struct ddp__norm_to {
 /* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
  * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
  * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
-template <typename T, int RMS, int PIECES>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
                  float *part, long rows, long n, long height, int wide)
 {

@@ -171,8 +171,7 @@ __device__ static __forceinline__ void ddp__column_join(float *shared, const flo
 
 /* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
  * take turns at the rows. part: (sums, parts, n). */
-template <typename T, int KIND>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+template <typename T, int KIND> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
 {
     const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;

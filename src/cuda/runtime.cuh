@@ -83,20 +83,14 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
     case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice:
-        return "; choose another device or train on the CPU";
-    case cudaErrorInsufficientDriver:
-        return "; install a newer driver, or compile with an older CUDA toolkit";
-    case cudaErrorMemoryAllocation:
-        return "; use a smaller batch, bfloat16 or recomputation";
-    case cudaErrorInitializationError:
-        return "; fork worker processes before the first CUDA call";
-    case cudaErrorNoKernelImageForDevice:
-        return "; compile for this GPU: nvcc -arch=native";
+    case cudaErrorInvalidDevice: return "; choose another device or train on the CPU";
+    case cudaErrorInsufficientDriver: return "; install a newer driver, or compile with an older CUDA toolkit";
+    case cudaErrorMemoryAllocation: return "; use a smaller batch, bfloat16 or recomputation";
+    case cudaErrorInitializationError: return "; fork worker processes before the first CUDA call";
+    case cudaErrorNoKernelImageForDevice: return "; compile for this GPU: nvcc -arch=native";
     case cudaErrorLaunchTimeout: /* of a kernel that holds for a slow link */
         return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
-    default:
-        return "";
+    default: return "";
     }
 }
 
@@ -279,10 +273,8 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
         DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__);       \
         ddp__cuda_launched(dev, #kernel);                                                         \
     } while (0)
-#define DDP__RUN(kernel, blocks, threads, ...) \
-    DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
-#define DDP__EACH(kernel, n, threads, ...) \
-    DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
+#define DDP__RUN(kernel, blocks, threads, ...) DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
+#define DDP__EACH(kernel, n, threads, ...) DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
 
 /* Notes the error of the launch just made, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
@@ -323,8 +315,7 @@ static void ddp__cuda_typed(const ddp_op_call *c)
     else Single(dev, c);
 }
 #define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
-#define DDP__ENTRY(name, f, scratch) \
-    {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
+#define DDP__ENTRY(name, f, scratch) {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
 
 /* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
 #define DDP__FAMILY(name, ...)                                \
