@@ -6,7 +6,6 @@
 #define DDP_CUDA_ATTENTION_CUH
 
 #include "cuda/flash.cuh"
-#include "ops/ops.h"
 
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
@@ -284,14 +283,10 @@ template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, co
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
-    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL))
-        ddp__cuda_flash_forward(dev, c, &z);
-    else if (z.d <= 64)
-        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
-    else if (z.d <= 128)
-        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
-    else
-        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
+    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
+    else if (z.d <= 64) ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128) ddp__cuda_attend<T, 2, 8>(dev, c, &z);
+    else ddp__cuda_attend<T, 1, 32>(dev, c, &z);
 }
 
 template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)

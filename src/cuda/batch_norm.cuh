@@ -316,10 +316,8 @@ static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    if (ddp__wide<T>(c.n, call->in[0], call->out))
-        ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else
-        ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
+    if (ddp__wide<T>(c.n, call->in[0], call->out)) ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)

@@ -3,7 +3,6 @@
 #define DDP_CUDA_ELEMENTWISE_CUH
 
 #include "cuda/rows.cuh"
-#include "ops/ops.h"
 
 enum { DDP__MAP_THREADS = 256 };
 
@@ -109,10 +108,10 @@ static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
     ddp__cuda_copy_grad(c, 1);
 }
 
-DDP__FAMILY(ddp__cuda_elementwise_ops, {"gelu", ddp__cuda_map_forward<ddp__map_gelu>,
-            ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL}, {"relu", ddp__cuda_map_forward<ddp__map_relu>,
-            ddp__cuda_map_backward<ddp__map_relu_grad>, NULL}, {"add", ddp__cuda_add_forward, ddp__cuda_add_backward,
-            NULL})
+DDP__FAMILY(ddp__cuda_elementwise_ops,
+    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
+    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
+    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
 
 /* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
 

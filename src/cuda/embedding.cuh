@@ -5,7 +5,6 @@
 #define DDP_CUDA_EMBEDDING_CUH
 
 #include "cuda/rows.cuh"
-#include "ops/ops.h"
 
 enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_THREADS = 256 };
 

@@ -244,9 +244,9 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 
 /* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
-/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...) DDP__RUN(kernel, blocks, threads, args...): on
- * dev->stream and without shared_bytes DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks
- * of threads
+/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
+ * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
+ * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
  *
  * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its kernel. A
  * kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers or dim3.

@@ -1,5 +1,4 @@
 /* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
-#include "base/core.h"
 #include "graph/graph_internal.h"
 
 /* What happens to a node at one time. Times count these events: all nodes forward, then all

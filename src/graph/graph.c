@@ -1,5 +1,4 @@
 /* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
-#include "base/core.h"
 #include "graph/graph_internal.h"
 
 long ddp_shape_count(const ddp_shape *s)

@@ -123,8 +123,7 @@ DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
  * h x w, or 0 where there is none. Plane p of image i begins at x + i*image + p*h*w. */
 typedef struct ddp__conv_view {
     const float *x;
-    long         images, image, planes;
-    long         h, w, rows, cols, step, top, left, kh, kw;
+    long         images, image, planes, h, w, rows, cols, step, top, left, kh, kw;
 } ddp__conv_view;
 
 /* With W a matrix of m rows whose columns are (plane, a, b), for every group g:

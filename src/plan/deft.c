@@ -1,5 +1,4 @@
 /* DeFT's planner: options, tensor partition, the search for a frequency; the Preserver. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */

@@ -1,5 +1,4 @@
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; on[l * N + i]

@@ -1,5 +1,4 @@
 /* OP-Fence: baselines, the search over orders, and what the plan says. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 enum { DDP__FENCE_ROUNDS = 8 };

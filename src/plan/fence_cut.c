@@ -1,5 +1,4 @@
 /* OP-Fence: the cut of the tape of least time along an order of the devices. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* The cut of least T_pipe = latency + (n_b - 1) worst, worst = max(C_p, R_p) (Eq. 3).

@@ -1,5 +1,4 @@
 /* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Clusters of near devices, and the order in which a pipeline visits them. */

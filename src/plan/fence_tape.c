@@ -1,5 +1,4 @@
 /* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at least. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* The operator list as a tape: prefix sums, and what is live at each cut. */

@@ -1,6 +1,4 @@
 /* The bottleneck matching of two sides, and communities by Louvain's method. */
-#include "base/core.h"
-#include "plan/graphs.h"
 #include "plan/internal.h"
 
 /* ---- matching ---- */

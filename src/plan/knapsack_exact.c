@@ -1,5 +1,4 @@
 /* The exact knapsack, by meeting in the middle. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the

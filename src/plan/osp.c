@@ -1,5 +1,4 @@
 /* OSP's planner: importance, which layers are late, and how many bytes. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements in turn,

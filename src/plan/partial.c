@@ -1,9 +1,7 @@
 /* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
-#include "base/core.h"
 #include "plan/internal.h"
 
-static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
-                                           "brute",   "scatter", NULL};
+static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp", "brute", "scatter", NULL};
 static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
 static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 

@@ -1,6 +1,4 @@
 /* DreamDDP's solvers: contiguous sets (memoised, programme, Algorithm 2) and scattered ones. */
-#include "base/tools.h"
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Algorithm 2 of DreamDDP: exact and memoised, and as printed.

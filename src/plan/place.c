@@ -1,5 +1,4 @@
 /* DT-FM's placement: the solvers by name, networks and limits, and the result. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 static const char *const ddp__places[] = {"anneal", "anneal", "genetic", "genetic-code", "kl", "random", "exact", NULL};

@@ -1,5 +1,4 @@
 /* Placement by annealing, and for large networks by descent on the two-level cost. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Descent on the two-level cost, for networks where annealing single edges hardly moves: a device at the slowest edge

@@ -1,5 +1,4 @@
 /* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
@@ -151,8 +150,7 @@ typedef struct ddp__starts {
     double *step;           /* [N] hop over which line[k] was reached */
     double *sorted;         /* [N] */
     int *at, *fill, *chunk; /* [N], [D], [2 N] */
-    int most, count;
-    int *kept;
+    int most, count, *kept;
     double *cost;
 } ddp__starts;
 

@@ -1,5 +1,4 @@
 /* Proven placements: every partition where there are few, else branch and bound over the make-up of stages. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Stages are made up in path order. Devices with equal rows (towards all others) form a class; only how many of each

@@ -1,5 +1,4 @@
 /* DT-FM's genetic searches: the paper's, and the one that its authors released. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares. A genome

@@ -1,9 +1,7 @@
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
-#include "base/core.h"
 #include "plan/internal.h"
 
-static const char *const ddp__schemes[] = {
-    "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
+static const char *const ddp__schemes[] = {"ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
 
 DDP__NAMES(ddp_scheme, ddp__schemes, 0, "scheme")
 
@@ -37,8 +35,7 @@ typedef struct ddp__bl_model {
     int           *priority;     /* [groups] 0 = first */
     double         alpha;        /* startup contained in every group's c */
     double         most_params;  /* in a part, where partition_s is 0 */
-    double         forward, backward;
-    double         bound;
+    double         forward, backward, bound;
     ddp__scratch   room;
 } ddp__bl_model;
 

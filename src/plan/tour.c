@@ -1,6 +1,4 @@
 /* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
-#include "base/core.h"
-#include "plan/graphs.h"
 #include "plan/internal.h"
 
 /* ---- few nodes: Held-Karp ---- */

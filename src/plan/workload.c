@@ -1,5 +1,4 @@
 /* FusionLLM's workload estimator, what compression makes of it, and how fast a device is. */
-#include "base/core.h"
 #include "compress/compress.h"
 #include "plan/internal.h"
 
