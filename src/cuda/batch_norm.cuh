@@ -246,8 +246,7 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
     if (i >= c.channels) return;
     sum = ddp__channel_total(part, c, i, 0);
     product = ddp__channel_total(part, c, i, 1);
-    mean = (double)stat[2 * i];
-    rstd = (double)stat[2 * i + 1];
+    mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
     factor = (double)ddp__to_float(scale[i]) * rstd;
     of_x = -factor * rstd * rstd * product / count;
     if (dscale) dscale[i] += (float)(product * rstd);

@@ -71,14 +71,12 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
 
     memset(&p, 0, sizeof p);
     p.shape.m = m;
-    p.shape.n = n;
-    p.shape.k = k;
+    p.shape.n = n, p.shape.k = k;
     p.shape.count = 1;
     p.shape.a_turned = a_turned;
     p.shape.b_turned = b_turned;
     p.shape.half = p.shape.half_out = half;
-    p.a = a;
-    p.b = b;
+    p.a = a, p.b = b;
     p.c = c;
     return p;
 }

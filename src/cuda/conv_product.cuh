@@ -197,8 +197,7 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     p.real = pixel < v.pixels;
     p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
     p.col = v.left + c * v.step;
-    p.x = image * v.image + (long)p.row * v.w + p.col;
-    p.y = image * v.y_image + r * v.y_row + c * v.y_col;
+    p.x = image * v.image + (long)p.row * v.w + p.col, p.y = image * v.y_image + r * v.y_row + c * v.y_col;
     return p;
 }
 
@@ -225,8 +224,7 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
                                                a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
         if (i >= v.k_pad) continue;
         taps[k].at = ((long)p * v.h + a) * v.w + b;
-        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE;
-        taps[k].b = b;
+        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE, taps[k].b = b;
     }
 }
 
@@ -389,8 +387,7 @@ template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DD
     for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
         const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
         taps[j].at = ((long)p * v.h + a) * v.w + b;
-        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE;
-        taps[j].b = b;
+        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE, taps[j].b = b;
     }
     __syncthreads();
 

@@ -300,8 +300,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
         memset(op, 0, sizeof *op);
         op->name = cpu->name;
         op->shape = cpu->shape;
-        op->forward = list[i].forward;
-        op->backward = list[i].backward;
+        op->forward = list[i].forward, op->backward = list[i].backward;
         dev->entry[dev->ops++] = &list[i];
     }
 }

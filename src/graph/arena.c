@@ -210,8 +210,7 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
         v->hole[lo].bytes += bytes;
     } else {
         memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
-        v->hole[lo].offset = offset;
-        v->hole[lo].bytes = bytes;
+        v->hole[lo].offset = offset, v->hole[lo].bytes = bytes;
         v->holes++;
     }
 }

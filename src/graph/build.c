@@ -111,13 +111,11 @@ static void ddp__build_pointers(ddp_graph *g)
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
         if (n->tied >= 0) {
-            n->param[0] = g->node[n->tied]->param[0];
-            n->use[0] = g->node[n->tied]->use[0];
+            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
             n->grad[0] = g->node[n->tied]->grad[0];
         }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used;
-            n->use[k] = g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }

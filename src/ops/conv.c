@@ -89,8 +89,7 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
     d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) - d->deep);
     d->phase = (d->rows + d->deep) * d->pitch;
     for (t = 0; t < v->kh * v->kw; t++) {
-        h = t / v->kw;
-        w = t % v->kw;
+        h = t / v->kw, w = t % v->kw;
         d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch + w / v->step;
     }
     return d->rows > 0;
@@ -212,13 +211,10 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
 
     memset(g, 0, sizeof *g);
     g->view.x = (const float *)call->in[0];
-    g->view.images = z.images;
-    g->view.image = z.groups * z.in * z.h * z.w;
+    g->view.images = z.images, g->view.image = z.groups * z.in * z.h * z.w;
     g->view.planes = z.in;
-    g->view.h = z.h;
-    g->view.w = z.w;
-    g->view.rows = z.rows;
-    g->view.cols = z.cols;
+    g->view.h = z.h, g->view.w = z.w;
+    g->view.rows = z.rows, g->view.cols = z.cols;
     g->view.step = z.stride;
     g->view.top = g->view.left = -z.padding;
     g->view.kh = g->view.kw = z.kernel;
@@ -228,15 +224,11 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
     }
     g->groups = z.groups;
     g->m = z.out;
-    g->w_kw = 1;
-    g->w_kh = z.kernel;
-    g->w_plane = z.kernel * z.kernel;
-    g->w_row = z.in * g->w_plane;
+    g->w_kw = 1, g->w_kh = z.kernel;
+    g->w_plane = z.kernel * z.kernel, g->w_row = z.in * g->w_plane;
     g->w_group = z.out * g->w_row;
-    g->y_col = 1;
-    g->y_row = g->view.cols;
-    g->y_plane = z.rows * z.cols;
-    g->y_image = z.groups * z.out * g->y_plane;
+    g->y_col = 1, g->y_row = g->view.cols;
+    g->y_plane = z.rows * z.cols, g->y_image = z.groups * z.out * g->y_plane;
 }
 
 static void ddp__conv_bias_planes(void *user, long first, long last)
@@ -312,8 +304,7 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
 
     ddp__conv_phase(&z, r0, &g.view.top, &g.view.kh, &h);
     ddp__conv_phase(&z, c0, &g.view.left, &g.view.kw, &w);
-    g.view.rows = (z.h - r0 - 1) / z.stride + 1;
-    g.view.cols = (z.w - c0 - 1) / z.stride + 1;
+    g.view.rows = (z.h - r0 - 1) / z.stride + 1, g.view.cols = (z.w - c0 - 1) / z.stride + 1;
     g.y = (float *)call->grad_in[0] + r0 * z.w + c0;
     if (g.view.kh == 0 || g.view.kw == 0) { /* no output saw these */
         for (b = 0; !call->add_in[0] && b < z.images * z.groups * z.in; b++)
@@ -324,24 +315,18 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
     g.view.x = (const float *)call->grad_out;
     g.view.image = forward->y_image;
     g.view.planes = z.out;
-    g.view.h = z.rows;
-    g.view.w = z.cols;
+    g.view.h = z.rows, g.view.w = z.cols;
     g.view.step = 1;
     g.m = z.in;
     g.w = (float *)(void *)call->param[0];
     g.w += h * z.kernel + w;
-    g.w_row = forward->w_plane;
-    g.w_plane = forward->w_row;
-    g.w_kh = -z.stride * z.kernel;
-    g.w_kw = -z.stride;
-    g.y_plane = z.h * z.w;
-    g.y_image = forward->view.image;
-    g.y_row = z.stride * z.w;
-    g.y_col = z.stride;
+    g.w_row = forward->w_plane, g.w_plane = forward->w_row;
+    g.w_kh = -z.stride * z.kernel, g.w_kw = -z.stride;
+    g.y_plane = z.h * z.w, g.y_image = forward->view.image;
+    g.y_row = z.stride * z.w, g.y_col = z.stride;
     g.add = call->add_in[0];
     if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* as in forward */
-        g.view.h = g.view.rows = 1;
-        g.view.w = g.view.cols = forward->view.cols;
+        g.view.h = g.view.rows = 1, g.view.w = g.view.cols = forward->view.cols;
         g.y_row = g.view.cols;
     }
     ddp__conv_over_images(call, &g);

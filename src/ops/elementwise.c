@@ -110,11 +110,9 @@ static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, 
     char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
 
     if (s->inputs > 1) {
-        *a = first ? first + at : NULL;
-        *b = second ? second + at : NULL;
+        *a = first ? first + at : NULL, *b = second ? second + at : NULL;
     } else {
-        *a = first ? first + 2 * at : NULL;
-        *b = first ? first + 2 * at + n : NULL;
+        *a = first ? first + 2 * at : NULL, *b = first ? first + 2 * at + n : NULL;
     }
 }
 

@@ -158,8 +158,7 @@
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, u, v;                                                                                  \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&u, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&v, y + i, n - i, 0);                                                                        \
+            ddp__load_##S(&u, x + i, n - i, 0), ddp__load_##S(&v, y + i, n - i, 0);                                    \
             sum = sum + u * v;                                                                                         \
         }                                                                                                              \
         return ddp__total_##S(&sum);                                                                                   \
@@ -195,8 +194,7 @@
     {                                                                                                                  \
         ddp__vec_##S u, v;                                                                                             \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&u, p + i, n - i, 0);                                                                        \
-            ddp__load_##S(&v, d + i, n - i, 0);                                                                        \
+            ddp__load_##S(&u, p + i, n - i, 0), ddp__load_##S(&v, d + i, n - i, 0);                                    \
             v = (v - mean) * (u * factor);                                                                             \
             ddp__store_##S(d + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
@@ -221,8 +219,7 @@
     {                                                                                                                  \
         ddp__vec_##S v, d, e, s;                                                                                       \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&d, dy + i, n - i, 0);                                   \
             e = v * (v * v * -0.0713548163f + -1.5957691216f);                                                         \
             ddp__exp_##S(&e);                                                                                          \
             s = 1.0f / (e + 1.0f);                                                                                     \
@@ -248,8 +245,7 @@
         }                                                                                                              \
         rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&b, shift + i, n - i, 0);                                                                    \
             v = (v - mean) * rstd * w + b;                                                                             \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
@@ -266,8 +262,7 @@
         const float mean = stat[0], rstd = stat[1];                                                                    \
         float mean_d, mean_dh;                                                                                         \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = d * w;                                                                                                 \
             sum = sum + d;                                                                                             \
@@ -276,8 +271,7 @@
         mean_d = ddp__total_##S(&sum) / (float)n;                                                                      \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = (d * w - mean_d - (v - mean) * rstd * mean_dh) * rstd;                                                 \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
@@ -288,8 +282,7 @@
     {                                                                                                                  \
         ddp__vec_##S one = {0}, two = {0}, u, v;                                                                       \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&u, x + i, n - i, x_mean);                                                                   \
-            ddp__load_##S(&v, y + i, n - i, y_mean);                                                                   \
+            ddp__load_##S(&u, x + i, n - i, x_mean), ddp__load_##S(&v, y + i, n - i, y_mean);                          \
             v = v - y_mean;                                                                                            \
             one = one + v;                                                                                             \
             two = two + v * (u - x_mean);                                                                              \
@@ -360,8 +353,7 @@
         const ddp__vec_##S zero = {0};                                                                                 \
         ddp__vec_##S v, d;                                                                                             \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&d, dy + i, n - i, 0);                                   \
             d = (ddp__vec_##S)((ddp__int_##S)(v > zero) & (ddp__int_##S)d);                                            \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
         }                                                                                                              \
@@ -409,8 +401,7 @@
         }                                                                                                              \
         rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             v = v * rstd * w;                                                                                          \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
@@ -425,15 +416,13 @@
         const float rstd = *stat;                                                                                      \
         float mean_dh;                                                                                                 \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             dots = dots + d * w * (v * rstd);                                                                          \
         }                                                                                                              \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = (d * w - v * rstd * mean_dh) * rstd;                                                                   \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
@@ -444,8 +433,7 @@
     {                                                                                                                  \
         ddp__vec_##S u, v, e;                                                                                          \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, a + i, n - i, 0);                                                                        \
-            ddp__load_##S(&u, b + i, n - i, 0);                                                                        \
+            ddp__load_##S(&v, a + i, n - i, 0), ddp__load_##S(&u, b + i, n - i, 0);                                    \
             e = 0.0f - v;                                                                                              \
             ddp__exp_##S(&e);                                                                                          \
             v = v / (e + 1.0f) * u;                                                                                    \
@@ -459,8 +447,7 @@
     {                                                                                                                  \
         ddp__vec_##S u, v, d, e, s;                                                                                    \
         for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
-            ddp__load_##S(&v, a + i, n - i, 0);                                                                        \
-            ddp__load_##S(&u, b + i, n - i, 0);                                                                        \
+            ddp__load_##S(&v, a + i, n - i, 0), ddp__load_##S(&u, b + i, n - i, 0);                                    \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             e = 0.0f - v;                                                                                              \
             ddp__exp_##S(&e);                                                                                          \
@@ -477,10 +464,8 @@
     {                                                                                                                  \
         ddp__vec_##S u, v, c, s, w;                                                                                    \
         for (long i = 0; i < half; i += ddp__lanes_##S) {                                                              \
-            ddp__load_##S(&u, x + i, half - i, 0);                                                                     \
-            ddp__load_##S(&v, x + half + i, half - i, 0);                                                              \
-            ddp__load_##S(&c, cosine + i, half - i, 0);                                                                \
-            ddp__load_##S(&s, sine + i, half - i, 0);                                                                  \
+            ddp__load_##S(&u, x + i, half - i, 0), ddp__load_##S(&v, x + half + i, half - i, 0);                       \
+            ddp__load_##S(&c, cosine + i, half - i, 0), ddp__load_##S(&s, sine + i, half - i, 0);                      \
             w = u * c - v * s;                                                                                         \
             v = v * c + u * s;                                                                                         \
             ddp__store_##S(y + i, &w, half - i, add);                                                                  \

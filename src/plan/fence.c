@@ -211,8 +211,7 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
             s->device = job->order[k];
-            s->first = job->cut.first[k];
-            s->end = job->cut.end[k];
+            s->first = job->cut.first[k], s->end = job->cut.end[k];
         }
     memcpy(plan->order, job->order, (size_t)N * sizeof(int));
     ddp__fence_assign(&job->tape, &job->cut, job->order, plan->device_of);

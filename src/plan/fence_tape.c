@@ -169,8 +169,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
             if (i == j) continue;
             at = i * P + j;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->delay[at] = net->delay_s[link];
-            line->slope[at] = 1 / net->rate[link];
+            line->delay[at] = net->delay_s[link], line->slope[at] = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)

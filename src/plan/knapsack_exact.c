@@ -81,8 +81,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
     to += a->n++;
-    to->t[0] = t[0];
-    to->t[1] = t[1];
+    to->t[0] = t[0], to->t[1] = t[1];
     to->value = e->value + (count[0] + count[1]) * s->k->cls[c].value;
     to->node = e->node;
     to->rank = count[0] * DDP__KNAPSACK_ITEMS + count[1];
@@ -103,8 +102,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
         d = &s->node[s->nodes];
         d->parent = a->at[i].node;
         d->first = first;
-        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS;
-        d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
+        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS, d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
         a->at[i].node = (int)s->nodes++;
     }
     return DDP_OK;
@@ -215,8 +213,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
         for (r = low; r > 0; r -= r & -r)
             if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
                 *best_value = f->value + back->at[tree[r] - 1].value;
-                best[0] = f->node;
-                best[1] = back->at[tree[r] - 1].node;
+                best[0] = f->node, best[1] = back->at[tree[r] - 1].node;
             }
     }
 }

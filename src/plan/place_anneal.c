@@ -34,8 +34,7 @@ static int ddp__descent_move(ddp__descent *s)
 
     if (j == k) return 0;
     ddp__swap(s->at, x, z);
-    dj = ddp__place_averaging(p, s->at, j);
-    dk = ddp__place_averaging(p, s->at, k);
+    dj = ddp__place_averaging(p, s->at, j), dk = ddp__place_averaging(p, s->at, k);
     top = dj > dk ? dj : dk;
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -281,8 +280,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change;
-    dj = ddp__anneal_load(s, a, x, y, s->fresh);
-    dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
+    dj = ddp__anneal_load(s, a, x, y, s->fresh), dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
     change = dj - s->data[j] + (dk - s->data[k]);
     s->at[a] = y;
@@ -415,8 +413,7 @@ static int ddp__anneal_move(ddp__anneal *s)
         if (k >= j) k++;
         if (kind < 50) k = j;
         else if (kind < 56) k = s->S - 1;
-        a = ddp__anneal_below(s, s->D);
-        b = ddp__anneal_below(s, s->D - 1);
+        a = ddp__anneal_below(s, s->D), b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
         return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
     }

@@ -279,11 +279,9 @@ void ddp__place_exact(ddp__place *p)
     long limit = p->limit;
     double limit_s = p->limit_s;
     /* a good placement first: 400,000 moves, at most a quarter of the limits */
-    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
-    p->limit_s = limit_s / 4;
+    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000, p->limit_s = limit_s / 4;
     ddp__place_anneal(p);
-    p->limit = limit;
-    p->limit_s = limit_s;
+    p->limit = limit, p->limit_s = limit_s;
     if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
