@@ -313,10 +313,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
         }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
-            if (++b == v.kw) {
-                b = 0;
-                a++;
-            }
+            if (++b == v.kw) b = 0, a++;
         }
     };
     const auto put = [&](tile *to) {

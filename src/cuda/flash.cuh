@@ -58,10 +58,7 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL for (int n = 0; n < D / 8; n++) {
-                acc[r][n][2 * h] *= shrink;
-                acc[r][n][2 * h + 1] *= shrink;
-            }
+            DDP__UNROLL for (int n = 0; n < D / 8; n++) acc[r][n][2 * h] *= shrink, acc[r][n][2 * h + 1] *= shrink;
             top *= scale;
             DDP__UNROLL for (int n = 0; n < N / 8; n++)
                 DDP__UNROLL for (int i = 0; i < 2; i++) {
@@ -121,10 +118,7 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
             inverse = 1 / inverse;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) {
-                acc[r][n][2 * h] *= inverse;
-                acc[r][n][2 * h + 1] *= inverse;
-            }
+            DDP__UNROLL for (n = 0; n < D / 8; n++) acc[r][n][2 * h] *= inverse, acc[r][n][2 * h + 1] *= inverse;
             if (lane % 4 || row >= count) continue;
             stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
             stat[2 * (head * z.t + row) + 1] = inverse;
@@ -177,10 +171,7 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
         const ddp__bf16 *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads();
-        if (first == 0) {
-            left.keep();
-            right.keep();
-        }
+        if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
             ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
@@ -255,10 +246,7 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
         __syncthreads();
-        if (i == 0) {
-            left.keep();
-            right.keep();
-        }
+        if (i == 0) left.keep(), right.keep();
         if (i + 1 < all)
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,

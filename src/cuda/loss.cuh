@@ -75,10 +75,7 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     counts[t] = count;
     for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
-        if (t < step) {
-            sums[t] += sums[t + step];
-            counts[t] += counts[t + step];
-        }
+        if (t < step) sums[t] += sums[t + step], counts[t] += counts[t + step];
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;

@@ -97,10 +97,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
-                if (PIECES) {
-                    scaled[p][i] += d[i] * h;
-                    plain[p][i] += d[i];
-                }
+                if (PIECES) scaled[p][i] += d[i] * h, plain[p][i] += d[i];
             }
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;

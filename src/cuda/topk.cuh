@@ -78,15 +78,9 @@ static inline __device__ void ddp__topk_sum(unsigned *a, unsigned *b)
 
     *a = __reduce_add_sync(0xffffffffu, *a);
     *b = __reduce_add_sync(0xffffffffu, *b);
-    if (t % 32 == 0) {
-        sum[0][t / 32] = *a;
-        sum[1][t / 32] = *b;
-    }
+    if (t % 32 == 0) sum[0][t / 32] = *a, sum[1][t / 32] = *b;
     __syncthreads();
-    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) {
-        *a += sum[0][w];
-        *b += sum[1][w];
-    }
+    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) *a += sum[0][w], *b += sum[1][w];
 }
 
 /* Whether step has anything to do for the digit, of the array (x) or the list. */
@@ -207,18 +201,12 @@ static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int
 
     if (v->what) return;
     if (t < 32) { /* what the chunks before have */
-        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) {
-            above += r.above[b];
-            equal += r.equal[b];
-        }
+        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) above += r.above[b], equal += r.equal[b];
         for (int half = 16; half; half /= 2) {
             above += __shfl_xor_sync(DDP__ALL_LANES, above, half);
             equal += __shfl_xor_sync(DDP__ALL_LANES, equal, half);
         }
-        if (t == 0) {
-            before[0] = all ? p.begin : above;
-            before[1] = equal;
-        }
+        if (t == 0) before[0] = all ? p.begin : above, before[1] = equal;
     }
     __syncthreads();
     above = before[0];

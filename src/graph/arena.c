@@ -219,10 +219,7 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
     v->bytes[id] = ddp__round64(bytes);
-    if (until >= 0) {
-        v->sibling[id] = v->dying[until];
-        v->dying[until] = id;
-    }
+    if (until >= 0) v->sibling[id] = v->dying[until], v->dying[until] = id;
     return ddp__arena_take(v, v->bytes[id]);
 }
 
@@ -325,10 +322,7 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
         size_t bytes = ddp__round64(ddp__output_bytes(d));
         l->out[i] = top;
         top += bytes;
-        if (d->spec.saved) {
-            l->saved[i] = top;
-            top += ddp__round64(4 * d->spec.saved);
-        }
+        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
         if (d->type != DDP_F32) continue;
         l->gradient[i] = top;
         top += bytes;

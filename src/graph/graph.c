@@ -212,9 +212,8 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
                                       "an input needs a name, a shape and type DDP_F32 or DDP_I32"));
     if (!ddp__shape_ok(s)) {
         ddp__shape_text(s, text, sizeof text);
-        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
-                  "of at least 1", name, text);
-        return NULL;
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
+                                      "of at least 1", name, text));
     }
     for (int i = 0; i < g->nodes; i++) {
         if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
@@ -369,10 +368,8 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     ddp__node_where(g, op ? op : "(NULL)", g->open_layer, where, sizeof where);
     if (!ddp__inputs_ok(g, where, count, inputs, tied)) return NULL;
     entry = op ? ddp__op_find(g, op) : NULL;
-    if (!entry) {
-        ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where);
-        return NULL;
-    }
+    if (!entry)
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where));
     if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args))
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
                                       arg_count, DDP_OP_ARGS));

@@ -239,10 +239,7 @@ static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 static void ddp__anneal_undo(ddp__anneal *s)
 {
     for (int k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
-    for (int k = 0; k < s->hop_count; k++) {
-        s->most[s->hop_at[k]] = s->most_was[k];
-        s->sum[s->hop_at[k]] = s->sum_was[k];
-    }
+    for (int k = 0; k < s->hop_count; k++) s->most[s->hop_at[k]] = s->most_was[k], s->sum[s->hop_at[k]] = s->sum_was[k];
 }
 
 /* ---- moves: each returns whether it was taken ---- */
@@ -403,21 +400,19 @@ static int ddp__anneal_move(ddp__anneal *s)
     if (s->S < 2) return 0;
     j = ddp__anneal_below(s, s->S);
     k = ddp__anneal_below(s, s->S - 1);
+    if (k >= j) k++;
     if (kind < 42 || s->D == 1) {
-        if (k >= j) k++;
         a = ddp__anneal_below(s, s->D);
         if (s->D == 1 && kind >= 32) return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
         return ddp__anneal_exchange(s, j * s->D + a, k * s->D + a);
     }
     if (kind < 60) {
-        if (k >= j) k++;
         if (kind < 50) k = j;
         else if (kind < 56) k = s->S - 1;
         a = ddp__anneal_below(s, s->D), b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
         return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
     }
-    if (k >= j) k++;
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 

@@ -1,7 +1,8 @@
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 #include "plan/internal.h"
 
-static const char *const ddp__schemes[] = {"ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
+static const char *const ddp__schemes[] = {
+    "ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft", NULL};
 
 DDP__NAMES(ddp_scheme, ddp__schemes, 0, "scheme")
 

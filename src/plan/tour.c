@@ -321,7 +321,6 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     *least = 0;
     if (n == 1) {
         order[0] = 0;
-        *least = 0;
         return DDP_OK;
     }
     cost = ddp__doubles(&room, N * N);
