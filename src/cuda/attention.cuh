@@ -6,7 +6,6 @@
 #define DDP_CUDA_ATTENTION_CUH
 
 #include "cuda/flash.cuh"
-#include "ops/ops.h"
 
 enum { DDP__ATTEND_THREADS = 256, DDP__ATTEND_SIDE = 16 };
 
@@ -47,14 +46,12 @@ template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], con
 /* The largest over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
-    int step;
-    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
     return v;
 }
 
 /* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
@@ -122,8 +119,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
                                          const float *dout, const float *stat, const float *mean, const ddp__heads *z,
                                          long from, long first)
 {
-    const int side = DDP__ATTEND_SIDE, tile = side * R;
-    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
 
     ddp__attend_scores<R>(s, q, k, z->d);
@@ -141,8 +137,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
 }
 
 /* Block (tile of queries, head): dq. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
@@ -182,15 +177,13 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
 }
 
 /* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, shared_head = blockIdx.x / tiles;
-    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head);
-    const long values = z.kv_heads * z.d;
+    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head), values = z.kv_heads * z.d;
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
@@ -232,10 +225,8 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
 template <typename T>
 static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % lanes;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
-    const long row = i / z.heads, head = i % z.heads;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % lanes;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
 
@@ -292,14 +283,10 @@ template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, co
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
-    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL))
-        ddp__cuda_flash_forward(dev, c, &z);
-    else if (z.d <= 64)
-        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
-    else if (z.d <= 128)
-        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
-    else
-        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
+    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
+    else if (z.d <= 64) ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128) ddp__cuda_attend<T, 2, 8>(dev, c, &z);
+    else ddp__cuda_attend<T, 1, 32>(dev, c, &z);
 }
 
 template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)

@@ -74,8 +74,7 @@ struct ddp__channel_walk {
     __device__ ddp__channel_walk(const ddp__channels &c, int wide)
     {
         const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
-        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part;
-        const long image = begin / c.n;
+        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part, image = begin / c.n;
 
         n = c.n;
         i = begin - image * n;
@@ -247,8 +246,7 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
     if (i >= c.channels) return;
     sum = ddp__channel_total(part, c, i, 0);
     product = ddp__channel_total(part, c, i, 1);
-    mean = (double)stat[2 * i];
-    rstd = (double)stat[2 * i + 1];
+    mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
     factor = (double)ddp__to_float(scale[i]) * rstd;
     of_x = -factor * rstd * rstd * product / count;
     if (dscale) dscale[i] += (float)(product * rstd);
@@ -317,10 +315,8 @@ static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    if (ddp__wide<T>(c.n, call->in[0], call->out))
-        ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else
-        ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
+    if (ddp__wide<T>(c.n, call->in[0], call->out)) ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)

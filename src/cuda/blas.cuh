@@ -71,14 +71,12 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
 
     memset(&p, 0, sizeof p);
     p.shape.m = m;
-    p.shape.n = n;
-    p.shape.k = k;
+    p.shape.n = n, p.shape.k = k;
     p.shape.count = 1;
     p.shape.a_turned = a_turned;
     p.shape.b_turned = b_turned;
     p.shape.half = p.shape.half_out = half;
-    p.a = a;
-    p.b = b;
+    p.a = a, p.b = b;
     p.c = c;
     return p;
 }
@@ -111,8 +109,7 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_shape *s = &p->key.shape;
-    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint32_t epilogue = (uint32_t)p->key.epilogue;
     const int64_t before_row = s->n;
 

@@ -130,20 +130,16 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp_op_spec *s)
     memset(&v, 0, sizeof v);
     v.groups = (int)groups;
     v.planes = (int)(s->in[0].dim[1] / groups);
-    v.h = (int)s->in[0].dim[2];
-    v.w = (int)s->in[0].dim[3];
-    v.rows = (int)s->out.dim[2];
-    v.cols = (int)s->out.dim[3];
+    v.h = (int)s->in[0].dim[2], v.w = (int)s->in[0].dim[3];
+    v.rows = (int)s->out.dim[2], v.cols = (int)s->out.dim[3];
     v.kh = v.kw = (int)s->arg[1];
     v.step = (int)s->arg[2];
     v.top = v.left = -(int)s->arg[3];
     v.m = (int)(s->out.dim[1] / groups);
     v.image = s->in[0].dim[1] * s->in[0].dim[2] * s->in[0].dim[3];
     v.pixels = s->in[0].dim[0] * s->out.dim[2] * s->out.dim[3];
-    v.y_col = 1;
-    v.y_row = v.cols;
-    v.y_plane = (long)v.rows * v.cols;
-    v.y_image = s->out.dim[1] * v.y_plane;
+    v.y_col = 1, v.y_row = v.cols;
+    v.y_plane = (long)v.rows * v.cols, v.y_image = s->out.dim[1] * v.y_plane;
     return v;
 }
 
@@ -309,8 +305,7 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
     ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
     const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
 
-    p.shape.a_step = v.y_image;
-    p.shape.b_step = v.image;
+    p.shape.a_step = v.y_image, p.shape.b_step = v.image;
     p.shape.c_step = n;
     p.shape.half_out = 0;
     for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
@@ -331,10 +326,8 @@ static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void
     ddp__conv_pack s;
 
     s.w = w;
-    s.kw_step = 1;
-    s.kh_step = v.kw;
-    s.plane = (long)v.kh * v.kw;
-    s.row = v.planes * s.plane;
+    s.kw_step = 1, s.kh_step = v.kw;
+    s.plane = (long)v.kh * v.kw, s.row = v.planes * s.plane;
     s.group = v.m * s.row;
     return s;
 }
@@ -343,8 +336,7 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
 {
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
 
-    v.x = call->in[0];
-    v.y = call->out;
+    v.x = call->in[0], v.y = call->out;
     v.bias = call->param[1];
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_forward<T>(dev, call, v);
@@ -383,24 +375,18 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
     v.x = call->grad_out;
     v.image = f.y_image;
     v.planes = f.m;
-    v.h = f.rows;
-    v.w = f.cols;
-    v.rows = (f.h - r0 - 1) / f.step + 1;
-    v.cols = (f.w - c0 - 1) / f.step + 1;
+    v.h = f.rows, v.w = f.cols;
+    v.rows = (f.h - r0 - 1) / f.step + 1, v.cols = (f.w - c0 - 1) / f.step + 1;
     v.step = 1;
     v.m = f.planes;
     v.pixels = call->spec->in[0].dim[0] * v.rows * v.cols;
     v.y = (unsigned char *)call->grad_in[0] + (size_t)((long)r0 * f.w + c0) * bytes;
-    v.y_plane = (long)f.h * f.w;
-    v.y_image = f.image;
-    v.y_row = (long)f.step * f.w;
-    v.y_col = f.step;
+    v.y_plane = (long)f.h * f.w, v.y_image = f.image;
+    v.y_row = (long)f.step * f.w, v.y_col = f.step;
     v.add = call->add_in[0];
     s.w = (const unsigned char *)call->param[0] + (size_t)(a * forward.kh_step + b) * bytes;
-    s.row = forward.plane;
-    s.plane = forward.row;
-    s.kh_step = -f.step * forward.kh_step;
-    s.kw_step = -f.step;
+    s.row = forward.plane, s.plane = forward.row;
+    s.kh_step = -f.step * forward.kh_step, s.kw_step = -f.step;
     ddp__cuda_conv_flat(&v);
     if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 1);
@@ -435,8 +421,7 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
 {
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
 
-    v.x = call->in[0];
-    v.y = (void *)call->grad_out;
+    v.x = call->in[0], v.y = (void *)call->grad_out;
     if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_backward<T>(dev, call, v);

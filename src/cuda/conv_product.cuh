@@ -22,12 +22,7 @@ template <int BM, bool ByRow> struct ddp__conv_plain {
     typedef float value; /* of the tensors */
     typedef float tile;  /* in shared memory */
     enum {
-        tall = BM,
-        depth = 16,
-        rows = BM / 2,
-        a_row = BM + 4,
-        b_row = DDP__CONV_COLUMNS + 4,
-        a_size = depth * a_row,
+        tall = BM, depth = 16, rows = BM / 2, a_row = BM + 4, b_row = DDP__CONV_COLUMNS + 4, a_size = depth * a_row,
         b_size = depth * b_row
     };
     float sum[rows];
@@ -94,13 +89,8 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
     typedef typename N::value value;
     typedef value             tile;
     enum {
-        tall = BM,
-        depth = 64 / (int)sizeof(tile),
-        pad = 16 / (int)sizeof(tile),
-        rows = BM / 2,
-        a_row = depth + pad,
-        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
-        a_size = BM * a_row,
+        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile), rows = BM / 2, a_row = depth + pad,
+        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad, a_size = BM * a_row,
         b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
     };
 
@@ -207,8 +197,7 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     p.real = pixel < v.pixels;
     p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
     p.col = v.left + c * v.step;
-    p.x = image * v.image + (long)p.row * v.w + p.col;
-    p.y = image * v.y_image + r * v.y_row + c * v.y_col;
+    p.x = image * v.image + (long)p.row * v.w + p.col, p.y = image * v.y_image + r * v.y_row + c * v.y_col;
     return p;
 }
 
@@ -235,8 +224,7 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
                                                a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
         if (i >= v.k_pad) continue;
         taps[k].at = ((long)p * v.h + a) * v.w + b;
-        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE;
-        taps[k].b = b;
+        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE, taps[k].b = b;
     }
 }
 
@@ -325,10 +313,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
         }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
-            if (++b == v.kw) {
-                b = 0;
-                a++;
-            }
+            if (++b == v.kw) b = 0, a++;
         }
     };
     const auto put = [&](tile *to) {
@@ -373,8 +358,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
  * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
  * part adds to out. ---- */
 
-template <typename M, bool Wide, bool Rows>
-__global__ void __launch_bounds__(DDP__CONV_THREADS)
+template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DDP__CONV_THREADS)
     ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;
@@ -398,11 +382,9 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
     M product;
 
     for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
-        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw;
-        const int a = column / v.kw % v.kh;
+        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
         taps[j].at = ((long)p * v.h + a) * v.w + b;
-        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE;
-        taps[j].b = b;
+        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE, taps[j].b = b;
     }
     __syncthreads();
 

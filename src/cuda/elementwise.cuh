@@ -3,7 +3,6 @@
 #define DDP_CUDA_ELEMENTWISE_CUH
 
 #include "cuda/rows.cuh"
-#include "ops/ops.h"
 
 enum { DDP__MAP_THREADS = 256 };
 
@@ -18,8 +17,7 @@ struct ddp__map_gelu {
 struct ddp__map_gelu_grad {
     __device__ float operator()(float x, float dy) const
     {
-        const float k = 0.79788456080286535588f;
-        const float t = tanhf(k * (x + 0.044715f * x * x * x));
+        const float k = 0.79788456080286535588f, t = tanhf(k * (x + 0.044715f * x * x * x));
         return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
     }
 };
@@ -110,10 +108,10 @@ static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
     ddp__cuda_copy_grad(c, 1);
 }
 
-DDP__FAMILY(ddp__cuda_elementwise_ops, {"gelu", ddp__cuda_map_forward<ddp__map_gelu>,
-            ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL}, {"relu", ddp__cuda_map_forward<ddp__map_relu>,
-            ddp__cuda_map_backward<ddp__map_relu_grad>, NULL}, {"add", ddp__cuda_add_forward, ddp__cuda_add_backward,
-            NULL})
+DDP__FAMILY(ddp__cuda_elementwise_ops,
+    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
+    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
+    {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
 
 /* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
 
@@ -122,8 +120,7 @@ template <typename T>
 static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width];
 
@@ -140,8 +137,7 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
                                           long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width], d[width];
 

@@ -5,7 +5,6 @@
 #define DDP_CUDA_EMBEDDING_CUH
 
 #include "cuda/rows.cuh"
-#include "ops/ops.h"
 
 enum { DDP__EMBEDDING_THREADS = 128, DDP__EMBEDDING_TILE = 1024, DDP__POSITION_THREADS = 256 };
 
@@ -14,8 +13,7 @@ template <typename T>
 static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long row = i / pieces, at = i % pieces * width;
     float x[width];
 
@@ -63,14 +61,12 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
 }
 
 /* Block (place, columns): the first place of a token adds all its rows, in order. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *order, long rows,
                       long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long place = blockIdx.x;
-    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
+    const long place = blockIdx.x, at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
     const int mine = token[order[place]];
     float sum[width], x[width];
 
@@ -118,8 +114,7 @@ template <typename T>
 static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const long b = blockIdx.y;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width, b = blockIdx.y;
     float x[width], y[width];
 
     if (at >= n || b >= batch) return;
@@ -173,8 +168,7 @@ enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 
 
 /* Block (position, group of sequences). to = or += the rotation of from by direction times the
  * angles; columns from turned on are copied. to may be from. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
 ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
             int direction, int add, int wide)
 {

@@ -63,8 +63,7 @@ struct ddp__verdict_values {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
-        v->value[0] = a ? a[v->at] : 0;
-        v->value[1] = b ? b[v->at] : 0;
+        v->value[0] = a ? a[v->at] : 0, v->value[1] = b ? b[v->at] : 0;
     }
 };
 
@@ -87,8 +86,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
     if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
-    a = (double)v.value[0];
-    b = (double)v.value[1];
+    a = (double)v.value[0], b = (double)v.value[1];
     switch (v.what) {
     case DDP__SAYS_NOTHING: return DDP_OK;
     case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
@@ -103,8 +101,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     case DDP__SAYS_HEAD:
         return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
                          "of this packing and number of elements");
-    case DDP__SAYS_HALF:
-        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    case DDP__SAYS_HALF: return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
         return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
     case DDP__SAYS_SCALE:
@@ -126,8 +123,7 @@ static unsigned ddp__feedback_blocks(size_t n)
     return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
-#define DDP__STRIDE(kernel, n, ...) \
-    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
+#define DDP__STRIDE(kernel, n, ...) DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
 
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }

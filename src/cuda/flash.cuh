@@ -43,29 +43,25 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
                                                           int first, float scale)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int r, h, n, i;
 
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (int r = 0; r < MR; r++)
+        DDP__UNROLL for (int h = 0; h < 2; h++) {
             const int row = from + 16 * r + g + 8 * h;
             float top = max[r][h], shrink;
             if (first + N - 1 > from + 16 * r)
-                DDP__UNROLL for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL for (i = 0; i < 2; i++)
+                DDP__UNROLL for (int n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (int i = 0; i < 2; i++)
                         if (first + 8 * n + 2 * t + i > row) s[r][n][2 * h + i] = -INFINITY;
-            DDP__UNROLL for (n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+            DDP__UNROLL for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) {
-                acc[r][n][2 * h] *= shrink;
-                acc[r][n][2 * h + 1] *= shrink;
-            }
+            DDP__UNROLL for (int n = 0; n < D / 8; n++) acc[r][n][2 * h] *= shrink, acc[r][n][2 * h + 1] *= shrink;
             top *= scale;
-            DDP__UNROLL for (n = 0; n < N / 8; n++)
-                DDP__UNROLL for (i = 0; i < 2; i++) {
+            DDP__UNROLL for (int n = 0; n < N / 8; n++)
+                DDP__UNROLL for (int i = 0; i < 2; i++) {
                     s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
                     sum[r][h] += s[r][n][2 * h + i];
                 }
@@ -74,12 +70,10 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
 ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
@@ -124,10 +118,7 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
             inverse = 1 / inverse;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) {
-                acc[r][n][2 * h] *= inverse;
-                acc[r][n][2 * h + 1] *= inverse;
-            }
+            DDP__UNROLL for (n = 0; n < D / 8; n++) acc[r][n][2 * h] *= inverse, acc[r][n][2 * h + 1] *= inverse;
             if (lane % 4 || row >= count) continue;
             stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
             stat[2 * (head * z.t + row) + 1] = inverse;
@@ -143,13 +134,11 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 }
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
                 const float *mean, ddp__heads z, int add)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
@@ -182,10 +171,7 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
         const ddp__bf16 *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads();
-        if (first == 0) {
-            left.keep();
-            right.keep();
-        }
+        if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
             ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
@@ -229,13 +215,11 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *
 
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
                  const float *mean, ddp__heads z, int add)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long kv_head = (int)blockIdx.x / tiles;
     const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
@@ -262,10 +246,7 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
         __syncthreads();
-        if (i == 0) {
-            left.keep();
-            right.keep();
-        }
+        if (i == 0) left.keep(), right.keep();
         if (i + 1 < all)
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
@@ -314,8 +295,7 @@ static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, con
 template <int D, int MR, int N, int HOLD>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long rows = 16 * MR * DDP__FLASH_WARPS;
-    const long shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
+    const long rows = 16 * MR * DDP__FLASH_WARPS, shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
     const float *mean = (const float *)dev->scratch;
 
     DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),

@@ -18,8 +18,7 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
 }
 
 /* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no column. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
@@ -76,10 +75,7 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     counts[t] = count;
     for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
-        if (t < step) {
-            sums[t] += sums[t + step];
-            counts[t] += counts[t + step];
-        }
+        if (t < step) sums[t] += sums[t + step], counts[t] += counts[t + step];
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;
@@ -87,8 +83,7 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
 }
 
 /* dx = or += (softmax(x) - [j == label]) g. dx may be the logits. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
                  long n, int add, int wide)
 {

@@ -98,9 +98,8 @@ __device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16
 /* c = 0: 16 x 8 floats in each c[r][n]. */
 template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
 {
-    int r, n, i;
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (n = 0; n < N; n++) DDP__UNROLL for (i = 0; i < 4; i++) c[r][n][i] = 0;
+    DDP__UNROLL for (int r = 0; r < MR; r++)
+        DDP__UNROLL for (int n = 0; n < N; n++) DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
@@ -111,24 +110,19 @@ template <int D, int MR, int HOLD> struct ddp__tile_rows {
     __device__ __forceinline__ void load(uint32_t (&a)[MR][4], int step) const
     {
         const int lane = (int)threadIdx.x % 32;
-        int r;
 
-        DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (int r = 0; r < MR; r++)
             ddp__matrices(a[r], ddp__tile_at<D>(rows, r * 16 + lane % 16, 2 * step + lane / 16));
     }
     __device__ __forceinline__ void keep(void)
     {
-        int step;
-
-        DDP__UNROLL for (step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
+        DDP__UNROLL for (int step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
     }
     __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
     {
-        int r, i;
-
         if (!HOLD) load(a, step);
-        DDP__UNROLL for (r = 0; HOLD && r < MR; r++)
-            DDP__UNROLL for (i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
+        DDP__UNROLL for (int r = 0; HOLD && r < MR; r++)
+            DDP__UNROLL for (int i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
     }
 };
 

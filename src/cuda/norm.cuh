@@ -11,13 +11,11 @@ enum {
 };
 
 /* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
-template <typename T, int RMS>
-static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+template <typename T, int RMS> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
 ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
             float *stat, long rows, long n, float eps, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
@@ -73,13 +71,11 @@ template <typename T> struct ddp__norm_to {
 /* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
  * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
  * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
-template <typename T, int RMS, int PIECES>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
                  float *part, long rows, long n, long height, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
     __shared__ float shared[32 * width];
     float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];
@@ -101,10 +97,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
-                if (PIECES) {
-                    scaled[p][i] += d[i] * h;
-                    plain[p][i] += d[i];
-                }
+                if (PIECES) scaled[p][i] += d[i] * h, plain[p][i] += d[i];
             }
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;

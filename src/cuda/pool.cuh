@@ -40,8 +40,7 @@ static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, 
 /* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
 template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
 {
-    const long plane = (long)z.rows * z.cols;
-    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
     const float part = 1.0f / (float)(z.kernel * z.kernel);
     int r0, r1, c0, c1, best_r, best_c;
@@ -151,12 +150,12 @@ static void ddp__cuda_flatten_forward(const ddp_op_call *c)
 
 static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
 
-DDP__FAMILY(ddp__cuda_pool_ops, {"max_pool2d", ddp__cuda_typed<ddp__cuda_pool_forward<float, 1>,
-            ddp__cuda_pool_forward<ddp__bf16, 1> >, ddp__cuda_typed<ddp__cuda_pool_backward<float, 1>,
-            ddp__cuda_pool_backward<ddp__bf16, 1> >, NULL}, {"avg_pool2d", ddp__cuda_typed<ddp__cuda_pool_forward<float,
-            0>, ddp__cuda_pool_forward<ddp__bf16, 0> >, ddp__cuda_typed<ddp__cuda_pool_backward<float, 0>,
-            ddp__cuda_pool_backward<ddp__bf16, 0> >, NULL}, DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool,
-                                                                       NULL), {"flatten", ddp__cuda_flatten_forward,
-            ddp__cuda_flatten_backward, NULL})
+#define DDP__POOL(f, MAX) ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >
+
+DDP__FAMILY(ddp__cuda_pool_ops,
+    {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
+    {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
+    DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
+    {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
 
 #endif /* DDP_CUDA_POOL_CUH */

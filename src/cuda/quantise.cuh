@@ -2,7 +2,6 @@
 #ifndef DDP_CUDA_QUANTISE_CUH
 #define DDP_CUDA_QUANTISE_CUH
 
-#include "compress/compress.h"
 #include "cuda/feedback.cuh"
 
 enum { DDP__PACK_LANES = DDP_QUANTISE_BLOCK / 4 };

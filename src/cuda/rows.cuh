@@ -111,8 +111,7 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
 /* The sum over each `lanes` lanes of a warp, a power of 2; every lane gets the same bits. */
 template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
-    int step;
-    DDP__UNROLL for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    DDP__UNROLL for (int step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
@@ -172,14 +171,11 @@ __device__ static __forceinline__ void ddp__column_join(float *shared, const flo
 
 /* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
  * take turns at the rows. part: (sums, parts, n). */
-template <typename T, int KIND>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+template <typename T, int KIND> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const long at = (long)blockIdx.x * 32 * width;
-    const long first = blockIdx.y * height;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long at = (long)blockIdx.x * 32 * width, first = blockIdx.y * height;
     const long last = first + height < rows ? first + height : rows;
     __shared__ float shared[32 * width];
     float sum[width], scaled[width], d[width], v[width];

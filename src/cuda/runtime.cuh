@@ -83,20 +83,14 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
     case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice:
-        return "; choose another device or train on the CPU";
-    case cudaErrorInsufficientDriver:
-        return "; install a newer driver, or compile with an older CUDA toolkit";
-    case cudaErrorMemoryAllocation:
-        return "; use a smaller batch, bfloat16 or recomputation";
-    case cudaErrorInitializationError:
-        return "; fork worker processes before the first CUDA call";
-    case cudaErrorNoKernelImageForDevice:
-        return "; compile for this GPU: nvcc -arch=native";
+    case cudaErrorInvalidDevice: return "; choose another device or train on the CPU";
+    case cudaErrorInsufficientDriver: return "; install a newer driver, or compile with an older CUDA toolkit";
+    case cudaErrorMemoryAllocation: return "; use a smaller batch, bfloat16 or recomputation";
+    case cudaErrorInitializationError: return "; fork worker processes before the first CUDA call";
+    case cudaErrorNoKernelImageForDevice: return "; compile for this GPU: nvcc -arch=native";
     case cudaErrorLaunchTimeout: /* of a kernel that holds for a slow link */
         return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
-    default:
-        return "";
+    default: return "";
     }
 }
 
@@ -250,9 +244,9 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 
 /* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
-/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...) DDP__RUN(kernel, blocks, threads, args...): on
- * dev->stream and without shared_bytes DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks
- * of threads
+/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
+ * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
+ * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
  *
  * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its kernel. A
  * kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers or dim3.
@@ -279,10 +273,8 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
         DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__);       \
         ddp__cuda_launched(dev, #kernel);                                                         \
     } while (0)
-#define DDP__RUN(kernel, blocks, threads, ...) \
-    DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
-#define DDP__EACH(kernel, n, threads, ...) \
-    DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
+#define DDP__RUN(kernel, blocks, threads, ...) DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
+#define DDP__EACH(kernel, n, threads, ...) DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
 
 /* Notes the error of the launch just made, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
@@ -308,8 +300,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
         memset(op, 0, sizeof *op);
         op->name = cpu->name;
         op->shape = cpu->shape;
-        op->forward = list[i].forward;
-        op->backward = list[i].backward;
+        op->forward = list[i].forward, op->backward = list[i].backward;
         dev->entry[dev->ops++] = &list[i];
     }
 }
@@ -323,8 +314,7 @@ static void ddp__cuda_typed(const ddp_op_call *c)
     else Single(dev, c);
 }
 #define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
-#define DDP__ENTRY(name, f, scratch) \
-    {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
+#define DDP__ENTRY(name, f, scratch) {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
 
 /* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
 #define DDP__FAMILY(name, ...)                                \

@@ -78,15 +78,9 @@ static inline __device__ void ddp__topk_sum(unsigned *a, unsigned *b)
 
     *a = __reduce_add_sync(0xffffffffu, *a);
     *b = __reduce_add_sync(0xffffffffu, *b);
-    if (t % 32 == 0) {
-        sum[0][t / 32] = *a;
-        sum[1][t / 32] = *b;
-    }
+    if (t % 32 == 0) sum[0][t / 32] = *a, sum[1][t / 32] = *b;
     __syncthreads();
-    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) {
-        *a += sum[0][w];
-        *b += sum[1][w];
-    }
+    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) *a += sum[0][w], *b += sum[1][w];
 }
 
 /* Whether step has anything to do for the digit, of the array (x) or the list. */
@@ -116,8 +110,7 @@ static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int s
         uint32_t four[4];
         ddp__topk_four(p, at, wide, four);
         for (int e = 0; e < 4 && at + (unsigned)e < p.end; e++) {
-            const uint32_t m = four[e] & DDP__MAGNITUDE;
-            const uint32_t known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
+            const uint32_t m = four[e] & DDP__MAGNITUDE, known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
             if (known == s.prefix) atomicAdd(&bins[t & 1][m >> shift & mask], 1u);
             above += known > s.prefix;
             if (m > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, at + (unsigned)e);
@@ -208,18 +201,12 @@ static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int
 
     if (v->what) return;
     if (t < 32) { /* what the chunks before have */
-        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) {
-            above += r.above[b];
-            equal += r.equal[b];
-        }
+        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) above += r.above[b], equal += r.equal[b];
         for (int half = 16; half; half /= 2) {
             above += __shfl_xor_sync(DDP__ALL_LANES, above, half);
             equal += __shfl_xor_sync(DDP__ALL_LANES, equal, half);
         }
-        if (t == 0) {
-            before[0] = all ? p.begin : above;
-            before[1] = equal;
-        }
+        if (t == 0) before[0] = all ? p.begin : above, before[1] = equal;
     }
     __syncthreads();
     above = before[0];
@@ -291,8 +278,7 @@ static int ddp__topk_blocks_of(size_t n)
 static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
 {
     const size_t blocks = (size_t)ddp__topk_blocks_of(n), extra = 65536;
-    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra;
-    const size_t most = wish / 4 * 4 + 4;
+    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra, most = wish / 4 * 4 + 4;
     const size_t fixed = DDP__TOPK_STEPS * sizeof(ddp__topk_step) +
                          8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) + 4 * blocks * DDP__TOPK_DIGIT;
     unsigned char *at = (unsigned char *)scratch;

@@ -1,5 +1,4 @@
 /* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
-#include "base/core.h"
 #include "graph/graph_internal.h"
 
 /* What happens to a node at one time. Times count these events: all nodes forward, then all
@@ -49,17 +48,16 @@ int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_
 static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 {
     enum { OUTSIDE = DDP__AGAIN + 1 };
-    int i, k;
 
     memset(fate, DDP__KEPT, (size_t)g->nodes);
-    for (i = 0; i < g->nodes; i++)
-        for (k = 0; k < g->node[i]->spec.inputs; k++) {
+    for (int i = 0; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
             if (p->segment < 0 || ddp__stays(p)) continue;
             if (p->segment != g->node[i]->segment) fate[p->index] = OUTSIDE;
             else if (fate[p->index] != OUTSIDE) fate[p->index] = DDP__DROPPED;
         }
-    for (i = 0; i < g->nodes; i++)
+    for (int i = 0; i < g->nodes; i++)
         if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
 }
 
@@ -67,15 +65,13 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
  * An operator whose dropped result nobody asks for, as the last product of a block, is spared. */
 static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
 {
-    int i, k;
-
     ddp__fates_drop(g, fate);
-    for (i = g->nodes - 1; i >= 0; i--) {
+    for (int i = g->nodes - 1; i >= 0; i--) {
         const ddp_node *d = g->node[i];
         if (d->segment < 0) continue;
         if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d))) fate[i] = DDP__AGAIN;
         if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
-        for (k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
+        for (int k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
             if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
     }
 }
@@ -92,14 +88,12 @@ static void ddp__lives_event(ddp__lives *v, int event, int i)
 
 static void ddp__lives_times(ddp__lives *v)
 {
-    int i, k;
-
-    for (i = 0; i < DDP__EVENTS * v->n; i++) v->when[i] = -1;
-    for (i = 0; i < v->n; i++) ddp__lives_event(v, DDP__FORWARD, i);
-    for (i = v->n - 1; i >= 0; i--) {
+    for (int i = 0; i < DDP__EVENTS * v->n; i++) v->when[i] = -1;
+    for (int i = 0; i < v->n; i++) ddp__lives_event(v, DDP__FORWARD, i);
+    for (int i = v->n - 1; i >= 0; i--) {
         const int s = v->g->node[i]->segment;
         if (s >= 0 && v->g->segment[s].last == i)
-            for (k = v->g->segment[s].first; k <= i; k++)
+            for (int k = v->g->segment[s].first; k <= i; k++)
                 if (v->fate[k] == DDP__AGAIN) ddp__lives_event(v, DDP__FORWARD_AGAIN, k);
         ddp__lives_event(v, DDP__BACKWARD, i);
     }
@@ -116,15 +110,13 @@ static void ddp__lives_extend(ddp__lives *v, int i, int time)
 /* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises it. */
 static void ddp__lives_ends(ddp__lives *v)
 {
-    int i, k;
-
-    for (i = 0; i < v->n; i++) {
+    for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i];
         v->root[i] = v->root_again[i] = i;
         v->end[i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
         v->end_again[i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
         if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__when(v, DDP__BACKWARD, i));
-        for (k = 0; k < d->spec.inputs; k++) {
+        for (int k = 0; k < d->spec.inputs; k++) {
             int p = d->input[k];
             v->uses[p]++;
             v->end[p] = ddp__max_int(v->end[p], i);
@@ -148,9 +140,7 @@ static void ddp__lives_join(ddp__lives *v, int i, int p)
  * forward finds its inputs as the first one did: what enters a segment is not written over. */
 static void ddp__lives_share(ddp__lives *v)
 {
-    int i;
-
-    for (i = 0; i < v->n; i++) {
+    for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i], *p;
         if (!d->op || d->spec.inputs < 1) continue;
         p = v->g->node[d->input[0]];
@@ -220,8 +210,7 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
         v->hole[lo].bytes += bytes;
     } else {
         memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
-        v->hole[lo].offset = offset;
-        v->hole[lo].bytes = bytes;
+        v->hole[lo].offset = offset, v->hole[lo].bytes = bytes;
         v->holes++;
     }
 }
@@ -230,10 +219,7 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
     v->bytes[id] = ddp__round64(bytes);
-    if (until >= 0) {
-        v->sibling[id] = v->dying[until];
-        v->dying[until] = id;
-    }
+    if (until >= 0) v->sibling[id] = v->dying[until], v->dying[until] = id;
     return ddp__arena_take(v, v->bytes[id]);
 }
 
@@ -253,9 +239,8 @@ static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
     const ddp_node *d = v->g->node[i];
     const int again = v->fate[i] == DDP__AGAIN;
     size_t buffers = 0;
-    int k;
 
-    for (k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
+    for (int k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
         l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
     ddp__born_output(v, i, v->root[i], 0, ddp__stays(d) ? -1 : v->end[i],
@@ -282,12 +267,11 @@ static size_t ddp__born_gradient(ddp__lives *v, int i, const ddp__layout *l)
 static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
-    int k;
 
     if (!d->has_gradient) return;
     if (l->gradient[i] == DDP__NOWHERE && ddp_shape_count(&d->spec.out) == 1)
         l->gradient[i] = ddp__born_gradient(v, i, l);
-    for (k = 0; k < d->spec.inputs; k++) {
+    for (int k = 0; k < d->spec.inputs; k++) {
         const int p = d->input[k];
         if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE) l->gradient[p] = ddp__born_gradient(v, p, l);
     }
@@ -332,17 +316,13 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 {
     size_t top = 0;
-    int i;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
         size_t bytes = ddp__round64(ddp__output_bytes(d));
         l->out[i] = top;
         top += bytes;
-        if (d->spec.saved) {
-            l->saved[i] = top;
-            top += ddp__round64(4 * d->spec.saved);
-        }
+        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
         if (d->type != DDP_F32) continue;
         l->gradient[i] = top;
         top += bytes;

@@ -1,6 +1,5 @@
 /* From bookkeeping to arrays: checks, parameters, memory plan, registration of the layers; and the
  * first and the last of a graph. */
-#include "base/core.h"
 #include "base/tools.h"
 #include "graph/graph_internal.h"
 
@@ -30,9 +29,8 @@ static ddp_status ddp__build_check(ddp_graph *g)
 static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
-    int i;
 
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
@@ -84,9 +82,8 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    int i;
 
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (l->count) {
             l->params = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
@@ -114,13 +111,11 @@ static void ddp__build_pointers(ddp_graph *g)
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
         if (n->tied >= 0) {
-            n->param[0] = g->node[n->tied]->param[0];
-            n->use[0] = g->node[n->tied]->use[0];
+            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
             n->grad[0] = g->node[n->tied]->grad[0];
         }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used;
-            n->use[k] = g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -170,13 +165,11 @@ static void ddp__build_fill(void *user, long first, long last)
 {
     ddp_graph *g = (ddp_graph *)user;
     uint64_t seed = g->host ? g->host->seed : 0;
-    long i;
-    int k;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         ddp_node *n = g->node[i];
         const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
-        for (k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
+        for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params; /* the number of a buffer */
             const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
                                           : l->count + (size_t)(n->buffer[b] - l->buffers);
@@ -191,15 +184,14 @@ static ddp_status ddp__build_values(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     ddp_status s = DDP_OK;
-    int i;
 
-    for (i = 0; b && i < g->layers; i++) {
+    for (int i = 0; b && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
         if (!l->image) s = ddp__build_too_large(g);
     }
     if (s == DDP_OK) ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
-    for (i = 0; b && i < g->layers; i++) {
+    for (int i = 0; b && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (s == DDP_OK) {
             ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
@@ -216,9 +208,8 @@ static ddp_status ddp__build_operators(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     size_t most = 0, bytes;
-    int i;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
         if (!n->op) continue;
@@ -236,14 +227,13 @@ static ddp_status ddp__build_operators(ddp_graph *g)
 static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
-    int i, k;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || !strcmp(n->op->name, "dropout")) continue;
         h = ddp__hash(h, n->op->name, strlen(n->op->name) + 1);
         h = ddp__hash(h, n->spec.arg, sizeof n->spec.arg);
-        for (k = 0; k < n->spec.params; k++) {
+        for (int k = 0; k < n->spec.params; k++) {
             const ddp_shape *s = &n->spec.param[k].shape;
             h = ddp__hash(h, s->dim, (size_t)s->dims * sizeof *s->dim);
         }
@@ -254,11 +244,10 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
 static ddp_status ddp__build_state(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    int i;
 
     g->state = ddp__state_open(g, &g->reuse);
     if (!g->state) return ddp__build_too_large(g);
-    for (i = 0; b && i < g->nodes; i++) {
+    for (int i = 0; b && i < g->nodes; i++) {
         const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
         if (g->node[i]->op) continue;
         g->node[i]->feed = b->pin(g->host->device, bytes);
@@ -318,12 +307,11 @@ static void ddp__graph_destroy(ddp__owned *self)
     ddp_graph *g = (ddp_graph *)self;
     const ddp__host *h = g->host;
     const ddp_backend *backend = ddp__graph_backend(g);
-    int i;
 
     ddp_state_free(g->state);
     ddp__layout_free(&g->reuse);
     ddp__layout_free(&g->plain);
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (backend && l->use) backend->forget(g->host->device, l->params);
         ddp__host_release(h, l->params, l->count * sizeof(float));
@@ -331,7 +319,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         if (n->feed) backend->unpin(g->host->device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
         DDP_FREE(n->shown);

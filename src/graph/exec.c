@@ -1,5 +1,4 @@
 /* The activations and gradients of one micro-batch; forward and backward over the graph, or over a range of it. */
-#include "base/core.h"
 #include "base/tools.h"
 #include "graph/graph_internal.h"
 
@@ -38,16 +37,15 @@ ddp_state *ddp_state_new(ddp_graph *g)
     const int own = g && g->host && g->host->backend; /* a device says itself what it has not */
     const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
-    int i, k;
 
     if (!g || !g->built || (total > 0 && (double)g->plain.bytes > total)) return NULL;
     s = ddp__state_open(g, &g->plain);
     if (!s) return NULL;
 
     /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
-    for (i = 0; i < g->nodes; i++)
-        for (k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
-    for (i = 0; i < g->nodes; i++)
+    for (int i = 0; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
+    for (int i = 0; i < g->nodes; i++)
         if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1)
             ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
     return s;
@@ -84,10 +82,8 @@ void ddp_state_micro_batch(ddp_state *s, uint64_t number)
 
 void *ddp_data(ddp_graph *g, const char *name)
 {
-    int i;
-
     if (!g || !g->state || !name) return NULL;
-    for (i = 0; i < g->nodes; i++)
+    for (int i = 0; i < g->nodes; i++)
         if (!g->node[i]->op && strcmp(g->node[i]->name, name) == 0)
             return g->node[i]->feed ? g->node[i]->feed : ddp_state_data(g->state, g->node[i]);
     return NULL;
@@ -96,9 +92,8 @@ void *ddp_data(ddp_graph *g, const char *name)
 void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    int i;
 
-    for (i = 0; b && i < g->nodes; i++) {
+    for (int i = 0; b && i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const size_t count = (size_t)ddp_shape_count(&n->spec.out);
         void *to;
@@ -187,13 +182,12 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     const ddp_graph *g = s->graph;
     const ddp__layout *l = s->layout;
     ddp_rng r = ddp_rng_seed(g->host ? g->host->seed : 0, s->pass);
-    int i;
 
     memset(c, 0, sizeof *c);
     c->spec = &n->spec;
-    for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
-    for (i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
-    for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
+    for (int i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
+    for (int i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
+    for (int i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
     again = again && l->fate[n->index] == DDP__AGAIN;
     c->saved = ddp__state_at(s, again ? l->saved_again[n->index] : l->saved[n->index]);
@@ -209,9 +203,8 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
 static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **at)
 {
     float *shadow = (float *)ddp__state_at(s, s->layout->shadow[n->index]);
-    int k;
 
-    for (k = 0; shadow && k < n->spec.buffers; k++) {
+    for (int k = 0; shadow && k < n->spec.buffers; k++) {
         const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
         if (fill) ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
         else at[k] = shadow;
@@ -251,9 +244,8 @@ static void ddp__pass_forward(const ddp_graph *g, int i, int training)
 static void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
-    int i;
 
-    for (i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
+    for (int i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
         ddp_op_call c;
         if (s->layout->fate[i] != DDP__AGAIN) continue;
         if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
@@ -272,18 +264,17 @@ static void ddp__run_again(const ddp_state *s, int segment)
 static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
-    int i;
 
     ddp__call_fill(s, n, 1, 1, c);
     c->grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
-    for (i = 0; i < n->spec.inputs; i++) {
+    for (int i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
         c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
         c->add_in[i] = s->written[p];
         s->written[p] = 1;
     }
-    for (i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
+    for (int i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
 }
 
 static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
@@ -409,9 +400,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 
 void ddp_zero_gradients(ddp_graph *g)
 {
-    int i;
-
-    for (i = 0; g && i < g->layers; i++)
+    for (int i = 0; g && i < g->layers; i++)
         if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
 }
 

@@ -1,22 +1,19 @@
 /* Building a graph: layers, segments to recompute, inputs, operators; and reading what there is. */
-#include "base/core.h"
 #include "graph/graph_internal.h"
 
 long ddp_shape_count(const ddp_shape *s)
 {
     long n = 1;
-    int i;
 
-    for (i = 0; i < s->dims; i++) n *= s->dim[i];
+    for (int i = 0; i < s->dims; i++) n *= s->dim[i];
     return n;
 }
 
 long ddp_shape_rows(const ddp_shape *s)
 {
     long n = 1;
-    int i;
 
-    for (i = 0; i + 1 < s->dims; i++) n *= s->dim[i];
+    for (int i = 0; i + 1 < s->dims; i++) n *= s->dim[i];
     return n;
 }
 
@@ -65,9 +62,7 @@ static ddp_node *ddp__no_node(ddp_status failure)
 
 static int ddp__layer_named(const ddp_graph *g, const char *name, uint64_t hash)
 {
-    int i;
-
-    for (i = 0; i < g->layers; i++)
+    for (int i = 0; i < g->layers; i++)
         if (g->layer[i].name_hash == hash && strcmp(g->layer[i].name, name) == 0) return 1;
     return 0;
 }
@@ -175,10 +170,9 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 static int ddp__shape_ok(const ddp_shape *s)
 {
     double n = 1;
-    int i;
 
     if (s->dims < 0 || s->dims > 4) return 0;
-    for (i = 0; i < s->dims; i++) {
+    for (int i = 0; i < s->dims; i++) {
         if (s->dim[i] < 1) return 0;
         n *= (double)s->dim[i];
     }
@@ -189,10 +183,9 @@ static int ddp__shape_ok(const ddp_shape *s)
 static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
 {
     size_t used = strlen(text);
-    int i;
 
     snprintf(text + used, size - used, "(");
-    for (i = 0; i < s->dims && i < 4; i++) {
+    for (int i = 0; i < s->dims && i < 4; i++) {
         used = strlen(text);
         snprintf(text + used, size - used, i ? ", %ld" : "%ld", s->dim[i]);
     }
@@ -202,10 +195,8 @@ static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
 
 static int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
 {
-    int i;
-
     if (a->dims != b->dims) return 0;
-    for (i = 0; i < a->dims; i++)
+    for (int i = 0; i < a->dims; i++)
         if (a->dim[i] != b->dim[i]) return 0;
     return 1;
 }
@@ -214,7 +205,6 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
 {
     ddp_node *n;
     char text[160] = "";
-    int i;
 
     if (!ddp__graph_open(g, "ddp_input")) return NULL;
     if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32))
@@ -222,11 +212,10 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
                                       "an input needs a name, a shape and type DDP_F32 or DDP_I32"));
     if (!ddp__shape_ok(s)) {
         ddp__shape_text(s, text, sizeof text);
-        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
-                  "of at least 1", name, text);
-        return NULL;
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
+                                      "of at least 1", name, text));
     }
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
                                       "name", name));
@@ -253,9 +242,7 @@ ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, l
 
 static const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
 {
-    int i;
-
-    for (i = 0; i < g->op_count; i++)
+    for (int i = 0; i < g->op_count; i++)
         if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];
     return g->builtin(name);
 }
@@ -286,15 +273,13 @@ static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char 
 /* What the shape rule filled must be executable, also where the rule is a program's own. */
 static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
 {
-    int i;
-
     if (!ddp__shape_ok(&s->out)) return "its shape rule gave an impossible output shape";
     if (s->params < 0 || s->params > DDP_OP_PARAMS || (double)s->saved > DDP__MOST_FLOATS)
         return "its shape rule gave an impossible number of parameters or saved elements";
-    for (i = 0; i < s->params; i++)
+    for (int i = 0; i < s->params; i++)
         if (!ddp__shape_ok(&s->param[i].shape)) return "its shape rule gave an impossible parameter shape";
     if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS) return "its shape rule gave an impossible number of buffers";
-    for (i = 0; i < s->buffers; i++)
+    for (int i = 0; i < s->buffers; i++)
         if (!ddp__shape_ok(&s->buffer[i].shape)) return "its shape rule gave an impossible buffer shape";
     if (owner && (s->params < 1 || !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
         return "the tied node's parameter 0 has another shape than it needs";
@@ -318,11 +303,9 @@ static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_
 /* Inputs must be nodes of this graph. 1 if they are. */
 static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs, const ddp_node *tied)
 {
-    int i;
-
     if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs))
         return !ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count, DDP_OP_INPUTS);
-    for (i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         if (inputs[i] && inputs[i]->graph == g) continue;
         return !ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
                           inputs[i] ? "a node of another graph" : "NULL");
@@ -337,7 +320,6 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
     ddp__graph_layer *l = g->open_layer >= 0 ? &g->layer[g->open_layer] : NULL;
-    int i;
 
     n->layer = g->open_layer;
     n->segment = g->open_segment;
@@ -346,14 +328,14 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
         g->segment[n->segment].last = n->index;
     }
     n->has_gradient = n->op->backward && n->spec.params > 0;
-    for (i = 0; i < n->spec.inputs; i++)
+    for (int i = 0; i < n->spec.inputs; i++)
         if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
     if (!l) return;
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
     l->flops += n->spec.flops;
-    for (i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
+    for (int i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
+    for (int i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
 /* What its backend runs as one with the operator before it. */
@@ -381,16 +363,13 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
     char where[200], shapes[200] = "";
-    int i;
 
     if (!ddp__graph_open(g, "an operator is added")) return NULL;
     ddp__node_where(g, op ? op : "(NULL)", g->open_layer, where, sizeof where);
     if (!ddp__inputs_ok(g, where, count, inputs, tied)) return NULL;
     entry = op ? ddp__op_find(g, op) : NULL;
-    if (!entry) {
-        ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where);
-        return NULL;
-    }
+    if (!entry)
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where));
     if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args))
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
                                       arg_count, DDP_OP_ARGS));
@@ -398,7 +377,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
     memset(&spec, 0, sizeof spec);
     spec.inputs = count;
-    for (i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         spec.in[i] = inputs[i]->spec.out;
         spec.in_type[i] = inputs[i]->type;
         if (i) snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), " and ");
@@ -417,7 +396,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->op = entry;
     n->spec = spec;
     n->tied = owner ? owner->index : -1;
-    for (i = 0; i < count; i++) n->input[i] = inputs[i]->index;
+    for (int i = 0; i < count; i++) n->input[i] = inputs[i]->index;
     ddp__node_place(g, n);
     ddp__node_pair(g, n);
     return n;
@@ -473,10 +452,9 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 size_t ddp_param_count(const ddp_graph *g)
 {
     size_t count = 0;
-    int i, k;
 
-    for (i = 0; g && i < g->nodes; i++)
-        for (k = g->node[i]->tied >= 0; k < g->node[i]->spec.params; k++)
+    for (int i = 0; g && i < g->nodes; i++)
+        for (int k = g->node[i]->tied >= 0; k < g->node[i]->spec.params; k++)
             count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
     return count;
 }

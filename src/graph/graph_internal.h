@@ -73,11 +73,7 @@ typedef struct ddp__layout {
     size_t  bytes;      /* of the arena */
     size_t  live_bytes; /* most bytes live at one time: no layout can be smaller */
     size_t *out;        /* [nodes]; one allocation with those below, in the order of DDP__OUT ... */
-    size_t *saved;
-    size_t *gradient;
-    size_t *out_again;
-    size_t *saved_again;
-    size_t *shadow;
+    size_t *saved, *gradient, *out_again, *saved_again, *shadow;
     unsigned char *fate; /* [nodes] ddp__fate */
 } ddp__layout;
 

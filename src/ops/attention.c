@@ -118,16 +118,15 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
                                long stride, float *c, long ldc, long rows, long cols, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long i, j;
 
-    for (j = 0; j < cols; j += kn->nr, b += stride) {
+    for (long j = 0; j < cols; j += kn->nr, b += stride) {
         const long n = ddp__min_long(kn->nr, cols - j);
         if (rows == kn->mr && n == kn->nr) {
             kn->gemm(k, a, b, c + j, c + j + n / 2, ldc, add);
             continue;
         }
         kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
-        for (i = 0; i < rows; i++) kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
+        for (long i = 0; i < rows; i++) kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
     }
 }
 
@@ -142,9 +141,8 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
                                   const float *k, long d, long from, long rows, long s, long n)
 {
     const long mr = t->kn->mr;
-    long i;
 
-    for (i = 0; i < rows; i += mr)
+    for (long i = 0; i < rows; i += mr)
         ddp__attention_row(t->kn, d, q + i * d, k, t->kn->nr * d, score + i * t->keys, t->keys, mr,
                            (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr * t->kn->nr, 0);
 }
@@ -176,17 +174,16 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
     float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
     float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
-    long i, r, j;
 
     ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
     ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
-    for (i = 0; i < rows; i += kn->mr) {
+    for (long i = 0; i < rows; i += kn->mr) {
         const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
-        for (r = i; r < i + whole; r++) {
+        for (long r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
             ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.c, z.d);
-            for (j = seen; j < keys; j++) row[j] = 0;
+            for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
         ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d, s > 0);
@@ -200,18 +197,17 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
     float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
-    long s, h, from, i;
 
-    for (s = 0; s < hi; s += t.keys) {
+    for (long s = 0; s < hi; s += t.keys) {
         const long n = ddp__min_long(t.keys, hi - s);
         ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.ld, z.ld, n, z.d);
         ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
-        for (h = head; h < head + z.group; h++)
-            for (from = lo > s ? lo : s; from < hi; from += t.queries)
+        for (long h = head; h < head + z.group; h++)
+            for (long from = lo > s ? lo : s; from < hi; from += t.queries)
                 ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
     }
-    for (h = head; h < head + z.group; h++)
-        for (i = lo; i < hi; i++) {
+    for (long h = head; h < head + z.group; h++)
+        for (long i = lo; i < hi; i++) {
             float *stat = (float *)call->saved + (h * z.t + i) * 2;
             float *out = (float *)call->out + ddp__attention_out(&z, h) + i * z.c;
             stat[1] = 1 / stat[1];
@@ -230,9 +226,8 @@ static void ddp__attention_parts(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const long heads = z.b * z.kv_heads;
-    long i;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
         ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
@@ -274,27 +269,26 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE];
     float q_pack[DDP__ATTENTION_TILE] DDP__ALIGNED, dout_pack[DDP__ATTENTION_TILE] DDP__ALIGNED;
     float pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
-    long i, r, j;
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
     ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
     ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
     ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
-    for (i = 0; i < rows; i += mr) {
+    for (long i = 0; i < rows; i += mr) {
         const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
-        for (r = i; r < i + whole; r++) {
+        for (long r = i; r < i + whole; r++) {
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
             kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
             kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.c, dout + r * z.c, z.d), t->scale);
-            for (j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
+            for (long j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
         ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
     ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
-    for (j = 0; j < n && s + j < from + rows; j += mr) {
+    for (long j = 0; j < n && s + j < from + rows; j += mr) {
         const long cols = ddp__min_long(mr, n - j), skip = s + j > from ? s + j - from : 0;
         ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
         ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
@@ -313,9 +307,8 @@ static void ddp__attention_groups(void *user, long first, long last)
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
     ddp__attention_keys keys;
-    long i, h, from;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const long head = i * z.group, k_at = ddp__attention_k(&z, head);
         const float *k = (const float *)call->in[0] + k_at, *v = k + z.kv_heads * z.d;
         if (!call->add_in[0]) {
@@ -328,8 +321,8 @@ static void ddp__attention_groups(void *user, long first, long last)
             ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
             ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.ld, z.ld, keys.n, z.d);
             ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
-            for (h = head; h < head + z.group; h++)
-                for (from = keys.s; from < z.t; from += t.queries)
+            for (long h = head; h < head + z.group; h++)
+                for (long from = keys.s; from < z.t; from += t.queries)
                     ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
         }
     }
@@ -342,11 +335,5 @@ static void ddp__attention_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
-const ddp_op *ddp__attention_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__attention_ops,
+    {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward})

@@ -8,9 +8,8 @@ const ddp_op *ddp__builtin_op(const char *name)
     static const family families[] = {ddp__linear_ops, ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
                                       ddp__elementwise_ops, ddp__loss_ops, ddp__conv_ops, ddp__pool_ops};
     const ddp_op *op;
-    size_t f;
 
-    for (f = 0; f < sizeof families / sizeof families[0]; f++)
+    for (size_t f = 0; f < sizeof families / sizeof families[0]; f++)
         for (op = families[f](); op->name; op++)
             if (!strcmp(op->name, name)) return op;
     return NULL;
@@ -25,10 +24,9 @@ static ddp_node *ddp__build(ddp_graph *g, const char *op, ddp_node *x, int args,
 {
     double arg[DDP_OP_ARGS] = {0};
     va_list list;
-    int i;
 
     va_start(list, args);
-    for (i = 0; i < args; i++) arg[i] = va_arg(list, double);
+    for (int i = 0; i < args; i++) arg[i] = va_arg(list, double);
     va_end(list);
     return ddp_apply(g, op, 1, &x, args, arg, NULL);
 }

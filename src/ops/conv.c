@@ -89,8 +89,7 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
     d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) - d->deep);
     d->phase = (d->rows + d->deep) * d->pitch;
     for (t = 0; t < v->kh * v->kw; t++) {
-        h = t / v->kw;
-        w = t % v->kw;
+        h = t / v->kw, w = t % v->kw;
         d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch + w / v->step;
     }
     return d->rows > 0;
@@ -106,14 +105,13 @@ static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
 static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0, long n)
 {
     const ddp__conv_view *v = &d->g->view;
-    long p, i, j;
 
-    for (p = 0; p < d->kinds * d->kinds; p++) {
+    for (long p = 0; p < d->kinds * d->kinds; p++) {
         const long left = v->left + p % d->kinds, all = d->pitch;
         const long lo = ddp__min_long(all, left < 0 ? (v->step - 1 - left) / v->step : 0);
         const long fit = left < v->w ? (v->w - left + v->step - 1) / v->step : 0;
         const long hi = fit < lo ? lo : ddp__min_long(all, fit);
-        for (i = 0; i < n + d->deep; i++) {
+        for (long i = 0; i < n + d->deep; i++) {
             const long y = v->top + (r0 + i) * v->step + p / d->kinds;
             const int inside = y >= 0 && y < v->h;
             float *line = slab + p * d->phase + i * d->pitch;
@@ -121,12 +119,12 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
             if (dx && v->step == 1) {
                 if (inside) d->kn->affine(dx + at, line + lo, NULL, hi - lo, 1, 0, 0, 1);
             } else if (dx) {
-                for (j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
+                for (long j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
             } else {
                 memset(line, 0, (size_t)all * sizeof *line);
                 if (inside && v->step == 1) memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
                 else
-                    for (j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
+                    for (long j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
             }
         }
     }
@@ -213,13 +211,10 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
 
     memset(g, 0, sizeof *g);
     g->view.x = (const float *)call->in[0];
-    g->view.images = z.images;
-    g->view.image = z.groups * z.in * z.h * z.w;
+    g->view.images = z.images, g->view.image = z.groups * z.in * z.h * z.w;
     g->view.planes = z.in;
-    g->view.h = z.h;
-    g->view.w = z.w;
-    g->view.rows = z.rows;
-    g->view.cols = z.cols;
+    g->view.h = z.h, g->view.w = z.w;
+    g->view.rows = z.rows, g->view.cols = z.cols;
     g->view.step = z.stride;
     g->view.top = g->view.left = -z.padding;
     g->view.kh = g->view.kw = z.kernel;
@@ -229,15 +224,11 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
     }
     g->groups = z.groups;
     g->m = z.out;
-    g->w_kw = 1;
-    g->w_kh = z.kernel;
-    g->w_plane = z.kernel * z.kernel;
-    g->w_row = z.in * g->w_plane;
+    g->w_kw = 1, g->w_kh = z.kernel;
+    g->w_plane = z.kernel * z.kernel, g->w_row = z.in * g->w_plane;
     g->w_group = z.out * g->w_row;
-    g->y_col = 1;
-    g->y_row = g->view.cols;
-    g->y_plane = z.rows * z.cols;
-    g->y_image = z.groups * z.out * g->y_plane;
+    g->y_col = 1, g->y_row = g->view.cols;
+    g->y_plane = z.rows * z.cols, g->y_image = z.groups * z.out * g->y_plane;
 }
 
 static void ddp__conv_bias_planes(void *user, long first, long last)
@@ -245,12 +236,11 @@ static void ddp__conv_bias_planes(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[2] * s->dim[3];
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float bias = ((const float *)call->param[1])[p % s->dim[1]];
         float *y = (float *)call->out + p * n;
-        for (i = 0; i < n; i++) y[i] = bias;
+        for (long i = 0; i < n; i++) y[i] = bias;
     }
 }
 
@@ -279,11 +269,10 @@ static void ddp__conv_bias_grad(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[2] * s->dim[3];
-    long c, b;
 
-    for (c = first; c < last; c++) {
+    for (long c = first; c < last; c++) {
         double sum = 0;
-        for (b = 0; b < s->dim[0]; b++) {
+        for (long b = 0; b < s->dim[0]; b++) {
             const float *dy = (const float *)call->grad_out + (b * s->dim[1] + c) * n;
             float part[2];
             kn->moments(dy, dy, n, 0, 0, part);
@@ -315,8 +304,7 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
 
     ddp__conv_phase(&z, r0, &g.view.top, &g.view.kh, &h);
     ddp__conv_phase(&z, c0, &g.view.left, &g.view.kw, &w);
-    g.view.rows = (z.h - r0 - 1) / z.stride + 1;
-    g.view.cols = (z.w - c0 - 1) / z.stride + 1;
+    g.view.rows = (z.h - r0 - 1) / z.stride + 1, g.view.cols = (z.w - c0 - 1) / z.stride + 1;
     g.y = (float *)call->grad_in[0] + r0 * z.w + c0;
     if (g.view.kh == 0 || g.view.kw == 0) { /* no output saw these */
         for (b = 0; !call->add_in[0] && b < z.images * z.groups * z.in; b++)
@@ -327,24 +315,18 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
     g.view.x = (const float *)call->grad_out;
     g.view.image = forward->y_image;
     g.view.planes = z.out;
-    g.view.h = z.rows;
-    g.view.w = z.cols;
+    g.view.h = z.rows, g.view.w = z.cols;
     g.view.step = 1;
     g.m = z.in;
     g.w = (float *)(void *)call->param[0];
     g.w += h * z.kernel + w;
-    g.w_row = forward->w_plane;
-    g.w_plane = forward->w_row;
-    g.w_kh = -z.stride * z.kernel;
-    g.w_kw = -z.stride;
-    g.y_plane = z.h * z.w;
-    g.y_image = forward->view.image;
-    g.y_row = z.stride * z.w;
-    g.y_col = z.stride;
+    g.w_row = forward->w_plane, g.w_plane = forward->w_row;
+    g.w_kh = -z.stride * z.kernel, g.w_kw = -z.stride;
+    g.y_plane = z.h * z.w, g.y_image = forward->view.image;
+    g.y_row = z.stride * z.w, g.y_col = z.stride;
     g.add = call->add_in[0];
     if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* as in forward */
-        g.view.h = g.view.rows = 1;
-        g.view.w = g.view.cols = forward->view.cols;
+        g.view.h = g.view.rows = 1, g.view.w = g.view.cols = forward->view.cols;
         g.y_row = g.view.cols;
     }
     ddp__conv_over_images(call, &g);
@@ -355,7 +337,6 @@ static void ddp__conv_backward(const ddp_op_call *call)
     const ddp__conv_size z = ddp__conv_sizes(call->spec);
     ddp__conv_product g;
     ddp__depthwise d;
-    long r, c;
 
     ddp__conv_product_fill(call, &g);
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
@@ -373,13 +354,9 @@ static void ddp__conv_backward(const ddp_op_call *call)
         g.y = (float *)(void *)call->grad_out;
         ddp__conv_over_weights(call, &g);
     }
-    for (r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
-        for (c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
+    for (long r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
+        for (long c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
 }
 
-const ddp_op *ddp__conv_ops(void)
-{
-    static const ddp_op ops[] = {{"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward}, DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__conv_ops,
+    {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward})

@@ -1,6 +1,5 @@
 /* The matrix products behind a convolution, of what a window sees of the images. */
 #include "base/platform.h"
-#include "base/core.h"
 #include "ops/ops.h"
 
 /* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1. Strips are
@@ -59,10 +58,7 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, long positions, long planes)
         if (plan->rows_each > 1) plan->rows_each = (plan->rows_each + 1) / 2;
         else plan->part = (plan->part + 1) / 2;
     }
-    if (plan->direct) {
-        plan->pitch = v->w;
-        plan->plane = v->h * v->w;
-    }
+    if (plan->direct) plan->pitch = v->w, plan->plane = v->h * v->w;
     plan->parts = ddp__parts(v->cols, plan->part);
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
 }
@@ -218,10 +214,9 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
         for (i = 0; i < rows; i++) {
             float *to = y + at + i * g->y_plane;
             const float *from = part + i * kn->nr + j;
-            long e;
             if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
-            else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
-            else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
+            else if (add) for (long e = 0; e < len; e++) to[e * g->y_col] += from[e];
+            else for (long e = 0; e < len; e++) to[e * g->y_col] = from[e];
         }
     }
 }
@@ -268,11 +263,9 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
 static void ddp__conv_blocks(void *user, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
-    long t;
 
-    for (t = first; t < last; t++) {
-        const long i = t % plan->row_blocks * plan->rows;
-        const long c = t / plan->row_blocks % plan->spans * plan->span;
+    for (long t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows, c = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
                         ddp__min_long(c + plan->span, plan->chunks));
     }
@@ -381,11 +374,9 @@ static void ddp__conv_grad_blocks(void *user, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
     const long columns = plan->g->view.planes * plan->g->view.kh * plan->g->view.kw;
-    long t;
 
-    for (t = first; t < last; t++) {
-        const long i = t % plan->row_blocks * plan->rows;
-        const long j = t / plan->row_blocks % plan->spans * plan->span;
+    for (long t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows, j = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), j,
                              ddp__min_long(j + plan->span, columns));
     }

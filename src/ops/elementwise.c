@@ -11,69 +11,43 @@ static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, 
     return DDP_OK;
 }
 
-/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415) ---- */
+/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one input, by
+ * the kernels of that name ---- */
 
-static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "gelu", 12, err); }
+#define DDP__MAP_OP(name, flops)                                                                                       \
+    static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                                              \
+    {                                                                                                                  \
+        return ddp__same_shape(s, #name, flops, err);                                                                  \
+    }                                                                                                                  \
+    static void ddp__##name##_range(void *user, long first, long last)                                                 \
+    {                                                                                                                  \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
+        ddp__kernels_best()->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);       \
+    }                                                                                                                  \
+    static void ddp__##name##_grad_range(void *user, long first, long last)                                            \
+    {                                                                                                                  \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
+        ddp__kernels_best()->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,        \
+                                         (const float *)call->grad_out + first, last - first, call->add_in[0]);        \
+    }                                                                                                                  \
+    static void ddp__##name##_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__##name##_range); }        \
+    static void ddp__##name##_backward(const ddp_op_call *call)                                                        \
+    {                                                                                                                  \
+        if (call->grad_in[0]) ddp__op_elements(call, ddp__##name##_grad_range);                                        \
+    }
 
-static void ddp__gelu_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->gelu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
-}
-
-static void ddp__gelu_grad_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->gelu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
-}
-
-static void ddp__gelu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__gelu_range); }
-
-static void ddp__gelu_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__op_elements(call, ddp__gelu_grad_range);
-}
-
-/* ---- relu; the gradient at 0 is 0 ---- */
-
-static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "relu", 1, err); }
-
-static void ddp__relu_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
-}
-
-static void ddp__relu_grad_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
-}
-
-static void ddp__relu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__relu_range); }
-
-static void ddp__relu_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__op_elements(call, ddp__relu_grad_range);
-}
+DDP__MAP_OP(gelu, 12)
+DDP__MAP_OP(relu, 1)
 
 /* ---- add: a + b, equal shapes ---- */
 
 static ddp_status ddp__add_shape(ddp_op_spec *s, ddp_error *err)
 {
-    int i;
-
     DDP__TRY(ddp__op_floats(s, "add", 0, 1, err));
     if (s->in[0].dims != s->in[1].dims)
         return ddp__fail(err, DDP_ARG, "add: the inputs have %d and %d dimensions; they must be "
                          "equal", s->in[0].dims, s->in[1].dims);
-    for (i = 0; i < s->in[0].dims; i++)
+    for (int i = 0; i < s->in[0].dims; i++)
         if (s->in[0].dim[i] != s->in[1].dim[i])
             return ddp__fail(err, DDP_ARG, "add: dimension %d of the inputs is %ld and %ld; they "
                              "must be equal", i, s->in[0].dim[i], s->in[1].dim[i]);
@@ -93,9 +67,8 @@ static void ddp__add_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const float *dy = (const float *)call->grad_out;
-    int k;
 
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
         if (d && call->add_in[k]) ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (d && d != dy) memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
@@ -137,11 +110,9 @@ static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, 
     char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
 
     if (s->inputs > 1) {
-        *a = first ? first + at : NULL;
-        *b = second ? second + at : NULL;
+        *a = first ? first + at : NULL, *b = second ? second + at : NULL;
     } else {
-        *a = first ? first + 2 * at : NULL;
-        *b = first ? first + 2 * at + n : NULL;
+        *a = first ? first + 2 * at : NULL, *b = first ? first + 2 * at + n : NULL;
     }
 }
 
@@ -151,9 +122,8 @@ static void ddp__swiglu_rows(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     void *a, *b;
-    long r;
 
-    for (r = first; r < last; r++) {
+    for (long r = first; r < last; r++) {
         ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
         kn->swiglu((float *)call->out + r * n, (const float *)a, (const float *)b, n);
     }
@@ -166,9 +136,8 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     const float *dy = (const float *)call->grad_out;
     void *a, *b, *da, *db;
-    long r;
 
-    for (r = first; r < last; r++) {
+    for (long r = first; r < last; r++) {
         ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
         ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
         kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, dy + r * n, n, call->add_in[0],
@@ -203,9 +172,8 @@ static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char
 {
     const uint32_t bound = (uint32_t)(call->spec->arg[0] * 4294967296.0);
     ddp_rng r = ddp_rng_seed(call->random, (uint64_t)block);
-    int i;
 
-    for (i = 0; i < DDP__OP_GRAIN; i += 2) {
+    for (int i = 0; i < DDP__OP_GRAIN; i += 2) {
         const uint64_t bits = ddp_rng_u64(&r);
         keep[i] = (uint32_t)bits >= bound;
         keep[i + 1] = (uint32_t)(bits >> 32) >= bound;
@@ -230,19 +198,18 @@ static void ddp__dropout_range(void *user, long first, long last)
     float *y = job->y + first;
     const long n = last - first;
     unsigned char keep[DDP__OP_GRAIN];
-    long i;
 
     if (ddp__dropout_off(job->call)) {
         if (job->add)
-            for (i = 0; i < n; i++) y[i] += x[i];
+            for (long i = 0; i < n; i++) y[i] += x[i];
         else if (y != x) memcpy(y, x, (size_t)n * sizeof *y);
         return;
     }
     ddp__dropout_mask(job->call, first / DDP__OP_GRAIN, keep);
     if (job->add)
-        for (i = 0; i < n; i++) y[i] += keep[i] ? x[i] * scale : 0;
+        for (long i = 0; i < n; i++) y[i] += keep[i] ? x[i] * scale : 0;
     else
-        for (i = 0; i < n; i++) y[i] = keep[i] ? x[i] * scale : 0;
+        for (long i = 0; i < n; i++) y[i] = keep[i] ? x[i] * scale : 0;
 }
 
 static void ddp__dropout_run(const ddp_op_call *call, const void *x, void *y, int add)
@@ -259,15 +226,9 @@ static void ddp__dropout_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
 }
 
-const ddp_op *ddp__elementwise_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
-        {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
-        {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
-        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
-        {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__elementwise_ops,
+    {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
+    {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
+    {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
+    {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
+    {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward})

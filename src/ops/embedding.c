@@ -29,12 +29,11 @@ static void ddp__embedding_rows(void *user, long first, long last)
     const int32_t *token = (const int32_t *)call->in[0];
     const float *table = (const float *)call->param[0];
     float *y = (float *)call->out;
-    long i, j;
 
-    for (i = first; i < last; i++)
+    for (long i = first; i < last; i++)
         if (token[i] >= 0 && token[i] < v) memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
         else
-            for (j = 0; j < c; j++) y[i * c + j] = NAN;
+            for (long j = 0; j < c; j++) y[i * c + j] = NAN;
 }
 
 static void ddp__embedding_forward(const ddp_op_call *call)
@@ -49,14 +48,13 @@ static void ddp__embedding_columns(void *user, long first, long last)
     const long rows = ddp_shape_rows(&call->spec->out);
     const long v = call->spec->param[0].shape.dim[0], c = call->spec->param[0].shape.dim[1];
     const int32_t *token = (const int32_t *)call->in[0];
-    long i, j;
 
-    for (i = 0; i < rows; i++) {
+    for (long i = 0; i < rows; i++) {
         const float *dy = (const float *)call->grad_out + i * c;
         float *table = (float *)call->grad_param[0];
         if (token[i] < 0 || token[i] >= v) continue;
         table += token[i] * c;
-        for (j = first; j < last; j++) table[j] += dy[j];
+        for (long j = first; j < last; j++) table[j] += dy[j];
     }
 }
 
@@ -89,9 +87,8 @@ static void ddp__position_rows(void *user, long first, long last)
     const long n = s->dim[1] * s->dim[2];
     const ddp__kernels *kn = ddp__kernels_best();
     const float *table = (const float *)call->param[0];
-    long b;
 
-    for (b = 0; b < s->dim[0]; b++) {
+    for (long b = 0; b < s->dim[0]; b++) {
         const float *x = (const float *)call->in[0] + b * n;
         float *y = (float *)call->out + b * n;
         kn->affine(y + first, x + first, table + first, last - first, 1, 1, 0, 0);
@@ -112,9 +109,8 @@ static void ddp__position_grads(void *user, long first, long last)
     const long n = s->dim[1] * s->dim[2];
     const ddp__kernels *kn = ddp__kernels_best();
     float *table = (float *)call->grad_param[0];
-    long b;
 
-    for (b = 0; b < s->dim[0]; b++) {
+    for (long b = 0; b < s->dim[0]; b++) {
         const float *dy = (const float *)call->grad_out + b * n;
         float *dx = call->grad_in[0] ? (float *)call->grad_in[0] + b * n : NULL;
         if (table) kn->affine(table + first, dy + first, NULL, last - first, 1, 0, 0, 1);
@@ -175,21 +171,20 @@ static void ddp__rope_positions(void *user, long first, long last)
     const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
-    long t, b, h, i;
 
-    for (i = 0; i < half; i++)
+    for (long i = 0; i < half; i++)
         rate[i] = job->direction * pow(ddp__rope_theta(job->spec), -2.0 * (double)i / (double)l.d);
-    for (t = first; t < last; t++) {
-        for (i = 0; i < half; i++) {
+    for (long t = first; t < last; t++) {
+        for (long i = 0; i < half; i++) {
             cosine[i] = (float)cos((double)t * rate[i]);
             sine[i] = (float)sin((double)t * rate[i]);
         }
-        for (b = 0; b < batch; b++) {
+        for (long b = 0; b < batch; b++) {
             const float *x = job->from + (b * time + t) * l.row;
             float *y = job->to + (b * time + t) * l.row;
-            for (h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
+            for (long h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
-                for (i = turned; i < l.row; i++) y[i] += x[i];
+                for (long i = turned; i < l.row; i++) y[i] += x[i];
             else if (x != y) memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
         }
     }
@@ -210,13 +205,7 @@ static void ddp__rope_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
 }
 
-const ddp_op *ddp__embedding_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
-        {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
-        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__embedding_ops,
+    {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
+    {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
+    {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward})

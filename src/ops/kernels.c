@@ -82,11 +82,10 @@
         ddp__vec_##S *v, const float *p, long left, float fill)                                                        \
     {                                                                                                                  \
         float part[ddp__lanes_##S];                                                                                    \
-        int j;                                                                                                         \
         if (left >= ddp__lanes_##S) {                                                                                  \
             *v = *(const ddp__mem_##S *)p;                                                                             \
         } else {                                                                                                       \
-            for (j = 0; j < ddp__lanes_##S; j++) part[j] = j < left ? p[j] : fill;                                     \
+            for (int j = 0; j < ddp__lanes_##S; j++) part[j] = j < left ? p[j] : fill;                                 \
             *v = *(const ddp__mem_##S *)part;                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
@@ -95,13 +94,12 @@
         float *p, const ddp__vec_##S *v, long left, int add)                                                           \
     {                                                                                                                  \
         float part[ddp__lanes_##S];                                                                                    \
-        int j;                                                                                                         \
         if (left >= ddp__lanes_##S) {                                                                                  \
             if (add) *(ddp__mem_##S *)p = *(const ddp__mem_##S *)p + *v;                                               \
             else *(ddp__mem_##S *)p = *v;                                                                              \
         } else {                                                                                                       \
             *(ddp__mem_##S *)part = *v;                                                                                \
-            for (j = 0; j < left; j++) p[j] = add ? p[j] + part[j] : part[j];                                          \
+            for (int j = 0; j < left; j++) p[j] = add ? p[j] + part[j] : part[j];                                      \
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
@@ -109,10 +107,9 @@
     {                                                                                                                  \
         float part[ddp__lanes_##S];                                                                                    \
         ddp__mem_base *quad = (ddp__mem_base *)part;                                                                   \
-        int j, half;                                                                                                   \
         *(ddp__mem_##S *)part = *v;                                                                                    \
-        for (half = ddp__lanes_##S / 8; half; half /= 2)                                                               \
-            for (j = 0; j < half; j++) quad[j] = quad[j] + quad[j + half];                                             \
+        for (int half = ddp__lanes_##S / 8; half; half /= 2)                                                           \
+            for (int j = 0; j < half; j++) quad[j] = quad[j] + quad[j + half];                                         \
         return (part[0] + part[2]) + (part[1] + part[3]);                                                              \
     }                                                                                                                  \
                                                                                                                        \
@@ -144,17 +141,15 @@
     {                                                                                                                  \
         ddp__vec_##S top = {0}, v;                                                                                     \
         float part[ddp__lanes_##S];                                                                                    \
-        long i;                                                                                                        \
-        int j;                                                                                                         \
         top = top + x[0];                                                                                              \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__int_##S m;                                                                                            \
             ddp__load_##S(&v, x + i, n - i, x[0]);                                                                     \
             m = (ddp__int_##S)(v > top);                                                                               \
             top = (ddp__vec_##S)((m & (ddp__int_##S)v) | (~m & (ddp__int_##S)top));                                    \
         }                                                                                                              \
         *(ddp__mem_##S *)part = top;                                                                                   \
-        for (j = 1; j < ddp__lanes_##S; j++)                                                                           \
+        for (int j = 1; j < ddp__lanes_##S; j++)                                                                       \
             if (part[j] > part[0]) part[0] = part[j];                                                                  \
         return part[0];                                                                                                \
     }                                                                                                                  \
@@ -162,10 +157,8 @@
     static ATTR float ddp__dot_##S(const float *x, const float *y, long n)                                             \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, u, v;                                                                                  \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&u, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&v, y + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&u, x + i, n - i, 0), ddp__load_##S(&v, y + i, n - i, 0);                                    \
             sum = sum + u * v;                                                                                         \
         }                                                                                                              \
         return ddp__total_##S(&sum);                                                                                   \
@@ -174,8 +167,7 @@
     static ATTR float ddp__exp_sum_##S(float *y, const float *x, long n, float scale, float shift)                     \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, v;                                                                                     \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* e^-87 beside a sum of at least 1 */                          \
             v = v * scale - shift;                                                                                     \
             ddp__exp_##S(&v);                                                                                          \
@@ -189,8 +181,7 @@
                                       float factor, int add)                                                           \
     {                                                                                                                  \
         ddp__vec_##S v;                                                                                                \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             v = v * scale - shift;                                                                                     \
             ddp__exp_##S(&v);                                                                                          \
@@ -202,10 +193,8 @@
     static ATTR void ddp__softmax_grad_##S(float *d, const float *p, long n, float mean, float factor)                 \
     {                                                                                                                  \
         ddp__vec_##S u, v;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&u, p + i, n - i, 0);                                                                        \
-            ddp__load_##S(&v, d + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&u, p + i, n - i, 0), ddp__load_##S(&v, d + i, n - i, 0);                                    \
             v = (v - mean) * (u * factor);                                                                             \
             ddp__store_##S(d + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
@@ -216,8 +205,7 @@
     static ATTR void ddp__gelu_##S(float *y, const float *x, long n)                                                   \
     {                                                                                                                  \
         ddp__vec_##S v, e;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             e = v * (v * v * -0.0713548163f + -1.5957691216f);                                                         \
             ddp__exp_##S(&e);                                                                                          \
@@ -230,10 +218,8 @@
     static ATTR void ddp__gelu_grad_##S(float *dx, const float *x, const float *dy, long n, int add)                   \
     {                                                                                                                  \
         ddp__vec_##S v, d, e, s;                                                                                       \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&d, dy + i, n - i, 0);                                   \
             e = v * (v * v * -0.0713548163f + -1.5957691216f);                                                         \
             ddp__exp_##S(&e);                                                                                          \
             s = 1.0f / (e + 1.0f);                                                                                     \
@@ -247,21 +233,19 @@
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, square = {0}, v, w, b;                                                                 \
         float mean, rstd;                                                                                              \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             sum = sum + v;                                                                                             \
         }                                                                                                              \
         mean = ddp__total_##S(&sum) / (float)n;                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, mean);                                                                     \
             v = v - mean;                                                                                              \
             square = square + v * v;                                                                                   \
         }                                                                                                              \
         rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&b, shift + i, n - i, 0);                                                                    \
             v = (v - mean) * rstd * w + b;                                                                             \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
@@ -277,10 +261,8 @@
         ddp__vec_##S sum = {0}, dots = {0}, v, w, d;                                                                   \
         const float mean = stat[0], rstd = stat[1];                                                                    \
         float mean_d, mean_dh;                                                                                         \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = d * w;                                                                                                 \
             sum = sum + d;                                                                                             \
@@ -288,9 +270,8 @@
         }                                                                                                              \
         mean_d = ddp__total_##S(&sum) / (float)n;                                                                      \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = (d * w - mean_d - (v - mean) * rstd * mean_dh) * rstd;                                                 \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
@@ -300,10 +281,8 @@
     static ATTR void ddp__moments_##S(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum)  \
     {                                                                                                                  \
         ddp__vec_##S one = {0}, two = {0}, u, v;                                                                       \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&u, x + i, n - i, x_mean);                                                                   \
-            ddp__load_##S(&v, y + i, n - i, y_mean);                                                                   \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&u, x + i, n - i, x_mean), ddp__load_##S(&v, y + i, n - i, y_mean);                          \
             v = v - y_mean;                                                                                            \
             one = one + v;                                                                                             \
             two = two + v * (u - x_mean);                                                                              \
@@ -316,8 +295,7 @@
                                     float b, float c, int add)                                                         \
     {                                                                                                                  \
         ddp__vec_##S u, v;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&u, x + i, n - i, 0);                                                                        \
             u = u * a + c;                                                                                             \
             if (y) {                                                                                                   \
@@ -363,8 +341,7 @@
     {                                                                                                                  \
         const ddp__vec_##S zero = {0};                                                                                 \
         ddp__vec_##S v;                                                                                                \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             v = (ddp__vec_##S)(~(ddp__int_##S)(v < zero) & (ddp__int_##S)v);                                           \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
@@ -375,10 +352,8 @@
     {                                                                                                                  \
         const ddp__vec_##S zero = {0};                                                                                 \
         ddp__vec_##S v, d;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&d, dy + i, n - i, 0);                                   \
             d = (ddp__vec_##S)((ddp__int_##S)(v > zero) & (ddp__int_##S)d);                                            \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
         }                                                                                                              \
@@ -420,15 +395,13 @@
     {                                                                                                                  \
         ddp__vec_##S square = {0}, v, w;                                                                               \
         float rstd;                                                                                                    \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             square = square + v * v;                                                                                   \
         }                                                                                                              \
         rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             v = v * rstd * w;                                                                                          \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
@@ -442,17 +415,14 @@
         ddp__vec_##S dots = {0}, v, w, d;                                                                              \
         const float rstd = *stat;                                                                                      \
         float mean_dh;                                                                                                 \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             dots = dots + d * w * (v * rstd);                                                                          \
         }                                                                                                              \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = (d * w - v * rstd * mean_dh) * rstd;                                                                   \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
@@ -462,10 +432,8 @@
     static ATTR void ddp__swiglu_##S(float *y, const float *a, const float *b, long n)                                 \
     {                                                                                                                  \
         ddp__vec_##S u, v, e;                                                                                          \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, a + i, n - i, 0);                                                                        \
-            ddp__load_##S(&u, b + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, a + i, n - i, 0), ddp__load_##S(&u, b + i, n - i, 0);                                    \
             e = 0.0f - v;                                                                                              \
             ddp__exp_##S(&e);                                                                                          \
             v = v / (e + 1.0f) * u;                                                                                    \
@@ -478,10 +446,8 @@
                                           const float *dy, long n, int add_a, int add_b)                               \
     {                                                                                                                  \
         ddp__vec_##S u, v, d, e, s;                                                                                    \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, a + i, n - i, 0);                                                                        \
-            ddp__load_##S(&u, b + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, a + i, n - i, 0), ddp__load_##S(&u, b + i, n - i, 0);                                    \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             e = 0.0f - v;                                                                                              \
             ddp__exp_##S(&e);                                                                                          \
@@ -497,12 +463,9 @@
                                      const float *sine, long half, int add)                                            \
     {                                                                                                                  \
         ddp__vec_##S u, v, c, s, w;                                                                                    \
-        long i;                                                                                                        \
-        for (i = 0; i < half; i += ddp__lanes_##S) {                                                                   \
-            ddp__load_##S(&u, x + i, half - i, 0);                                                                     \
-            ddp__load_##S(&v, x + half + i, half - i, 0);                                                              \
-            ddp__load_##S(&c, cosine + i, half - i, 0);                                                                \
-            ddp__load_##S(&s, sine + i, half - i, 0);                                                                  \
+        for (long i = 0; i < half; i += ddp__lanes_##S) {                                                              \
+            ddp__load_##S(&u, x + i, half - i, 0), ddp__load_##S(&v, x + half + i, half - i, 0);                       \
+            ddp__load_##S(&c, cosine + i, half - i, 0), ddp__load_##S(&s, sine + i, half - i, 0);                      \
             w = u * c - v * s;                                                                                         \
             v = v * c + u * s;                                                                                         \
             ddp__store_##S(y + i, &w, half - i, add);                                                                  \

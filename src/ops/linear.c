@@ -67,7 +67,6 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
 {
     const long mr = kn->mr;
     ddp__matmul_rows r = {g->a + i0 * g->a_row + p0 * g->a_col, g->a_row, g->a_col, mr * g->a_row};
-    long i;
 
     if (g->a_col == 1 && rows % mr == 0) return r;
     if (rows % mr) memset(pack + rows / mr * mr * k, 0, (size_t)(mr * k) * sizeof *pack);
@@ -76,7 +75,7 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
         r.row = 1;
         r.col = mr;
     } else {
-        for (i = 0; i < rows; i++) memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
+        for (long i = 0; i < rows; i++) memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
         r.row = k;
     }
     r.a = pack;
@@ -89,15 +88,14 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
                              float *c, long c_row, long rows, long cols, const float *bias, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long i, j;
 
     if (rows == kn->mr && cols == kn->nr) {
         kn->gemm_at(k, a->a, a->row, a->col, b, b_row, c, c_row, bias, add);
         return;
     }
     kn->gemm_at(k, a->a, a->row, a->col, b, b_row, part, kn->nr, NULL, 0);
-    for (i = 0; i < rows; i++)
-        for (j = 0; j < cols; j++) {
+    for (long i = 0; i < rows; i++)
+        for (long j = 0; j < cols; j++) {
             float *to = c + i * c_row + j;
             const float sum = part[i * kn->nr + j];
             *to = add ? *to + sum : bias ? bias[j] + sum : sum;
@@ -107,10 +105,8 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
 /* Nothing to sum: the bias, or zeros, or what is there. */
 static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
-    long i, j;
-
-    for (i = i0; i < i1 && !g->add; i++)
-        for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
+    for (long i = i0; i < i1 && !g->add; i++)
+        for (long j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
@@ -121,22 +117,21 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
     const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
     const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
-    long i, j, p, t;
 
     if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
-    for (p = 0; p < g->k; p += depth) {
+    for (long p = 0; p < g->k; p += depth) {
         const long k = ddp__min_long(depth, g->k - p);
         const int add = g->add || p > 0;
-        for (j = j0 + whole; j < j1; j += kn->nr)
+        for (long j = j0 + whole; j < j1; j += kn->nr)
             ddp__matmul_pack(kn, b_pack + (j - j0) * k, g, p, k, j, ddp__min_long(kn->nr, j1 - j));
-        for (i = i0; i < i1; i += group) {
+        for (long i = i0; i < i1; i += group) {
             const long rows = ddp__min_long(group, i1 - i);
             const ddp__matmul_rows taken = ddp__matmul_take(kn, a_pack, g, i, rows, p, k);
-            for (j = j0; j < j1; j += kn->nr) {
+            for (long j = j0; j < j1; j += kn->nr) {
                 const int packed = j >= j0 + whole;
                 const float *b = packed ? b_pack + (j - j0) * k : g->b + p * g->b_row + j;
                 ddp__matmul_rows a = taken;
-                for (t = 0; t < rows; t += kn->mr, a.a += a.tile)
+                for (long t = 0; t < rows; t += kn->mr, a.a += a.tile)
                     ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row, g->c + (i + t) * g->c_row + j, g->c_row,
                                      ddp__min_long(kn->mr, rows - t), ddp__min_long(kn->nr, j1 - j),
                                      g->bias ? g->bias + j : NULL, add);
@@ -149,9 +144,8 @@ static void ddp__matmul_blocks(void *user, long first, long last)
 {
     const ddp__matmul_job *job = (const ddp__matmul_job *)user;
     const ddp__matmul *g = job->g;
-    long t;
 
-    for (t = first; t < last; t++) {
+    for (long t = first; t < last; t++) {
         const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * job->cols;
         ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
                           ddp__min_long(j + job->cols, g->n));
@@ -326,17 +320,16 @@ static void ddp__linear_bias_grad(void *user, long first, long last)
     float *db = (float *)call->grad_param[1];
     float sum[DDP__OP_COLUMNS];
     const long n = last - first;
-    long i, j;
 
     memset(sum, 0, sizeof sum);
-    for (i = 0; i < z.m; i++) {
+    for (long i = 0; i < z.m; i++) {
         const float *row = dy + i * z.n + first;
         if (n == DDP__OP_COLUMNS)
-            for (j = 0; j < DDP__OP_COLUMNS; j++) sum[j] += row[j];
+            for (long j = 0; j < DDP__OP_COLUMNS; j++) sum[j] += row[j];
         else
-            for (j = 0; j < n; j++) sum[j] += row[j];
+            for (long j = 0; j < n; j++) sum[j] += row[j];
     }
-    for (j = 0; j < n; j++) db[first + j] += sum[j];
+    for (long j = 0; j < n; j++) db[first + j] += sum[j];
 }
 
 /* dx = dy W, dW += dy^T x, db += column sums of dy. */
@@ -352,13 +345,7 @@ static void ddp__linear_backward(const ddp_op_call *call)
                             call->grad_in[0], NULL, call->add_in[0]);
 }
 
-const ddp_op *ddp__linear_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
-        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
-        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__linear_ops,
+    {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
+    {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
+    {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward})

@@ -37,9 +37,8 @@ static void ddp__loss_rows(void *user, long first, long last)
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[s->dims - 1];
     float *stat = (float *)call->saved;
-    long i;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * n;
         stat[2 * i] = kn->max(x, n);
         stat[2 * i + 1] = kn->exp_sum(NULL, x, n, 1, stat[2 * i]);
@@ -53,10 +52,9 @@ static void ddp__loss_forward(const ddp_op_call *call)
     const int32_t *label = (const int32_t *)call->in[1];
     const float *x = (const float *)call->in[0], *stat = (const float *)call->saved;
     double loss = 0;
-    long i;
 
     ddp__op_rows(call, s, ddp__loss_rows);
-    for (i = 0; i < rows; i++) {
+    for (long i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
         if (label[i] < 0 || label[i] >= n) loss = NAN;
         else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
@@ -79,15 +77,14 @@ static void ddp__loss_grad_rows(void *user, long first, long last)
     const int32_t *label = (const int32_t *)call->in[1];
     const float *stat = (const float *)call->saved;
     const float g = ((const ddp__loss_job *)user)->g;
-    long i, j;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * n;
         float *dx = (float *)call->grad_in[0] + i * n;
         if (label[i] == -1) {
             if (!call->add_in[0]) memset(dx, 0, (size_t)n * sizeof *dx);
         } else if (label[i] < 0 || label[i] >= n) {
-            for (j = 0; j < n; j++) dx[j] = NAN;
+            for (long j = 0; j < n; j++) dx[j] = NAN;
         } else {
             kn->softmax(dx, x, n, 1, stat[2 * i], g / stat[2 * i + 1], call->add_in[0]);
             dx[label[i]] -= g;
@@ -106,10 +103,5 @@ static void ddp__loss_backward(const ddp_op_call *call)
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
-const ddp_op *ddp__loss_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward}, DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__loss_ops,
+    {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward})

@@ -58,9 +58,8 @@ static void ddp__norm_rows(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const float *scale = (const float *)call->param[0], *shift = (const float *)call->param[1];
     const float eps = (float)ddp__norm_eps(call->spec);
-    long i;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * z.n;
         float *y = (float *)call->out + i * z.n, *stat = (float *)call->saved + i * z.saved;
         if (z.centred) kn->norm(y, x, scale, shift, z.n, eps, stat);
@@ -73,9 +72,8 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__kernels *kn = ddp__kernels_best();
-    long i;
 
-    for (i = first; i < last; i++)
+    for (long i = first; i < last; i++)
         (z.centred ? kn->norm_grad : kn->rms_grad)(
             (float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
             (const float *)call->param[0], (const float *)call->grad_out + i * z.n, z.n,
@@ -86,10 +84,8 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
 static inline void ddp__norm_columns_add(float *scale, float *shift, const float *x,
                                          const float *dy, float mean, float rstd, long n)
 {
-    long j;
-
-    for (j = 0; j < n; j++) scale[j] += dy[j] * ((x[j] - mean) * rstd);
-    for (j = 0; shift && j < n; j++) shift[j] += dy[j];
+    for (long j = 0; j < n; j++) scale[j] += dy[j] * ((x[j] - mean) * rstd);
+    for (long j = 0; shift && j < n; j++) shift[j] += dy[j];
 }
 
 /* Scale and shift by blocks of columns, rows in order: no sum is split over threads. */
@@ -99,11 +95,10 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
     float sum_scale[DDP__OP_COLUMNS], sum_shift[DDP__OP_COLUMNS], *shift = z.centred ? sum_shift : NULL;
-    long i, j;
 
     memset(sum_scale, 0, sizeof sum_scale);
     memset(sum_shift, 0, sizeof sum_shift);
-    for (i = 0; i < z.rows; i++) {
+    for (long i = 0; i < z.rows; i++) {
         const float *x = (const float *)call->in[0] + i * z.n + first;
         const float *dy = (const float *)call->grad_out + i * z.n + first;
         const float *stat = (const float *)call->saved + i * z.saved;
@@ -112,7 +107,7 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
             ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, DDP__OP_COLUMNS);
         else ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, last - first);
     }
-    for (j = first; j < last; j++) {
+    for (long j = first; j < last; j++) {
         if (dscale) dscale[j] += sum_scale[j - first];
         if (dshift) dshift[j] += sum_shift[j - first];
     }
@@ -159,10 +154,9 @@ static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float
 {
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
-    long b;
 
     sum[0] = sum[1] = 0;
-    for (b = 0; b < s->dim[0]; b++) {
+    for (long b = 0; b < s->dim[0]; b++) {
         float part[2];
         kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
         sum[0] += (double)part[0];
@@ -178,10 +172,9 @@ static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     double squares = 0;
-    long b;
 
     *mean = 0;
-    for (b = 0; b < s->dim[0]; b++, x += image) {
+    for (long b = 0; b < s->dim[0]; b++, x += image) {
         float part[2], near;
         double off;
         kn->moments(x, x, n, 0, 0, part);
@@ -220,9 +213,8 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
-    long b, c;
 
-    for (c = first; c < last; c++) {
+    for (long c = first; c < last; c++) {
         const float *x = (const float *)call->in[0] + c * n;
         float *y = (float *)call->out + c * n;
         const float *stat = (const float *)call->saved + 2 * c;
@@ -230,7 +222,7 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
         ddp__batch_norm_statistics(call, x, c);
         scale = ((const float *)call->param[0])[c] * stat[1];
         shift = ((const float *)call->param[1])[c] - stat[0] * scale;
-        for (b = 0; b < s->dim[0]; b++) kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+        for (long b = 0; b < s->dim[0]; b++) kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
     }
 }
 
@@ -242,9 +234,8 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     const double count = (double)s->dim[0] * (double)n;
     float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
-    long b, c;
 
-    for (c = first; c < last; c++) {
+    for (long c = first; c < last; c++) {
         const float *x = (const float *)call->in[0] + c * n, *dy = (const float *)call->grad_out + c * n;
         const float *stat = (const float *)call->saved + 2 * c;
         const double mean = (double)stat[0], rstd = (double)stat[1];
@@ -255,7 +246,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;
         slope = -scale * rstd * rstd * sum[1] / count; /* of x */
-        for (b = 0; b < s->dim[0]; b++)
+        for (long b = 0; b < s->dim[0]; b++)
             kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n, (float)scale,
                        (float)slope, (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
     }
@@ -271,13 +262,7 @@ static void ddp__batch_norm_backward(const ddp_op_call *call)
     ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels, (void *)call);
 }
 
-const ddp_op *ddp__norm_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
-        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
-        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__norm_ops,
+    {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
+    {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
+    {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward})

@@ -13,10 +13,8 @@ void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s, void (*fn)(void *
 
 ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last, ddp_error *err)
 {
-    int i;
-
     if (s->inputs <= last) return ddp__fail(err, DDP_ARG, "%s: needs %d inputs, got %d", op, last + 1, s->inputs);
-    for (i = first; i <= last; i++) {
+    for (int i = first; i <= last; i++) {
         if (s->in_type[i] != DDP_F32)
             return ddp__fail(err, DDP_ARG, "%s: input %d must hold floats, not integers", op, i);
         if (s->in[i].dims < 1)
@@ -98,7 +96,6 @@ ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long cha
 {
     const double p = s->arg[first + 2];
     long kernel, stride;
-    int i;
 
     DDP__TRY(ddp__op_count(s, op, first, "the kernel", &kernel, err));
     DDP__TRY(ddp__op_count(s, op, first + 1, "the stride", &stride, err));
@@ -106,7 +103,7 @@ ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long cha
         return ddp__fail(err, DDP_ARG, "%s: the padding must be a whole number of at least 0, got %g", op, p);
     s->out = s->in[0];
     s->out.dim[1] = channels;
-    for (i = 2; i < 4; i++) {
+    for (int i = 2; i < 4; i++) {
         const long room = s->in[0].dim[i] + 2 * (long)p;
         if (room < kernel)
             return ddp__fail(err, DDP_ARG, "%s: a kernel of %ld does not fit into %ld x %ld padded by %ld: use a "

@@ -123,8 +123,7 @@ DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
  * h x w, or 0 where there is none. Plane p of image i begins at x + i*image + p*h*w. */
 typedef struct ddp__conv_view {
     const float *x;
-    long         images, image, planes;
-    long         h, w, rows, cols, step, top, left, kh, kw;
+    long         images, image, planes, h, w, rows, cols, step, top, left, kh, kw;
 } ddp__conv_view;
 
 /* With W a matrix of m rows whose columns are (plane, a, b), for every group g:
@@ -164,7 +163,13 @@ DDP_LIB const ddp_op *ddp__elementwise_ops(void);
 DDP_LIB const ddp_op *ddp__loss_ops(void);
 DDP_LIB const ddp_op *ddp__conv_ops(void);
 DDP_LIB const ddp_op *ddp__pool_ops(void);
-#define DDP__OPS_END {NULL, NULL, NULL, NULL}
+/* Defines the function that returns the table of a family, whose entries follow. */
+#define DDP__OPS(family, ...)                                                     \
+    const ddp_op *family(void)                                                    \
+    {                                                                             \
+        static const ddp_op ops[] = {__VA_ARGS__, {NULL, NULL, NULL, NULL}};      \
+        return ops;                                                               \
+    }
 
 /* ---- running on the operator threads ---- */
 

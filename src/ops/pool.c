@@ -46,6 +46,14 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
     ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / (s->dim[2] * s->dim[3]) + 1, planes, (void *)call);
 }
 
+/* NAME_forward and NAME_backward run NAME_planes and NAME_grad_planes. */
+#define DDP__POOL_RUNS(name)                                                                              \
+    static void name##_forward(const ddp_op_call *call) { ddp__pool_each(call, name##_planes); }          \
+    static void name##_backward(const ddp_op_call *call)                                                  \
+    {                                                                                                     \
+        if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                                   \
+    }
+
 /* ---- maximum; the first of equals has it, and a NaN is one ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
@@ -61,8 +69,7 @@ static void ddp__max_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    float *y = (float *)call->out + first * z.rows * z.cols;
-    float *at = (float *)call->saved + first * z.rows * z.cols;
+    float *y = (float *)call->out + first * z.rows * z.cols, *at = (float *)call->saved + first * z.rows * z.cols;
     long p, i, j, r, c, r0, r1, c0, c1;
 
     for (p = first; p < last; p++) {
@@ -90,13 +97,12 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
     const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
     const float *at = (const float *)call->saved + first * z.rows * z.cols;
-    long p, i, j;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
         if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, dy++, at++) {
+        for (long i = 0; i < z.rows; i++)
+            for (long j = 0; j < z.cols; j++, dy++, at++) {
                 const long r = i * z.stride - z.padding + (long)*at / z.kernel;
                 const long c = j * z.stride - z.padding + (long)*at % z.kernel;
                 dx[r * z.w + c] += *dy;
@@ -104,12 +110,7 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__max_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__max_pool_planes); }
-
-static void ddp__max_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__max_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__max_pool)
 
 /* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
 
@@ -164,12 +165,7 @@ static void ddp__avg_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__avg_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__avg_pool_planes); }
-
-static void ddp__avg_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__avg_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__avg_pool)
 
 /* ---- mean of each channel ---- */
 
@@ -194,12 +190,11 @@ static void ddp__global_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const long n = ddp__global_pool_plane(call);
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float *x = (const float *)call->in[0] + p * n;
         double sum = 0;
-        for (i = 0; i < n; i++) sum += (double)x[i];
+        for (long i = 0; i < n; i++) sum += (double)x[i];
         ((float *)call->out)[p] = (float)(sum / (double)n);
     }
 }
@@ -208,24 +203,18 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const long n = ddp__global_pool_plane(call);
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float d = ((const float *)call->grad_out)[p] / (float)n;
         float *dx = (float *)call->grad_in[0] + p * n;
         if (call->add_in[0])
-            for (i = 0; i < n; i++) dx[i] += d;
+            for (long i = 0; i < n; i++) dx[i] += d;
         else
-            for (i = 0; i < n; i++) dx[i] = d;
+            for (long i = 0; i < n; i++) dx[i] = d;
     }
 }
 
-static void ddp__global_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__global_pool_planes); }
-
-static void ddp__global_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__global_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__global_pool)
 
 /* ---- flatten: the same elements in another shape ---- */
 
@@ -251,21 +240,14 @@ static void ddp__flatten_backward(const ddp_op_call *call)
     const long n = ddp_shape_count(&call->spec->out);
     const float *dy = (const float *)call->grad_out;
     float *dx = (float *)call->grad_in[0];
-    long i;
 
     if (dx && call->add_in[0])
-        for (i = 0; i < n; i++) dx[i] += dy[i];
+        for (long i = 0; i < n; i++) dx[i] += dy[i];
     else if (dx) memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 
-const ddp_op *ddp__pool_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
-        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
-        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
-        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__pool_ops,
+    {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
+    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
+    {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
+    {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})

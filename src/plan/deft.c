@@ -1,5 +1,4 @@
 /* DeFT's planner: options, tensor partition, the search for a frequency; the Preserver. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */
@@ -119,15 +118,12 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
-    d->ready = ddp__doubles(&d->room, N);
-    d->part_s = ddp__doubles(&d->room, N);
+    d->ready = ddp__doubles(&d->room, N), d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
     if (d->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
     DDP__TRY(ddp__deft_partition(p, o, d, err));
-    d->item = ddp__doubles(&d->room, (size_t)d->parts);
-    d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
-    d->bucket = ddp__ints(&d->room, (size_t)d->parts);
-    d->assign = ddp__ints(&d->room, (size_t)d->parts);
+    d->item = ddp__doubles(&d->room, (size_t)d->parts), d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
+    d->bucket = ddp__ints(&d->room, (size_t)d->parts), d->assign = ddp__ints(&d->room, (size_t)d->parts);
     d->count = ddp__ints(&d->room, 4 * N);
     return d->room.failed ? ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts) : DDP_OK;
 }

@@ -1,5 +1,4 @@
 /* DeFT: one stage's choice of parts, and the queues and cases that lead to the steady period. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* One stage's choice, Knap and SelectNew of plan/deft.h: which of the parts left[N] travel on which link; on[l * N + i]
@@ -137,8 +136,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
                 x->bucket = i;
                 x->part = d->parts_of[i] - left[i]--;
                 x->link = l;
-                x->begin_s = at + begin;
-                x->end_s = at + busy[l];
+                x->begin_s = at + begin, x->end_s = at + busy[l];
             }
     return DDP_OK;
 }
@@ -234,8 +232,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.buckets = d->buckets;
     p.parts = d->parts;
     p.links = d->links;
-    p.warmup = first;
-    p.period = end - first;
+    p.warmup = first, p.period = end - first;
     p.sends = r->sends;
     p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
     p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
@@ -257,8 +254,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
             p.delay[p.updates++] = r->delay[2 * t + i];
         }
     }
-    p.forward_s = d->forward;
-    p.backward_s = d->backward;
+    p.forward_s = d->forward, p.backward_s = d->backward;
     for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
     p.iteration_s = d->forward + d->backward + sum / p.period;
     p.update_frequency = (double)p.updates / p.period;

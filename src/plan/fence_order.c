@@ -1,5 +1,4 @@
 /* OP-Fence: clusters of near devices, the order in which a pipeline visits them, and orders that fit into memory. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Clusters of near devices, and the order in which a pipeline visits them. */
@@ -22,13 +21,10 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     size_t N = (size_t)net->devices, i, j;
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = ddp__doubles(&m->room, N * N);
-    m->weight = ddp__doubles(&m->room, N * N);
+    m->hop = ddp__doubles(&m->room, N * N), m->weight = ddp__doubles(&m->room, N * N);
     m->cost = ddp__doubles(&m->room, N * N);
     m->from = ddp__ints(&m->room, N + 1);
-    m->member = ddp__ints(&m->room, N);
-    m->tour = ddp__ints(&m->room, N);
-    m->entry = ddp__ints(&m->room, N);
+    m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
     for (i = 0; i < N; i++)
@@ -116,9 +112,8 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
                             int *clusters, int *order, ddp_error *err)
 {
     ddp__fence_map m;
-    ddp_status status;
     int k, at = 0;
-    status = ddp__fence_map_open(net, bytes, backward, &m, err);
+    ddp_status status = ddp__fence_map_open(net, bytes, backward, &m, err);
     if (status == DDP_OK) status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {
         ddp__fence_map_members(&m, cluster);

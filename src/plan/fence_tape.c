@@ -1,5 +1,4 @@
 /* OP-Fence: the operator list as a tape, what is live at each cut, and what the rest of a cut must cost at least. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* The operator list as a tape: prefix sums, and what is live at each cut. */
@@ -97,8 +96,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->width = 1;
     n = (size_t)t->n;
     t->home = ddp__ints(room, n);
-    t->flops = ddp__doubles(room, n + 1);
-    t->memory = ddp__doubles(room, n + 1);
+    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
     scratch = ddp__ints(room, 4 * n + 2);
@@ -154,15 +152,11 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->positions = net->devices;
     line->idle = idle;
     line->ages = idle ? 2 : DDP__FENCE_AGES;
-    line->pace = ddp__doubles(&line->room, P);
-    line->limit = ddp__doubles(&line->room, P);
+    line->pace = ddp__doubles(&line->room, P), line->limit = ddp__doubles(&line->room, P);
     line->least = ddp__doubles(&line->room, P);
-    line->delay = ddp__doubles(&line->room, P * P);
-    line->slope = ddp__doubles(&line->room, P * P);
-    line->to_delay = ddp__doubles(&line->room, P * P);
-    line->to_slope = ddp__doubles(&line->room, P * P);
-    line->of_delay = ddp__doubles(&line->room, P * P);
-    line->of_slope = ddp__doubles(&line->room, P * P);
+    line->delay = ddp__doubles(&line->room, P * P), line->slope = ddp__doubles(&line->room, P * P);
+    line->to_delay = ddp__doubles(&line->room, P * P), line->to_slope = ddp__doubles(&line->room, P * P);
+    line->of_delay = ddp__doubles(&line->room, P * P), line->of_slope = ddp__doubles(&line->room, P * P);
     line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
     line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
     line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
@@ -175,8 +169,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
             if (i == j) continue;
             at = i * P + j;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->delay[at] = net->delay_s[link];
-            line->slope[at] = 1 / net->rate[link];
+            line->delay[at] = net->delay_s[link], line->slope[at] = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)
@@ -196,8 +189,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
     size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
-    double bytes = line->tape->graph.list->op[u].output_bytes;
-    double seconds = line->delay[to] + line->slope[to] * bytes;
+    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = line->delay[to] + line->slope[to] * bytes;
     if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
     return seconds;
 }

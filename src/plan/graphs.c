@@ -1,6 +1,4 @@
 /* The bottleneck matching of two sides, and communities by Louvain's method. */
-#include "base/core.h"
-#include "plan/graphs.h"
 #include "plan/internal.h"
 
 /* ---- matching ---- */
@@ -51,8 +49,7 @@ static double ddp__matching_bound(int n, const double *weight)
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
-    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid;
-    size_t bytes = (size_t)m->n * sizeof(int);
+    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid, bytes = (size_t)m->n * sizeof(int);
 
     memset(m->seen, 0, bytes);
     memset(m->left, -1, bytes);
@@ -88,9 +85,7 @@ int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
-    m->left = ddp__ints(room, N);
-    m->right = ddp__ints(room, N);
-    m->seen = ddp__ints(room, N);
+    m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
     return !room->failed;
 }
@@ -151,16 +146,10 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
                              "0", i / N, i % N, weights[i]);
     g->n = n;
     g->resolution = resolution;
-    g->graph = ddp__doubles(&g->room, N * N);
-    g->w = ddp__doubles(&g->room, N * N);
-    g->degree = ddp__doubles(&g->room, N);
-    g->inside = ddp__doubles(&g->room, N);
-    g->link = ddp__doubles(&g->room, N);
-    g->community = ddp__ints(&g->room, N);
-    g->flat = ddp__ints(&g->room, N);
-    g->order = ddp__ints(&g->room, N);
-    g->number = ddp__ints(&g->room, N);
-    g->best = ddp__ints(&g->room, N);
+    g->graph = ddp__doubles(&g->room, N * N), g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N), g->inside = ddp__doubles(&g->room, N), g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N), g->flat = ddp__ints(&g->room, N), g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N), g->best = ddp__ints(&g->room, N);
     if (g->room.failed) {
         ddp__scratch_free(&g->room);
         return ddp__fail(err, DDP_MEMORY, "no memory for a graph of %d nodes", n);

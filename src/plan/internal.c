@@ -1,5 +1,4 @@
 /* Names of options, arrays of a search, orders and a link's clock: what the planners share. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 const char *ddp__name_of(const char *const *names, int value)

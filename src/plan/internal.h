@@ -2,6 +2,7 @@
 #ifndef DDP_PLAN_INTERNAL_H
 #define DDP_PLAN_INTERNAL_H
 
+#include "base/core.h"
 #include "base/tools.h"
 #include "plan/deft.h"
 #include "plan/fence.h"
@@ -221,8 +222,7 @@ typedef struct ddp__place {
     int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
     int    *best;           /* [N] arrangement; cost INFINITY = none yet */
     double  cost;
-    int     proven;
-    int     points, most_points;
+    int     proven, points, most_points;
     double *curve;
     ddp__matching matching; /* of D by D */
     double *weight;         /* [D x D] */

@@ -1,5 +1,4 @@
 /* The knapsack: checks, the change from seconds to ticks, and the greedy solver. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 static double ddp__knapsack_slow(const ddp_knapsack_problem *p, int link)

@@ -1,5 +1,4 @@
 /* The exact knapsack, by meeting in the middle. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Items of one link run best in release order, so a choice of items for link l ends at a time that a pass over the
@@ -82,8 +81,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
     to += a->n++;
-    to->t[0] = t[0];
-    to->t[1] = t[1];
+    to->t[0] = t[0], to->t[1] = t[1];
     to->value = e->value + (count[0] + count[1]) * s->k->cls[c].value;
     to->node = e->node;
     to->rank = count[0] * DDP__KNAPSACK_ITEMS + count[1];
@@ -104,8 +102,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
         d = &s->node[s->nodes];
         d->parent = a->at[i].node;
         d->first = first;
-        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS;
-        d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
+        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS, d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
         a->at[i].node = (int)s->nodes++;
     }
     return DDP_OK;
@@ -113,8 +110,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
 
 static int ddp__knapsack_by_second(const void *a, const void *b)
 {
-    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
-    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a, *y = (const ddp__knapsack_entry *)b;
     if (x->t[1] != y->t[1]) return x->t[1] < y->t[1] ? -1 : 1;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     if (x->value != y->value) return x->value > y->value ? -1 : 1;
@@ -124,8 +120,7 @@ static int ddp__knapsack_by_second(const void *a, const void *b)
 
 static int ddp__knapsack_by_first(const void *a, const void *b)
 {
-    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
-    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a, *y = (const ddp__knapsack_entry *)b;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     return ddp__knapsack_by_second(a, b);
 }
@@ -218,8 +213,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
         for (r = low; r > 0; r -= r & -r)
             if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
                 *best_value = f->value + back->at[tree[r] - 1].value;
-                best[0] = f->node;
-                best[1] = back->at[tree[r] - 1].node;
+                best[0] = f->node, best[1] = back->at[tree[r] - 1].node;
             }
     }
 }

@@ -1,5 +1,4 @@
 /* OSP's planner: importance, which layers are late, and how many bytes. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Sums go in parts of a fixed shape, so that a GPU can give the same bits: each chunk in 32 lanes, elements in turn,
@@ -233,8 +232,7 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     s.bytes = bytes;
     s.budget = budget;
     s.rank = (ddp__ranked *)ddp__scratch_take(&s.room, L, sizeof *s.rank);
-    s.late = ddp__ints(&s.room, L);
-    s.next = ddp__ints(&s.room, L);
+    s.late = ddp__ints(&s.room, L), s.next = ddp__ints(&s.room, L);
     ok = !s.room.failed;
     if (ok) sum = ddp__osp_walk(&s, rule, s.late);
     if (ok && rule == DDP_OSP_KNAPSACK) ok = ddp__osp_knapsack(&s, &sum);

@@ -1,9 +1,7 @@
 /* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
-#include "base/core.h"
 #include "plan/internal.h"
 
-static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
-                                           "brute",   "scatter", NULL};
+static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp", "brute", "scatter", NULL};
 static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
 static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 
@@ -63,13 +61,9 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->cost = cost;
     c->layers = p->layers;
     c->alpha = p->alpha_s;
-    c->step = ddp__ints(&c->room, L);
-    c->list = ddp__ints(&c->room, L);
-    c->comm = ddp__doubles(&c->room, L);
-    c->w = ddp__doubles(&c->room, L);
-    c->k = ddp__doubles(&c->room, L);
-    c->P = ddp__doubles(&c->room, L + 1);
-    c->C = ddp__doubles(&c->room, L + 1);
+    c->step = ddp__ints(&c->room, L), c->list = ddp__ints(&c->room, L);
+    c->comm = ddp__doubles(&c->room, L), c->w = ddp__doubles(&c->room, L), c->k = ddp__doubles(&c->room, L);
+    c->P = ddp__doubles(&c->room, L + 1), c->C = ddp__doubles(&c->room, L + 1);
     if (c->room.failed) {
         ddp__scratch_free(&c->room);
         return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);

@@ -37,9 +37,9 @@ typedef struct ddp_plan {
  *
  * For timeline and window, with w(i) = P(i+1) (timeline) or P(i+1) minus the forward time of the layers before layer i
  * in the forward pass (window), the cost is exactly
- *     max(T, max over i in S of w(i) + alpha + comm of the layers of S from i towards the input). Whatever runs before
- * i can be started no earlier than w(i) allows, and layers released early are due late, so the earliest-deadline order
- * attains the largest of these bounds. */
+ *     max(T, max over i in S of w(i) + alpha + comm of the layers of S from i towards the input).
+ * Whatever runs before i can be started no earlier than w(i) allows, and layers released early are due late, so the
+ * earliest-deadline order attains the largest of these bounds. */
 
 /* ddp_plan_partial - in which step of the period each layer is averaged.
  *

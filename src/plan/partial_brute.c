@@ -1,7 +1,5 @@
 /* The yardstick of DreamDDP's planner: the definitions of plan/partial.h played event by event, and every contiguous
  * partition (empty sets allowed). Deliberately shares no arithmetic. */
-#include "base/tools.h"
-#include "base/core.h"
 #include "plan/internal.h"
 
 #define DDP__BRUTE_PARTITIONS 5e7

@@ -1,6 +1,4 @@
 /* DreamDDP's solvers: contiguous sets (memoised, programme, Algorithm 2) and scattered ones. */
-#include "base/tools.h"
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* Algorithm 2 of DreamDDP: exact and memoised, and as printed.
@@ -369,10 +367,8 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     int *order = ddp__ints(&room, L);
 
     memset(&s, 0, sizeof s);
-    s.excess = ddp__doubles(&room, H);
-    s.load = ddp__doubles(&room, H);
-    s.step = ddp__ints(&room, L);
-    s.member = ddp__ints(&room, L);
+    s.excess = ddp__doubles(&room, H), s.load = ddp__doubles(&room, H);
+    s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
     if (room.failed) {
         ddp__scratch_free(&room);

@@ -54,8 +54,8 @@ typedef struct ddp_placement {
  * Global rank of assign[i][j] in a training run: i x stages + j.
  *
  * Readings where the paper and its program differ:
- *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one) the matching realises
- *   its value (the released one may not)
+ *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one)
+ *   the matching realises its value (the released one may not)
  *   the data groups use the sharded server of Eq. 2
  *   genetic: parents, five devices from the other parent, then a circular chain of the paper's swaps (fastest link of
  *     each of two groups, four candidates, the printed gain, each device once), cut at its largest sum of gains; an

@@ -1,5 +1,4 @@
 /* What all placement searches share: exact evaluation, limits, the best so far, and where to start. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 double ddp__place_averaging(const ddp__place *p, const int *at, int j)
@@ -151,8 +150,7 @@ typedef struct ddp__starts {
     double *step;           /* [N] hop over which line[k] was reached */
     double *sorted;         /* [N] */
     int *at, *fill, *chunk; /* [N], [D], [2 N] */
-    int most, count;
-    int *kept;
+    int most, count, *kept;
     double *cost;
 } ddp__starts;
 
@@ -269,12 +267,10 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&p->room, N);
-    s.at = ddp__ints(&p->room, N);
+    s.line = ddp__ints(&p->room, N), s.at = ddp__ints(&p->room, N);
     s.chunk = ddp__ints(&p->room, 2 * N);
     s.fill = ddp__ints(&p->room, (size_t)p->D);
-    s.step = ddp__doubles(&p->room, N);
-    s.sorted = ddp__doubles(&p->room, N);
+    s.step = ddp__doubles(&p->room, N), s.sorted = ddp__doubles(&p->room, N);
     if (p->room.failed) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);

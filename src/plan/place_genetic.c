@@ -1,5 +1,4 @@
 /* DT-FM's genetic searches: the paper's, and the one that its authors released. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 /* The paper's hybrid genetic search (DT-FM section 3.4), and the population that the released variant shares. A genome
@@ -46,8 +45,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     memset(pool, 0, sizeof *pool);
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&p->room, N);
-    pool->at = ddp__ints(&p->room, N);
+    pool->child = ddp__ints(&p->room, N), pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
@@ -179,8 +177,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 
 typedef struct ddp__place_cycle {
     ddp__place *p;
-    int kl;
-    int *label;
+    int kl, *label;
     int *size;         /* [S] devices in each group now */
     char *locked;      /* [N] */
     char *got;         /* [S] has received a device in this pass */
@@ -292,8 +289,7 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     c.kl = kl;
     c.label = label;
     c.size = ddp__ints(&room, S);
-    c.moved = ddp__ints(&room, N);
-    c.from = ddp__ints(&room, N);
+    c.moved = ddp__ints(&room, N), c.from = ddp__ints(&room, N);
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);

@@ -1,5 +1,4 @@
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
-#include "base/core.h"
 #include "plan/internal.h"
 
 static const char *const ddp__schemes[] = {
@@ -37,8 +36,7 @@ typedef struct ddp__bl_model {
     int           *priority;     /* [groups] 0 = first */
     double         alpha;        /* startup contained in every group's c */
     double         most_params;  /* in a part, where partition_s is 0 */
-    double         forward, backward;
-    double         bound;
+    double         forward, backward, bound;
     ddp__scratch   room;
 } ddp__bl_model;
 
@@ -80,8 +78,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->alpha = o->alpha_s + p->alpha_s;
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
-    m->size = ddp__doubles(&m->room, n);
-    m->arrive = ddp__doubles(&m->room, n);
+    m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
     for (int l = p->layers - 1; l >= 0; l--) {
@@ -304,8 +301,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_
 
     for (i = 0; i < m->groups; i++) total += m->parts[i];
     sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
-    stack = ddp__ints(&m->room, (size_t)m->groups);
-    left = ddp__ints(&m->room, (size_t)m->groups);
+    stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d parts", total);
     while (head < total) {
         now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
@@ -459,8 +455,7 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *
     u.m = m;
     u.visits = 0;
     u.priority = m->priority;
-    u.left = ddp__ints(&m->room, n);
-    u.waiting = ddp__ints(&m->room, n);
+    u.left = ddp__ints(&m->room, n), u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d buckets", m->groups);
     ddp__bl_us_search(&u);

@@ -28,11 +28,7 @@ typedef struct ddp_timeline_options {
     double     first_bucket_bytes; /* the same for the first bucket; 0 = 1 MiB */
 } ddp_timeline_options;
 
-typedef enum ddp_interval_kind {
-    DDP_INTERVAL_BACKWARD,
-    DDP_INTERVAL_FORWARD,
-    DDP_INTERVAL_LINK
-} ddp_interval_kind;
+typedef enum ddp_interval_kind { DDP_INTERVAL_BACKWARD, DDP_INTERVAL_FORWARD, DDP_INTERVAL_LINK } ddp_interval_kind;
 
 /* What is busy from begin_s to end_s; 0 is the start of backward. */
 typedef struct ddp_interval {

@@ -1,6 +1,4 @@
 /* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
-#include "base/core.h"
-#include "plan/graphs.h"
 #include "plan/internal.h"
 
 /* ---- few nodes: Held-Karp ---- */
@@ -119,10 +117,9 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
 
     if (!(old - now > least)) return 0;
     for (k = -1; k < t->n; k++) {
-        int m;
         if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
         if (k != p) continue;
-        for (m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
+        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
     }
     memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
     ddp__tour_sums(t);
@@ -163,10 +160,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.cost = cost;
     t.over = over;
     t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n);
-    t.against = ddp__doubles(&room, (size_t)n);
-    t.order = ddp__ints(&room, (size_t)n);
-    t.spare = ddp__ints(&room, (size_t)n);
+    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
+    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = INFINITY;
@@ -326,7 +321,6 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     *least = 0;
     if (n == 1) {
         order[0] = 0;
-        *least = 0;
         return DDP_OK;
     }
     cost = ddp__doubles(&room, N * N);
