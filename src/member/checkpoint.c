@@ -400,9 +400,8 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
     ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
-    ddp_status code;
+    ddp_status code = ddp__save_all(&v, err);
 
-    code = ddp__save_all(&v, err);
     if (v.words) DDP_FREE(v.words);
     return code;
 }

@@ -320,11 +320,10 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
     char why[DDP__JOIN_TEXT];
     ddp_safetensors *f;
     size_t most = 0;
-    int tries;
 
     why[0] = 0;
     DDP__TRY(ddp__worker_most(s, &most, err));
-    for (tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
+    for (int tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
         int fd;
         if (tries) ddp__sleep_until(ddp_now() + 0.2);
         fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,

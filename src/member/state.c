@@ -308,12 +308,11 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
     const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
     unsigned char *b = (unsigned char *)ddp__calloc(n, 8);
     ddp_status code;
-    size_t i;
 
     if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
-    for (i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
+    for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
     code = ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
-    for (i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
+    for (size_t i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
     DDP_FREE(b);
     return code;
 }

@@ -167,9 +167,8 @@ static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
     ddp__tls *tls = m->r->tls;
-    int i;
 
-    for (i = 0; i < m->r->world; i++) {
+    for (int i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
         ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));

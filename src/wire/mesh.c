@@ -157,10 +157,9 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
 static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr own;
-    int p;
 
     (void)ddp__addr_own(m->fd[0], &own);
-    for (p = 1; p < m->r->rank; p++) {
+    for (int p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__leg *l = &m->leg[p];
         ddp__addr *a = &m->where[p];

@@ -188,10 +188,8 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
 /* Rank 0 writes where everybody listens. */
 static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 {
-    int p;
-
     ddp__hello_pack(&m->self, DDP__TABLE, DDP__WELCOME, 0, b);
-    for (p = 1; p < m->r->world; p++) {
+    for (int p = 1; p < m->r->world; p++) {
         unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         const ddp__addr *a = &m->where[p];
         ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
@@ -277,7 +275,6 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    int i;
 
     if (m->door.listen_fd >= 0) {
         if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
@@ -301,7 +298,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
     ddp__set_root(m, &list[0]);
-    for (i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
+    for (int i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
     return DDP_OK;
 }
 
@@ -335,7 +332,6 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->ids;
-    int i;
 
     int listen_fd = m->door.listen_fd;
     int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->r->log, ddp__meeting_decide, m);
@@ -349,18 +345,16 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
     m->ready = (unsigned char *)ddp__calloc(world, 1);
-    for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
-    for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
+    for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
+    for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
     return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg && m->relayed && m->ready;
 }
 
 /* All that does not belong to the wire. */
 static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
-    int i;
-
-    for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
-    for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
+    for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
+    for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
     if (failed) ddp__relay_close(m->pairs.relay);
     ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);

@@ -136,12 +136,11 @@ const char *ddp__stream_why(ddp__tls *t, int fd) { return t ? t->table->why(t, f
 void ddp__stream_close(ddp__tls *t, int fd)
 {
     char sink[4096];
-    int k;
 
     if (fd < 0) return;
     if (t) t->table->end(t, fd);
     shutdown(fd, SHUT_WR);
-    for (k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
+    for (int k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
     close(fd);
 }
 

@@ -75,9 +75,8 @@ static void ddp__tcp_free(ddp__tcp_wire *t)
 static void ddp__tcp_close(ddp__wire *w)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i;
 
-    for (i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
+    for (int i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
     ddp__relay_close(t->relay);
     ddp__tcp_free(t);
 }
@@ -106,7 +105,6 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad = DDP_OK;
-    int i;
 
     if (t) {
         t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
@@ -115,7 +113,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
     if (!t || !t->peers || !t->polls)
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     if (!bad) bad = ddp__waker_open(&t->bell, err);
-    for (i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
+    for (int i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
     if (bad) {
         if (t) ddp__tcp_free(t);
         return bad;

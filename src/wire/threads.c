@@ -53,10 +53,9 @@ static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 
 void ddp__hub_free(ddp__hub *hub)
 {
-    int r;
     if (!hub || ddp__atomic_add(&hub->refs, -1) > 1) return;
     ddp__hub_free(hub->second);
-    for (r = 0; r < hub->bells_ready; r++) {
+    for (int r = 0; r < hub->bells_ready; r++) {
         pthread_mutex_destroy(&hub->bells[r].lock);
         pthread_cond_destroy(&hub->bells[r].cond);
     }
@@ -110,7 +109,6 @@ static long ddp__threads_send(ddp__wire *w, int peer, const struct iovec *iov, i
     ddp__hub *hub = ((ddp__thread_wire *)(void *)w)->hub;
     ddp__ring *ring = ddp__hub_ring(hub, w->rank, peer);
     size_t head = ring->head, room, moved = 0;
-    int i;
 
     if (ddp__atomic_load(&ring->deaf)) {
         ((ddp__thread_wire *)(void *)w)->told[peer] |= 2;
@@ -118,7 +116,7 @@ static long ddp__threads_send(ddp__wire *w, int peer, const struct iovec *iov, i
         return -1;
     }
     room = DDP__RING_BYTES - (head - ddp__atomic_load(&ring->tail));
-    for (i = 0; i < count && room; i++) {
+    for (int i = 0; i < count && room; i++) {
         const unsigned char *from = (const unsigned char *)iov[i].iov_base;
         size_t n = iov[i].iov_len < room ? iov[i].iov_len : room;
         size_t at = head & (DDP__RING_BYTES - 1), first = DDP__RING_BYTES - at;
@@ -166,10 +164,9 @@ static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, cons
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
     ddp__hub *hub = t->hub;
-    int p;
 
     if (ddp__atomic_swap(&hub->bells[w->rank].called, 0)) return 1;
-    for (p = 0; p < w->world; p++) {
+    for (int p = 0; p < w->world; p++) {
         if (p == w->rank) continue;
         if ((!want_recv || want_recv[p]) && !(t->told[p] & 1)) {
             ddp__ring *in = ddp__hub_ring(hub, p, w->rank);
@@ -223,9 +220,7 @@ static void ddp__hub_end(ddp__hub *hub, int from, int to)
 
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
-    int p;
-
-    for (p = 0; p < hub->world; p++)
+    for (int p = 0; p < hub->world; p++)
         if (p != rank) ddp__hub_end(hub, rank, p);
     if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
         ddp__hub_leave(hub->second, rank); /* it will not come there either */
