@@ -1,6 +1,5 @@
 /* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated here. */
 #include "base/core.h"
-#include "base/tools.h"
 
 #include <sys/mman.h>
 
@@ -297,6 +296,17 @@ uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
 
     for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
     return h;
+}
+
+uint64_t ddp__fresh_number(void)
+{
+    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
+    const double now = ddp_now();
+    FILE *f = fopen("/dev/urandom", "rb");
+
+    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
+    if (f) fclose(f);
+    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
 }
 
 static const uint32_t ddp__sha256_k[64] = {

@@ -4,7 +4,7 @@
 #define DDP_BASE_CORE_H
 
 #include "base/platform.h"
-#include "base/status.h"
+#include "base/tools.h"
 
 /* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
 DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
@@ -120,6 +120,9 @@ DDP_LIB int ddp__parse_long(const char *s, long *out);
 /* 64-bit FNV-1a, chained: pass the previous result, or DDP__HASH_START. */
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
 DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
+
+/* A number that no other call has given, in any process on any machine; odd, so never 0. */
+DDP_LIB uint64_t ddp__fresh_number(void);
 
 #define DDP__SHA256_BYTES 32
 

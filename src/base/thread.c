@@ -1,6 +1,5 @@
 /* Threads that sleep, wait and share loops. */
 #include "base/core.h"
-#include "base/tools.h"
 
 /* syscall() is hidden where a libc header came first under strict C. */
 #if defined(__linux__) && (defined(__GLIBC__) ? defined(__USE_MISC) : defined(_GNU_SOURCE))

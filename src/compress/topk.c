@@ -1,8 +1,6 @@
 /* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline compresses. */
 #include "base/core.h"
-#include "base/tools.h"
 #include "compress/codec.h"
-#include "compress/compress.h"
 
 /* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
  * |x|, infinity next to last and NaN above it. */

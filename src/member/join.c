@@ -1,8 +1,5 @@
 /* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at the door.
  * None of them touches the training; they leave wishes for its thread and wait. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -328,7 +325,6 @@ int ddp__join_wants(ddp__join *j)
 ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
 {
     unsigned char *bytes = NULL;
-    double now = ddp_now();
     ddp_error local;
     ddp_status code;
     size_t n = 0;
@@ -348,7 +344,7 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;
-        j->snap_number = ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
+        j->snap_number = ddp__fresh_number();
         j->want_snap = 0;
         pthread_cond_broadcast(&j->changed);
         ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank, s->step,

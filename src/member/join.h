@@ -8,7 +8,6 @@
 #ifndef DDP_MEMBER_JOIN_H
 #define DDP_MEMBER_JOIN_H
 
-#include "base/core.h"
 #include "member/state.h"
 #include "wire/tcp.h"
 #include "wire/stream.h"

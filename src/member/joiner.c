@@ -1,8 +1,5 @@
 /* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
  * meanwhile, it begins again with those who are left, until the time is over. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 

@@ -1,6 +1,4 @@
 /* A worker's state as a list, as a file, as bytes, and told to the others: a few bytes, or what a newcomer needs. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "member/state.h"
 #include "wire/hello.h"
 

@@ -1,5 +1,4 @@
 /* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG. */
-#include "base/core.h"
 #include "graph/graph_internal.h"
 #include "nn/models.h"
 

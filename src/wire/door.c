@@ -1,6 +1,4 @@
 /* Who comes to the door: let in, heard, turned away; door.h has the policy. */
-#include "base/tools.h"
-#include "base/core.h"
 #include "wire/door.h"
 
 #include <netinet/in.h>

@@ -2,10 +2,8 @@
 #ifndef DDP_WIRE_DOOR_H
 #define DDP_WIRE_DOOR_H
 
-#include "base/status.h"
 #include "wire/hello.h"
 #include "wire/socket.h"
-#include "wire/stream.h"
 
 #include <poll.h>
 

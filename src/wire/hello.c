@@ -1,6 +1,4 @@
 /* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "wire/hello.h"
 
 static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};

@@ -1,6 +1,4 @@
 /* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/meeting.h"
 
 #include <netinet/in.h>
@@ -81,7 +79,6 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     ddp__leg *l = &m->leg[peer];
 
     m->fd[peer] = l->fd;
-    m->sent[peer] = DDP__HELLO_BYTES;
     m->relayed[peer] = (unsigned char)l->relay;
     l->fd = -1;
     ddp__leg_drop(m, l);

@@ -2,8 +2,6 @@
  * then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that something has arrived,
  * so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses. Where spinning was in vain the
  * next waits do without: on slow links, or with slow peers, it would take a core from the computation. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/wire.h"
 
 #ifdef DDP_USE_MPI

@@ -1,7 +1,4 @@
 /* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
-#include "base/core.h"
-#include "base/tools.h"
-#include "wire/meeting.h"
 #include "wire/reconnect.h"
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
@@ -421,7 +418,6 @@ static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *er
     DDP__TRY(ddp__way_open(t, p, c->fds[p->peer], err));
     p->relayed = c->relayed && c->relayed[p->peer];
     if (p->relayed) snprintf(p->name, sizeof p->name, "relayed by rank 0");
-    p->sent_before = c->sent_before ? c->sent_before[p->peer] : 0;
     return DDP_OK;
 }
 
@@ -447,7 +443,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
-    t->number = (uint32_t)(ddp__meetfile_run() >> 16 ^ (uint64_t)(size_t)t ^ (uint64_t)c->rank) | 1;
+    t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
@@ -493,7 +489,6 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     t->cfg.fds = NULL;
     t->cfg.where = NULL;
     t->cfg.relayed = NULL;
-    t->cfg.sent_before = NULL;
     if (bad) t->door.listen_fd = -1; /* still the caller's */
     if (bad) ddp__resume_free(t);
     else *out = &t->base;

@@ -42,7 +42,6 @@ typedef struct ddp__way {
     int       why;              /* errno of what broke or ended it */
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
-    size_t    sent_before;
     ddp__addr where;
     char      name[DDP__ADDR_TEXT + 24];
     /* outgoing */

@@ -5,10 +5,7 @@
  *   44  u32  number of the sender's wire      48  u64  bytes of the stream it has received
  *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
  * The lower rank answers with its own. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "wire/reconnect.h"
-#include "wire/wire.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>

@@ -1,6 +1,4 @@
 /* Rank 0 passes on what two others say to each other: a thread for each direction. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/relay.h"
 #include "wire/socket.h"
 

@@ -3,7 +3,6 @@
 #define DDP_WIRE_RELAY_H
 
 #include "wire/hello.h"
-#include "wire/stream.h"
 
 typedef struct ddp__relay ddp__relay;
 

@@ -1,10 +1,6 @@
 /* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
-#include "base/core.h"
-#include "base/tools.h"
-#include "wire/socket.h"
 #include "wire/meeting.h"
 #include "wire/tcp.h"
-#include "wire/wire.h"
 
 #include <netinet/in.h>
 
@@ -48,7 +44,7 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
     if (ddp__addr_own(fd, &own) < 0) return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, NULL, err));
+        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, err));
         DDP__TRY(ddp__check_reach(m, &own, err));
         why = ", as DREAMDDP_SOCKET_IFNAME says";
     }
@@ -129,7 +125,6 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
         return DDP_PEER_LOST;
     }
     m->fd[0] = fd;
-    m->sent[0] = 0;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
     memset(&local, 0, sizeof local);
@@ -247,7 +242,7 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     int count;
 
     if (m->r->ifname) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
         return ddp__check_reach(m, a, err);
     }
     if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
@@ -265,7 +260,7 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
     if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(in->sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
-    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
     else ddp__iface_default(a);
     ddp__addr_set_port(a, port);
     return DDP_OK;
@@ -320,7 +315,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
         ddp__say_where(m, &list[0], "");
         return ddp__meet_as_root(m, err);
     }
-    if (!m->self.run_id) m->self.run_id = ddp__meetfile_run();
+    if (!m->self.run_id) m->self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
     DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->self.run_id, err));
     ddp__say_where(m, &list[0], ", as the file of the run tells the others");
     bad = ddp__meet_as_root(m, err);
@@ -339,7 +334,6 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->door.listen_fd = listen_fd;
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
-    m->sent = (size_t *)ddp__calloc(world, sizeof *m->sent);
     m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
@@ -347,7 +341,7 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->ready = (unsigned char *)ddp__calloc(world, 1);
     for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
     for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg && m->relayed && m->ready;
+    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed && m->ready;
 }
 
 /* All that does not belong to the wire. */
@@ -360,7 +354,6 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
-    DDP_FREE(m->sent);
     DDP_FREE(m->where);
     DDP_FREE(m->table);
     DDP_FREE(m->leg);
@@ -383,7 +376,6 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     c.rank = r->rank;
     c.world = m->ids;
     c.fds = m->fd;
-    c.sent_before = m->sent;
     c.listen_fd = m->door.listen_fd;
     c.where = m->where;
     c.relayed = m->relayed;

@@ -2,7 +2,6 @@
 #ifndef DDP_WIRE_RENDEZVOUS_H
 #define DDP_WIRE_RENDEZVOUS_H
 
-#include "base/status.h"
 #include "wire/stream.h"
 #include "wire/wire.h"
 

@@ -1,6 +1,4 @@
 /* What crosses a connected socket: the bytes themselves, or what TLS makes of them. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "wire/socket.h"
 #include "wire/stream.h"
 

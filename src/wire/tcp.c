@@ -1,13 +1,10 @@
 /* Streams over connections that end for good. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/tcp.h"
 
 typedef struct ddp__tcp_peer {
     int fd;   /* -1: own rank */
     int told; /* bit 0: recv has reported the end, bit 1: send has */
     int relayed;
-    size_t sent_before;
     char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
@@ -93,7 +90,6 @@ static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tc
 
     p->fd = peer == c->rank ? -1 : c->fds[peer];
     if (peer == c->rank) return DDP_OK;
-    p->sent_before = c->sent_before ? c->sent_before[peer] : 0;
     p->relayed = c->relayed && c->relayed[peer];
     if (ddp__addr_peer(p->fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
@@ -130,10 +126,5 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
 }
 
 int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
-
-size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
-}
 
 int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }

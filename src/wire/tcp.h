@@ -3,10 +3,8 @@
 #ifndef DDP_WIRE_TCP_H
 #define DDP_WIRE_TCP_H
 
-#include "wire/hello.h"
 #include "wire/relay.h"
 #include "wire/socket.h"
-#include "wire/stream.h"
 #include "wire/wire.h"
 
 /* What both are made of; the arrays are borrowed for the call. */
@@ -14,7 +12,6 @@ typedef struct ddp__tcp_config {
     int rank, world;
     const int *fds;            /* [world] one connection per peer, own entry -1, and of those who are not there; the
                                   wire's from success on */
-    const size_t *sent_before; /* [world] bytes already sent on each while the ranks met; may be NULL */
     const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two again when it breaks;
                                      may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
@@ -37,9 +34,8 @@ typedef struct ddp__tcp_config {
 /* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
 DDP_LIB int        ddp__wire_tcp_relayed(ddp__wire *w, int peer);
-/* For tests and counters of the kernel: the socket to a peer, and sent_before, which no engine counts. */
+/* For tests and counters of the kernel: the socket to a peer. */
 DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
-DDP_LIB size_t     ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
 
 /* ---- reconnect.c: links that come back ---- */
 

@@ -3,8 +3,6 @@
  * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer that moved
  * bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one variable, so one of them
  * comes second and sees what the other did: no ring is lost, and nobody spins or takes a lock while bytes flow. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/wire.h"
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */

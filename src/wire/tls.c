@@ -1,7 +1,5 @@
 /* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
  * never blocks: what it could not send stays here and is sent by the next call. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/socket.h"
 #include "wire/tls.h"
 

@@ -2,7 +2,6 @@
 #ifndef DDP_WIRE_TLS_H
 #define DDP_WIRE_TLS_H
 
-#include "base/platform.h"
 #include "wire/stream.h"
 
 #ifdef DDP_USE_OPENSSL
