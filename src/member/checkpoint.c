@@ -133,9 +133,7 @@ typedef struct ddp__save_path {
     char data[4096];
 } ddp__save_path;
 
-static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
-
-static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
+static DDP__PRINTF(3, 4) ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
 {
     va_list ap;
     int n;

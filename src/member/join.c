@@ -79,11 +79,10 @@ static int ddp__place_answer(ddp__visit *v)
 /* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
 static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
 {
-    uint64_t hash = ddp__hello_get(b, 8);
+    uint64_t hash = ddp__hello_get(b, 8), bits;
     int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
     char how[DDP__JOIN_HOW];
     double theirs;
-    uint64_t bits;
 
     memcpy(how, b + 128, sizeof how);
     how[sizeof how - 1] = 0;

@@ -246,8 +246,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
  * this model makes; nothing that arrives decides about an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
-    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8);
-    uint64_t from = ddp__hello_get(b + 16, 8);
+    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8), from = ddp__hello_get(b + 16, 8);
 
     if (number == j->number && from == j->have && j->clone) {
         if (from)

@@ -307,8 +307,7 @@ static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, 
 
 ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits)
 {
-    const int bottleneck = c && c->depth >= 50;
-    const int *blocks;
+    const int bottleneck = c && c->depth >= 50, *blocks;
     ddp_node *x, *labels;
     char name[48];
 

@@ -3,8 +3,7 @@
 
 #include <netinet/in.h>
 
-static const double ddp__silent_limit = 2; /* seconds until a caller's first byte */
-static const double ddp__hello_limit = 5;  /* and until the last one of its hello */
+static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last byte */
 static const double ddp__hello_grace = 1;  /* of them nobody else is preferred */
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };

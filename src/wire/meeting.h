@@ -88,8 +88,7 @@ DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uin
 /* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
  * and what rank 0 and workers say. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
-/* Accepts all ranks above this one. */
-DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
+DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
 DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 

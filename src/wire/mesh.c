@@ -90,8 +90,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && !l->joined ? 0 : peer;
-    int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    int with = l->relay && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 

@@ -36,8 +36,7 @@ int ddp__replay_forget(ddp__replay *r, uint64_t upto)
 
 int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
 {
-    size_t at = (r->at + (size_t)(from - r->first)) % r->room;
-    size_t run = n < r->room - at ? n : r->room - at;
+    size_t at = (r->at + (size_t)(from - r->first)) % r->room, run = n < r->room - at ? n : r->room - at;
 
     iov[0].iov_base = r->data + at;
     iov[0].iov_len = run;

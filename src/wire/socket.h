@@ -42,8 +42,7 @@ DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 /* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-/* Non-blocking and closed on exec; 0, or -1 and errno. */
-DDP_LIB int ddp__fd_prepare(int fd);
+DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -1 and errno */
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */

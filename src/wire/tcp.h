@@ -10,22 +10,19 @@
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;            /* [world] one connection per peer, own entry -1, and of those who are not there; the
-                                  wire's from success on */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two again when it breaks;
-                                     may be NULL */
+    const int *fds;            /* [world] connections, the wire's from success on; -1: the own, and who is not there */
+    const unsigned char *relayed; /* [world] 1: by way of rank 0, which joins the two again; may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;     /* data that nobody acknowledges for so long break a connection (Linux; 0 = system's); a
-                                  link that stays broken for so long is given up (0 = never) */
+    double peer_timeout_s;     /* unacknowledged data break a connection (Linux; 0 = system's), and a link that stays
+                                  broken is given up (0 = never), after so long */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
     /* links that come back */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where a rank listens: lower ranks are dialled there, higher ones only asked
                                   whether they live; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
-    size_t replay_bytes;       /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where all peers together
-                                  would take more than 32 MiB */
+    size_t replay_bytes;       /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
 
