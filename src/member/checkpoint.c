@@ -21,12 +21,11 @@ typedef struct ddp__manifest {
 static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
                                int generation, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp_status code;
     uint64_t first = 0;
     int equal = 1;
 
-    memset(&t, 0, sizeof t);
     for (int i = 0; i < s->world; i++) {
         if (!words[2 * i]) continue;
         if (!first) first = words[2 * i + 1];

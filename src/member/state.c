@@ -147,13 +147,12 @@ static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, d
 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
     ddp__file f;
     ddp__state_out k = {&f, NULL};
     ddp_status code;
 
     memset(hash, 0, sizeof *hash);
-    memset(&head, 0, sizeof head);
     code = ddp__worker_head(s, path, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
@@ -167,11 +166,10 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
     ddp__state_out k = {NULL, NULL};
     ddp_status code;
 
-    memset(&head, 0, sizeof head);
     *out = NULL;
     code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
     *bytes = head.size;
@@ -188,9 +186,8 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
 
-    memset(&head, 0, sizeof head);
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
     ddp__text_free(&head);

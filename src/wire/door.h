@@ -5,8 +5,6 @@
 #include "wire/hello.h"
 #include "wire/socket.h"
 
-#include <poll.h>
-
 /* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the decider's; 0: it is
  * closed. */
 typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);

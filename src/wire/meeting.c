@@ -151,13 +151,6 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__poll_set(struct pollfd *p, int fd, int events)
-{
-    p->fd = fd;
-    p->events = (short)events;
-    p->revents = 0;
-}
-
 /* Fills the list: peers and legs, then the door; how many there are. *next: when to look again. */
 static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {

@@ -1,8 +1,6 @@
 /* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
 #include "wire/meeting.h"
 
-#include <netinet/in.h>
-
 #define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
 
 static void ddp__leg_drop(ddp__meeting *m, ddp__leg *l)
@@ -162,11 +160,8 @@ static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6) {
-            struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) /* the interface has to be named */
-                six->sin6_scope_id = ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
-        }
+        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
+            a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
         l->begin = ddp_now();
         l->to = *a;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));

@@ -236,10 +236,9 @@ static const char *ddp__mpi_level(int level)
 
 static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
 {
-    char text[MPI_MAX_ERROR_STRING + 1];
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
     int n = 0;
 
-    memset(text, 0, sizeof text);
     (void)MPI_Error_string(result, text, &n);
     return ddp__fail(err, DDP_NET, "%s failed: %.300s", call, text);
 }

@@ -303,9 +303,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             ddp__way *p = &t->way[i];
             int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
             if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
-            t->polls[i].events = (short)events;
-            t->polls[i].fd = events ? p->fd : -1;
-            t->polls[i].revents = 0;
+            ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
@@ -461,8 +459,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->pairs.log = &t->cfg.log;
     t->stats.replay_bytes = (world - 1) * room;
     DDP__TRY(ddp__waker_open(&t->bell, err));
-    t->polls[world].fd = t->bell.fd[0];
-    t->polls[world].events = POLLIN;
+    ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
     for (int i = 0; i < c->world; i++) {
         ddp__way *p = &t->way[i];
         p->peer = i;
@@ -485,9 +482,6 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
     bad = ddp__resume_fill(t, err);
-    t->cfg.fds = NULL;
-    t->cfg.where = NULL;
-    t->cfg.relayed = NULL;
     if (bad) t->door.listen_fd = -1; /* still the caller's */
     if (bad) ddp__resume_free(t);
     else *out = &t->base;

@@ -2,8 +2,6 @@
 #include "wire/meeting.h"
 #include "wire/tcp.h"
 
-#include <netinet/in.h>
-
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
 {
@@ -114,7 +112,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
     ddp_status bad;
-    ddp_error local;
+    ddp_error local = {DDP_OK, ""};
     ddp__hello h;
     int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
@@ -127,7 +125,6 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     m->fd[0] = fd;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-    memset(&local, 0, sizeof local);
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad) {
@@ -254,10 +251,9 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
  * network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
-    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(in->sin_addr.s_addr) != 0x7f000101 ||
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
     if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));

@@ -4,7 +4,6 @@
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
@@ -85,56 +84,45 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
 
 int ddp__addr_port(const ddp__addr *a)
 {
-    if (a->sa.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
-    return ntohs(((const struct sockaddr_in *)(const void *)&a->sa)->sin_port);
+    return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port);
 }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
-    if (a->sa.ss_family == AF_INET6) ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
-    else ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
+    if (a->sa.ss_family == AF_INET6) a->in6.sin6_port = htons((uint16_t)port);
+    else a->in.sin_port = htons((uint16_t)port);
 }
 
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
-        if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
-        return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
+        if (IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr)) return a->in6.sin6_addr.s6_addr[12] == 127;
+        return IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr) ? 1 : 0;
     }
-    if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
-    return 0;
+    return a->sa.ss_family == AF_INET && ntohl(a->in.sin_addr.s_addr) >> 24 == 127;
 }
 
 uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip)
 {
     memset(ip, 0, 16);
-    if (a->sa.ss_family == AF_INET6) {
-        memcpy(ip, &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr, 16);
-        return 6;
-    }
-    memcpy(ip, &((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr, 4);
-    return 4;
+    if (a->sa.ss_family == AF_INET6) memcpy(ip, &a->in6.sin6_addr, 16);
+    else memcpy(ip, &a->in.sin_addr, 4);
+    return a->sa.ss_family == AF_INET6 ? 6 : 4;
 }
 
 int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
 {
     memset(a, 0, sizeof *a);
     if (family == 6) {
-        struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-        six->sin6_family = AF_INET6;
-        memcpy(&six->sin6_addr, ip, 16);
-        a->size = sizeof *six;
+        a->in6.sin6_family = AF_INET6;
+        memcpy(&a->in6.sin6_addr, ip, 16);
+        a->size = sizeof a->in6;
     } else if (family == 4) {
-        struct sockaddr_in *in = (struct sockaddr_in *)(void *)&a->sa;
-        in->sin_family = AF_INET;
-        memcpy(&in->sin_addr, ip, 4);
-        a->size = sizeof *in;
-    } else {
-        return 0;
+        a->in.sin_family = AF_INET;
+        memcpy(&a->in.sin_addr, ip, 4);
+        a->size = sizeof a->in;
     }
-    return 1;
+    return a->size != 0;
 }
 
 ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
@@ -237,14 +225,19 @@ int ddp__poll_until(struct pollfd *polls, int count, double until)
     }
 }
 
+void ddp__poll_set(struct pollfd *p, int fd, int events)
+{
+    p->fd = fd;
+    p->events = (short)events;
+    p->revents = 0;
+}
+
 int ddp__fd_wait(int fd, int events, double until)
 {
     struct pollfd p;
     int got;
 
-    p.fd = fd;
-    p.events = (short)events;
-    p.revents = 0;
+    ddp__poll_set(&p, fd, events);
     got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
     if (got > 0) return p.revents;
     return got < 0 && errno != EINTR ? POLLERR : 0;
@@ -410,8 +403,7 @@ static int ddp__iface_usable(const struct ifaddrs *i)
 static void ddp__iface_addr(const struct ifaddrs *i, ddp__addr *out)
 {
     memset(out, 0, sizeof *out);
-    out->size = i->ifa_addr->sa_family == AF_INET ? (socklen_t)sizeof(struct sockaddr_in)
-                                                  : (socklen_t)sizeof(struct sockaddr_in6);
+    out->size = i->ifa_addr->sa_family == AF_INET ? (socklen_t)sizeof out->in : (socklen_t)sizeof out->in6;
     memcpy(&out->sa, i->ifa_addr, out->size);
     ddp__addr_set_port(out, 0);
 }
@@ -481,15 +473,14 @@ int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
 void ddp__iface_default(ddp__addr *out)
 {
     ddp__addr far;
-    struct sockaddr_in *in = (struct sockaddr_in *)(void *)&far.sa;
 
     memset(&far, 0, sizeof far);
-    in->sin_family = AF_INET;
-    in->sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1, of documentation: default route */
-    far.size = sizeof *in;
+    far.in.sin_family = AF_INET;
+    far.in.sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1, of documentation: default route */
+    far.size = sizeof far.in;
     if (ddp__iface_toward(&far, out) == 0) return;
     if (ddp__iface_pick(NULL, AF_INET, out, NULL) == DDP_OK) return;
-    in->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    far.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     *out = far;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/core.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -18,7 +19,11 @@
 #define DDP__DEFAULT_PORT 29500
 
 typedef struct ddp__addr {
-    struct sockaddr_storage sa;
+    union {
+        struct sockaddr_storage sa;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    };
     socklen_t size;
 } ddp__addr;
 
@@ -59,6 +64,7 @@ DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *cong
 /* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
  * poll returns. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
+DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 

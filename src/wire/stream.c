@@ -2,8 +2,6 @@
 #include "wire/socket.h"
 #include "wire/stream.h"
 
-#include <poll.h>
-
 int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 0) : 0; }
 
 int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
@@ -64,16 +62,18 @@ int ddp__stream_gone(ddp__tls *t, int fd)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+static int ddp__stream_late(void)
+{
+    errno = ETIMEDOUT;
+    return -1;
+}
+
 int ddp__stream_greet(ddp__tls *t, int fd, double until)
 {
     int done;
 
-    if (!t) return 0;
-    while ((done = t->table->shake(t, fd)) == 0) {
-        if (ddp__fd_wait(fd, t->table->events(t, fd, POLLIN), until)) continue;
-        errno = ETIMEDOUT;
-        return -1;
-    }
+    while ((done = ddp__stream_shake(t, fd)) == 0)
+        if (!ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLIN), until)) return ddp__stream_late();
     return done < 0 ? -1 : 0;
 }
 
@@ -88,10 +88,7 @@ int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, dou
         if (n < 0) return -1;
         iov.iov_base = (char *)iov.iov_base + n;
         iov.iov_len -= (size_t)n;
-        if (n == 0 && !ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLOUT), until)) {
-            errno = ETIMEDOUT;
-            return -1;
-        }
+        if (n == 0 && !ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLOUT), until)) return ddp__stream_late();
     }
     return 0;
 }
@@ -106,10 +103,7 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
         if (n < 0) return -1;
         have += (size_t)n;
         if (got) *got = have;
-        if (n == 0 && !ddp__stream_wait(t, fd, until)) {
-            errno = ETIMEDOUT;
-            return -1;
-        }
+        if (n == 0 && !ddp__stream_wait(t, fd, until)) return ddp__stream_late();
     }
     return 0;
 }

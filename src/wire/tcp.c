@@ -47,12 +47,10 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const un
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
         if (events & POLLIN) ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
         if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
-        t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
-        t->polls[i].events = (short)events;
-        t->polls[i].revents = 0;
+        ddp__poll_set(&t->polls[i], events ? t->peers[i].fd : -1, events); /* else a hang-up would keep us awake */
     }
-    t->polls[w->world].revents = 0;
     if (ready) until = 0;
+    t->polls[w->world].revents = 0;
     (void)ddp__poll_until(t->polls, w->world + 1, until);
     if (t->polls[w->world].revents) ddp__waker_drain(&t->bell);
 }
@@ -119,8 +117,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
     t->base.world = c->world;
     t->tls = c->tls;
     t->relay = c->relay;
-    t->polls[c->world].fd = t->bell.fd[0];
-    t->polls[c->world].events = POLLIN;
+    ddp__poll_set(&t->polls[c->world], t->bell.fd[0], POLLIN);
     *out = &t->base;
     return DDP_OK;
 }

@@ -3,8 +3,6 @@
 #include "wire/socket.h"
 #include "wire/tls.h"
 
-#include <poll.h>
-
 #ifdef DDP_USE_OPENSSL
 /* ---- the socket, as OpenSSL sees it ---- */
 
