@@ -170,8 +170,6 @@
 #include "wire/reconnect.c"
 #include "wire/reconnect_link.c"
 #include "wire/relay.c"
-#include "wire/iface.c"
-#include "wire/meetfile.c"
 #include "wire/meeting.c"
 #include "wire/mesh.c"
 #include "wire/mpi.c"

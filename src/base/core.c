@@ -1,6 +1,5 @@
 /* Status codes, failures, log lines, memory, the clock, random numbers and hashes; stb_ds is instantiated here. */
 #include "base/core.h"
-#include "base/tools.h"
 
 #include <sys/mman.h>
 
@@ -50,9 +49,7 @@ static const char *const ddp__log_names[] = {"", "off", "error", "warn", "info",
 
 ddp_log_level ddp__log_level_named(const char *name)
 {
-    int i;
-
-    for (i = 1; i <= (int)DDP_LOG_DEBUG; i++)
+    for (int i = 1; i <= (int)DDP_LOG_DEBUG; i++)
         if (!strcmp(name, ddp__log_names[i])) return (ddp_log_level)i;
     return DDP_LOG_DEFAULT;
 }
@@ -223,9 +220,8 @@ double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;
-    int i;
 
-    for (i = 0; i < 12; i++) s += ddp_rng_uniform(r);
+    for (int i = 0; i < 12; i++) s += ddp_rng_uniform(r);
     return s - 6;
 }
 
@@ -297,10 +293,20 @@ uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n)
 uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
 {
     const unsigned char *p = (const unsigned char *)data;
-    size_t i;
 
-    for (i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
     return h;
+}
+
+uint64_t ddp__fresh_number(void)
+{
+    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
+    const double now = ddp_now();
+    FILE *f = fopen("/dev/urandom", "rb");
+
+    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
+    if (f) fclose(f);
+    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
 }
 
 static const uint32_t ddp__sha256_k[64] = {
@@ -373,12 +379,11 @@ void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest)
     static const unsigned char pad[72] = {0x80};
     unsigned char length[8];
     uint64_t bits = s->bytes * 8;
-    int i;
 
-    for (i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
     ddp__sha256_add(s, pad, 1 + (size_t)((119 - s->bytes % 64) % 64));
     ddp__sha256_add(s, length, 8);
-    for (i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
+    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
 }
 
 /* ---- stb_ds ---- */

@@ -4,7 +4,7 @@
 #define DDP_BASE_CORE_H
 
 #include "base/platform.h"
-#include "base/status.h"
+#include "base/tools.h"
 
 /* Fills *err (may be NULL) with code and the formatted sentence; returns code. */
 DDP_LIB ddp_status ddp__fail(ddp_error *err, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
@@ -122,6 +122,9 @@ DDP_LIB int ddp__parse_long(const char *s, long *out);
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
 DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 
+/* A number that no other call has given, in any process on any machine; odd, so never 0. */
+DDP_LIB uint64_t ddp__fresh_number(void);
+
 #define DDP__SHA256_BYTES 32
 
 typedef struct ddp__sha256 {
@@ -132,8 +135,7 @@ typedef struct ddp__sha256 {
 
 DDP_LIB void ddp__sha256_begin(ddp__sha256 *s);
 DDP_LIB void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n);
-/* Writes the digest; s is used up. */
-DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest);
+DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest); /* writes the digest; s is used up */
 
 /* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
 
@@ -156,8 +158,7 @@ DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
 #define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
-/* Sleeps until ddp_now() >= when (seconds), whatever signals arrive. */
-DDP_LIB void ddp__sleep_until(double when);
+DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
 /* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,
  * even where computing threads keep every core busy: short time slices, which need no privilege
@@ -171,8 +172,7 @@ DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 /* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
-/* A condition variable on the monotonic clock. */
-DDP_LIB int ddp__cond_init(pthread_cond_t *c);
+DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* A condition variable on the monotonic clock */
 /* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */
 DDP_LIB int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when);
 

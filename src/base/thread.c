@@ -1,6 +1,5 @@
 /* Threads that sleep, wait and share loops. */
 #include "base/core.h"
-#include "base/tools.h"
 
 /* syscall() is hidden where a libc header came first under strict C. */
 #if defined(__linux__) && (defined(__GLIBC__) ? defined(__USE_MISC) : defined(_GNU_SOURCE))
@@ -150,7 +149,6 @@ static void *ddp__pool_main(void *arg)
 ddp__pool *ddp__pool_open(int threads)
 {
     ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p);
-    int i;
 
     if (!p) return NULL;
     p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
@@ -162,7 +160,7 @@ ddp__pool *ddp__pool_open(int threads)
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->idle, NULL);
     p->threads = 1;
-    for (i = 0; i < threads - 1; i++) {
+    for (int i = 0; i < threads - 1; i++) {
         if (ddp__thread_deep(&p->thread[i], ddp__pool_main, p)) {
             ddp__pool_close(p);
             return NULL;
@@ -174,14 +172,12 @@ ddp__pool *ddp__pool_open(int threads)
 
 void ddp__pool_close(ddp__pool *p)
 {
-    int i;
-
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->stop = 1;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
-    for (i = 0; i < p->threads - 1; i++) pthread_join(p->thread[i], NULL);
+    for (int i = 0; i < p->threads - 1; i++) pthread_join(p->thread[i], NULL);
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->idle);
     pthread_mutex_destroy(&p->lock);

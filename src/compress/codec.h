@@ -55,17 +55,14 @@ typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTR
 /* n values of a message. */
 static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t n)
 {
-    size_t i;
-
-    for (i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
+    for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
 /* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
-/* DDP_NUMERIC: x[at] is NaN. */
-DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err);
+DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* DDP_NUMERIC: x[at] is NaN. */
 
 /* A selection's arguments. */
 DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,

@@ -17,10 +17,8 @@ const char *ddp_packing_name(ddp_packing packing)
 
 ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 {
-    int i;
-
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_packing_named: out is NULL");
-    for (i = 1; name && i <= (int)DDP_PACK_INT4; i++)
+    for (int i = 1; name && i <= (int)DDP_PACK_INT4; i++)
         if (!strcmp(name, ddp__packing_names[i])) {
             *out = (ddp_packing)i;
             return DDP_OK;
@@ -36,9 +34,8 @@ ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 static size_t ddp__pack_gaps(size_t n, size_t k)
 {
     size_t bytes = k;
-    int shift;
 
-    for (shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7) bytes += n >> shift < k ? n >> shift : k;
+    for (int shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7) bytes += n >> shift < k ? n >> shift : k;
     return bytes;
 }
 
@@ -83,9 +80,7 @@ void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k)
 
 static void ddp__pack_values(unsigned char *p, const float *value, size_t k)
 {
-    size_t i;
-
-    for (i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, ddp__codec_bits(value[i]));
+    for (size_t i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, ddp__codec_bits(value[i]));
 }
 
 /* Bytes of one gap, which is written to p unless that is NULL. */
@@ -309,10 +304,9 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
 static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_t bytes, ddp__unpack how, float *x)
 {
     ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
-    uint64_t i;
 
     if (how == DDP__UNPACK_STORE) memset(x, 0, (size_t)m->n * sizeof *x);
-    for (i = 0; i < m->k; i++) {
+    for (uint64_t i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint64_t at = ddp__unpack_index(&w);
         if (how == DDP__UNPACK_STORE) x[at] = v;
@@ -381,25 +375,22 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
 {
     float *DDP_RESTRICT r = residual;
     const float *DDP_RESTRICT g = gradient;
-    size_t i;
 
     if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
-    for (i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
+    for (size_t i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
         DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
-    for (i = 0; i < n; i++) r[i] += g[i];
+    for (size_t i = 0; i < n; i++) r[i] += g[i];
     return DDP_OK;
 }
 
 ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err)
 {
-    size_t i;
-
     if (!residual || !index) return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");
-    for (i = 0; i < k; i++)
+    for (size_t i = 0; i < k; i++)
         if (index[i] >= n)
             return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: index[%zu] = %" PRIu64
                              " is not below n = %zu", i, index[i], n);
-    for (i = 0; i < k; i++) residual[index[i]] = 0;
+    for (size_t i = 0; i < k; i++) residual[index[i]] = 0;
     return DDP_OK;
 }
 

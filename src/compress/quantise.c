@@ -44,9 +44,8 @@ static float ddp__quantise_scale(const float *x, float levels)
     int32_t largest = 0;
     float scale;
     uint32_t bits;
-    int i;
 
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
         memcpy(&a, x + i, sizeof a);
         memcpy(&b, x + i + 4, sizeof b);
         a &= magnitude;
@@ -55,7 +54,7 @@ static float ddp__quantise_scale(const float *x, float levels)
         other = (b & (b > other)) | (other & ~(b > other));
     }
     most = (most & (most > other)) | (other & ~(most > other));
-    for (i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++)
         if (most[i] > largest) largest = most[i];
     if (largest == 0) return 0;
     /* the float above or below the quotient, or the quotient */
@@ -92,9 +91,7 @@ static void ddp__quantise_block(const float *x, float scale, signed char *level)
 /* Levels as half bytes, level + 8, the even ones low: eight at a time. */
 static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 {
-    int i;
-
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get64((const unsigned char *)level + i);
         w = (w ^ UINT64_C(0x8080808080808080)) - UINT64_C(0x7878787878787878);
         w = (w | w >> 4) & UINT64_C(0x00ff00ff00ff00ff);
@@ -105,9 +102,7 @@ static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 
 static void ddp__quantise_double(const unsigned char *p, signed char *level)
 {
-    int i;
-
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get32(p);
         w = (w | w << 16) & UINT64_C(0x0000ffff0000ffff);
         w = (w | w << 8) & UINT64_C(0x00ff00ff00ff00ff);

@@ -1,8 +1,6 @@
 /* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline compresses. */
 #include "base/core.h"
-#include "base/tools.h"
 #include "compress/codec.h"
-#include "compress/compress.h"
 
 /* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
  * |x|, infinity next to last and NaN above it. */
@@ -106,9 +104,8 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     static const int shift[3] = {20, 10, 0};
     size_t *odd = bins + DDP__TOPK_BINS;
     uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
-    int digit;
 
-    for (digit = 0; digit < digits; digit++) {
+    for (int digit = 0; digit < digits; digit++) {
         const int s = shift[digit];
         const uint32_t mask = digit ? 1023 : 2047;
         uint32_t b = mask;
@@ -146,9 +143,7 @@ static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, siz
 
 static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 {
-    size_t i;
-
-    for (i = 0; i < f->n; i++)
+    for (size_t i = 0; i < f->n; i++)
         if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE) return ddp__found_nan(f->index[i], err);
     return DDP_OK;
 }
@@ -159,9 +154,8 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
 {
     size_t found = 0;
-    uint32_t at;
 
-    for (at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
+    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
         list[found] = at;
         found += (size_t)ddp__topk_any(x + at, floor);
     }
@@ -346,8 +340,6 @@ size_t ddp_keep_count(size_t n, double ratio)
 static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, int links,
                                      const ddp_adatopk_options *o, ddp_error *err)
 {
-    int i;
-
     if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
     if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
@@ -361,7 +353,7 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
         o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
         return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
                          (int)o->packing, ddp_packing_name(o->packing));
-    for (i = 0; i < links; i++) {
+    for (int i = 0; i < links; i++) {
         if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
             return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
@@ -376,15 +368,14 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
 {
     double slowest = 0, factor;
     ddp_packing packing;
-    int i;
 
     if (!link_s || !count || !o || !out) return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
     DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
     factor = o->factor > 0 ? o->factor : 3;
     packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
-    for (i = 0; i < links; i++)
+    for (int i = 0; i < links; i++)
         if (link_s[i] > slowest) slowest = link_s[i];
-    for (i = 0; i < links; i++) {
+    for (int i = 0; i < links; i++) {
         ddp_link_compression *c = out + i;
         size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
         /* the fraction first: the slowest link's is exactly 1 */

@@ -1,8 +1,5 @@
 /* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
  * machines without a shared disk on each of them. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "member/state.h"
 
 #include <dirent.h>
@@ -24,12 +21,11 @@ typedef struct ddp__manifest {
 static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
                                int generation, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp_status code;
     uint64_t first = 0;
     int equal = 1;
 
-    memset(&t, 0, sizeof t);
     for (int i = 0; i < s->world; i++) {
         if (!words[2 * i]) continue;
         if (!first) first = words[2 * i + 1];
@@ -123,9 +119,8 @@ static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, con
 static uint64_t ddp__manifest_hash(const ddp__manifest *m)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
-    const ddp__json *v;
 
-    for (v = m->hash->first; v; v = v->next)
+    for (const ddp__json *v = m->hash->first; v; v = v->next)
         if (v->kind == DDP__JSON_STRING) h = ddp__hash(h, v->string, strlen(v->string));
         else h = ddp__hash(h, "", 1);
     return h;
@@ -137,9 +132,7 @@ typedef struct ddp__save_path {
     char data[4096];
 } ddp__save_path;
 
-static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
-
-static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
+static DDP__PRINTF(3, 4) ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
 {
     va_list ap;
     int n;
@@ -297,17 +290,6 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-static uint64_t ddp__number_of_its_own(void)
-{
-    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
-    const double now = ddp_now();
-    FILE *f = fopen("/dev/urandom", "rb");
-
-    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
-    if (f) fclose(f);
-    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
-}
-
 /* The generation of a step's files that its manifest does not name. */
 static int ddp__generation_unused(const char *manifest)
 {
@@ -331,7 +313,7 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
     DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
     v->generation = ddp__generation_unused(v->path.data);
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
-    said[s->rank] = s->run ? s->run : ddp__number_of_its_own();
+    said[s->rank] = s->run ? s->run : ddp__fresh_number();
     DDP__TRY(ddp__worker_gather(s, said, 1, err));
     while (!said[r]) r++;
     s->run = said[r];
@@ -400,9 +382,8 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
     ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
-    ddp_status code;
+    ddp_status code = ddp__save_all(&v, err);
 
-    code = ddp__save_all(&v, err);
     if (v.words) DDP_FREE(v.words);
     return code;
 }

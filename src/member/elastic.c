@@ -72,12 +72,11 @@ static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32
 static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
     const ddp__fields in = {e->member_data->peer[peer].in, 1};
-    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
     ddp__word w;
 
     memset(&w, 0, sizeof w);
-    memset(table, 0, sizeof table);
     if (f->type == DDP__FRAME_STATE) {
         if (!ddp__word_fields(e, in, f->length, &w)) return 0;
         ddp__state_read(e, peer, &w, now);

@@ -92,11 +92,10 @@ static void ddp__decide(ddp__engine *e, double now)
     ddp__elastic *el = e->member_data;
     const ddp__word *own = &el->own;
     uint64_t old = own->vote & (~own->joining | own->base.live);
-    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
 
     if (el->hopeless_at >= 0 || old == 0 || ddp__lowest(old) != e->rank) return;
-    memset(table, 0, sizeof table);
     for (int r = 0; r < e->world; r++) {
         const ddp__elastic_peer *ep = &el->peer[r];
         if (!(own->vote >> r & 1)) continue;

@@ -1,8 +1,5 @@
 /* Members of a run that newcomers may enter: clones, entries, and a service: a thread for each who asks at the door.
  * None of them touches the training; they leave wishes for its thread and wait. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -50,12 +47,11 @@ static int ddp__place_choose(ddp__visit *v, uint64_t live)
 
 static int ddp__place_answer(ddp__visit *v)
 {
-    unsigned char b[DDP__JOIN_PLACE];
+    unsigned char b[DDP__JOIN_PLACE] = {0};
     ddp__join *j = v->j;
     ddp__epoch_info info;
     int code = DDP__JOIN_LATER;
 
-    memset(b, 0, sizeof b);
     memset(&info, 0, sizeof info);
     pthread_mutex_lock(&j->lock);
     if (j->engine) {
@@ -82,11 +78,10 @@ static int ddp__place_answer(ddp__visit *v)
 /* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
 static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
 {
-    uint64_t hash = ddp__hello_get(b, 8);
+    uint64_t hash = ddp__hello_get(b, 8), bits;
     int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
     char how[DDP__JOIN_HOW];
     double theirs;
-    uint64_t bits;
 
     memcpy(how, b + 128, sizeof how);
     how[sizeof how - 1] = 0;
@@ -110,14 +105,12 @@ static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b
 
 static int ddp__layout_answer(ddp__visit *v)
 {
-    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
-    char why[DDP__JOIN_TEXT];
+    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT] = {0};
+    char why[DDP__JOIN_TEXT] = "";
     ddp__epoch_info info;
     int code, donor = 63;
 
     if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
-    memset(b, 0, sizeof b);
-    memset(why, 0, sizeof why);
     code = ddp__layout_compare(&v->j->layout, in, why);
     ddp__engine_epoch(v->j->engine, &info);
     while (donor > 0 && !(info.live >> donor & 1)) donor--;
@@ -180,7 +173,7 @@ static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
 static void ddp__serve_clone(ddp__visit *v)
 {
     ddp__join *j = v->j;
-    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
+    unsigned char b[DDP__JOIN_CLONE] = {0}, digest[DDP__SHA256_BYTES];
     uint64_t asked = ddp__hello_get(v->request + 16, 8), number = ddp__clone_hold(j, asked);
     size_t at = (size_t)ddp__hello_get(v->request + 8, 8), bytes = j->snap_bytes;
     ddp__sha256 sha;
@@ -188,7 +181,6 @@ static void ddp__serve_clone(ddp__visit *v)
 
     if (!number) return;
     if (number != asked || at > bytes) at = 0;
-    memset(b, 0, sizeof b);
     ddp__hello_put(b, number, 8);
     ddp__hello_put(b + 8, bytes, 8);
     ddp__hello_put(b + 16, at, 8);
@@ -328,12 +320,10 @@ int ddp__join_wants(ddp__join *j)
 ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
 {
     unsigned char *bytes = NULL;
-    double now = ddp_now();
-    ddp_error local;
+    ddp_error local = {DDP_OK, ""};
     ddp_status code;
     size_t n = 0;
 
-    memset(&local, 0, sizeof local);
     code = ddp__worker_pack(s, &bytes, &n, &local); /* the copy is all that the training pays */
     if (code == DDP_MEMORY) {                      /* no reason to end it */
         ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: %s", s->rank, local.msg);
@@ -348,7 +338,7 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;
-        j->snap_number = ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
+        j->snap_number = ddp__fresh_number();
         j->want_snap = 0;
         pthread_cond_broadcast(&j->changed);
         ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank, s->step,
@@ -382,10 +372,9 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 
 ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 {
-    ddp_error local;
+    ddp_error local = {DDP_OK, ""};
     ddp_status s;
 
-    memset(&local, 0, sizeof local);
     s = ddp__engine_admit(j->engine, id, ddp__join_attach, j, &local);
     pthread_mutex_lock(&j->lock);
     if (j->id == id) j->id = -1;

@@ -8,7 +8,6 @@
 #ifndef DDP_MEMBER_JOIN_H
 #define DDP_MEMBER_JOIN_H
 
-#include "base/core.h"
 #include "member/state.h"
 #include "wire/tcp.h"
 #include "wire/stream.h"
@@ -86,12 +85,10 @@ DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_
 /* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
-/* Somebody waits for a clone. */
-DDP_LIB int  ddp__join_wants(ddp__join *j);
+DDP_LIB int  ddp__join_wants(ddp__join *j); /* somebody waits for a clone */
 /* s is what a newcomer gets. Short of memory there is a line and no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-/* The newcomer that may enter here, -1: none. */
-DDP_LIB int  ddp__join_next(ddp__join *j);
+DDP_LIB int  ddp__join_next(ddp__join *j); /* The newcomer that may enter here, -1: none. */
 /* All members at the same moment, with nothing in flight. *in: it is there; 0: it was lost, and the
  * world is as it was. Then ddp__worker_enter follows, on its side too. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);

@@ -1,8 +1,5 @@
 /* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
  * meanwhile, it begins again with those who are left, until the time is over. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -66,14 +63,13 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
 static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
                                unsigned char *b, size_t n, double until, char *why)
 {
-    unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST], *request = out + DDP__HELLO_BYTES;
+    unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST] = {0}, *request = out + DDP__HELLO_BYTES;
     int fd = ddp__joiner_dial(j, door, until, why);
     ddp__hello self;
     size_t got = 0;
 
     if (fd < 0) return -1;
     memset(&self, 0, sizeof self);
-    memset(out, 0, sizeof out);
     self.version = DDP__PROTOCOL;
     self.run_id = j->c.run_id;
     ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, out);
@@ -140,10 +136,9 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
 static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, ddp_error *err)
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
-    char why[DDP__JOIN_TEXT];
+    char why[DDP__JOIN_TEXT] = "";
     int code = DDP__JOIN_LATER, doors;
 
-    why[0] = 0;
     for (;;) {
         doors = j->doors;
         for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
@@ -221,10 +216,9 @@ void ddp__joiner_close(ddp__joiner *j)
 /* Sends the layout, gets a donor and who lives. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
-    unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    unsigned char out[DDP__JOIN_LAYOUT] = {0}, b[DDP__JOIN_VERDICT];
     uint64_t bits;
 
-    memset(out, 0, sizeof out);
     ddp__hello_put(out, l->hash, 8);
     ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
     ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
@@ -249,8 +243,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
  * this model makes; nothing that arrives decides about an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
-    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8);
-    uint64_t from = ddp__hello_get(b + 16, 8);
+    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8), from = ddp__hello_get(b + 16, 8);
 
     if (number == j->number && from == j->have && j->clone) {
         if (from)
@@ -317,14 +310,12 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 {
     unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
-    char why[DDP__JOIN_TEXT];
+    char why[DDP__JOIN_TEXT] = "";
     ddp_safetensors *f;
     size_t most = 0;
-    int tries;
 
-    why[0] = 0;
     DDP__TRY(ddp__worker_most(s, &most, err));
-    for (tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
+    for (int tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
         int fd;
         if (tries) ddp__sleep_until(ddp_now() + 0.2);
         fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,

@@ -1,6 +1,4 @@
 /* A worker's state as a list, as a file, as bytes, and told to the others: a few bytes, or what a newcomer needs. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "member/state.h"
 #include "wire/hello.h"
 
@@ -149,13 +147,12 @@ static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, d
 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
     ddp__file f;
     ddp__state_out k = {&f, NULL};
     ddp_status code;
 
     memset(hash, 0, sizeof *hash);
-    memset(&head, 0, sizeof head);
     code = ddp__worker_head(s, path, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
@@ -169,11 +166,10 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
     ddp__state_out k = {NULL, NULL};
     ddp_status code;
 
-    memset(&head, 0, sizeof head);
     *out = NULL;
     code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
     *bytes = head.size;
@@ -190,9 +186,8 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
 
-    memset(&head, 0, sizeof head);
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
     ddp__text_free(&head);
@@ -308,12 +303,11 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
     const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
     unsigned char *b = (unsigned char *)ddp__calloc(n, 8);
     ddp_status code;
-    size_t i;
 
     if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
-    for (i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
+    for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
     code = ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
-    for (i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
+    for (size_t i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
     DDP_FREE(b);
     return code;
 }

@@ -3,7 +3,6 @@
 #ifndef DDP_MEMBER_STATE_H
 #define DDP_MEMBER_STATE_H
 
-#include "base/core.h"
 #include "comm/engine.h"
 #include "graph/host.h"
 #include "io/json.h"

@@ -51,9 +51,7 @@ static inline ddp__f4 ddp__f4_sqrt(ddp__f4 v)
 #ifdef __SSE2__
     return (ddp__f4)_mm_sqrt_ps((__m128)v);
 #else
-    int k;
-
-    for (k = 0; k < 4; k++) v[k] = sqrtf(v[k]);
+    for (int k = 0; k < 4; k++) v[k] = sqrtf(v[k]);
     return v;
 #endif
 }

@@ -1,5 +1,4 @@
 /* Ready-made models out of a graph's operators: GPT-2, Llama 2, a perceptron, ResNet, VGG. */
-#include "base/core.h"
 #include "graph/graph_internal.h"
 #include "nn/models.h"
 
@@ -101,7 +100,6 @@ static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_nod
 ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
 {
     ddp_node *tokens, *labels, *table, *x;
-    long k;
 
     if (!ddp__model_begin(g, "gpt2", c, logits) || !ddp__gpt2_check(c, &g->error)) return NULL;
     tokens = ddp_input(g, "tokens", DDP_I32, c->batch, c->context);
@@ -115,7 +113,7 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     x = ddp__model_dropout(g, x, c->dropout);
     ddp_layer_end(g);
 
-    for (k = 0; k < c->layers && x; k++) {
+    for (long k = 0; k < c->layers && x; k++) {
         if (c->recompute) ddp_recompute_begin(g);
         x = ddp__gpt2_block(g, c, x, k);
         if (c->recompute) ddp_recompute_end(g);
@@ -177,7 +175,6 @@ static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp
 ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits)
 {
     ddp_node *tokens, *labels, *table, *x;
-    long k;
 
     if (!ddp__model_begin(g, "llama2", c, logits) || !ddp__llama2_check(c, &g->error)) return NULL;
     tokens = ddp_input(g, "tokens", DDP_I32, c->batch, c->context);
@@ -188,7 +185,7 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
     ddp_init_normal(g, table, 0, ddp__language_deviation(c->deviation));
     ddp_layer_end(g);
 
-    for (k = 0; k < c->layers && x; k++) {
+    for (long k = 0; k < c->layers && x; k++) {
         if (c->recompute) ddp_recompute_begin(g);
         x = ddp__llama2_block(g, c, x, k);
         if (c->recompute) ddp_recompute_end(g);
@@ -206,7 +203,6 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
 ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 {
     ddp_node *x, *labels;
-    int k;
 
     if (!ddp__model_begin(g, "mlp", c, logits)) return NULL;
     if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
@@ -217,7 +213,7 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
     x = ddp_input(g, "inputs", DDP_F32, c->batch, c->inputs);
     labels = ddp_input(g, "labels", DDP_I32, c->batch, 1);
 
-    for (k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
+    for (int k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
         if (c->hidden[k] < 0) {
             ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1", k, c->hidden[k]);
             return NULL;
@@ -311,11 +307,9 @@ static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, 
 
 ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits)
 {
-    const int bottleneck = c && c->depth >= 50;
-    const int *blocks;
+    const int bottleneck = c && c->depth >= 50, *blocks;
     ddp_node *x, *labels;
     char name[48];
-    int p, k;
 
     if (!ddp__model_begin(g, "resnet", c, logits) || !ddp__resnet_check(c, &g->error)) return NULL;
     blocks = ddp__parts_of(ddp__resnet_blocks, c->depth);
@@ -324,8 +318,8 @@ ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits
     x = ddp_relu(g, ddp__resnet_conv(g, x, "conv1", "", 64, c->cifar ? 3 : 7, c->cifar ? 1 : 2));
     if (!c->cifar) x = ddp_max_pool2d(g, x, 3, 2, 1);
     ddp_layer_end(g);
-    for (p = 0; p < 4; p++) {
-        for (k = 0; k < blocks[p]; k++) {
+    for (int p = 0; p < 4; p++) {
+        for (int k = 0; k < blocks[p]; k++) {
             snprintf(name, sizeof name, "layer%d.%d", p + 1, k);
             if (c->recompute) ddp_recompute_begin(g);
             x = ddp__resnet_block(g, x, name, bottleneck, 64L << p, p > 0 && k == 0 ? 2 : 1,
@@ -372,15 +366,14 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     const int *convs;
     ddp_node *x, *labels;
     char name[48];
-    int p, k;
 
     if (!ddp__model_begin(g, "vgg", c, logits) || !ddp__vgg_check(c, &g->error)) return NULL;
     convs = ddp__parts_of(ddp__vgg_convs, c->depth);
     x = ddp__classifier_inputs(g, c->batch, c->channels, c->size, &labels);
 
-    for (p = 0; p < 5; p++) {
+    for (int p = 0; p < 5; p++) {
         if (c->recompute) ddp_recompute_begin(g);
-        for (k = 0; k < convs[p]; k++) {
+        for (int k = 0; k < convs[p]; k++) {
             snprintf(name, sizeof name, "conv%d_%d", p + 1, k + 1);
             ddp_layer_begin(g, name);
             x = ddp__vgg_conv(g, x, p < 3 ? 64L << p : 512);

@@ -16,8 +16,7 @@ typedef struct ddp_gpt2_config {
     long  dim;        /* width C of the residual stream; the MLP is 4 C wide */
     long  batch;      /* sequences B per micro-batch */
     float dropout;    /* of the embedding and of both branches of a block, 0 <= p < 1 */
-    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn
-                         sooner from about 0.8 / sqrt(dim) */
+    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02; best about 0.8 / sqrt(dim) for 64 to 256 */
     int   recompute;  /* 1: drop the activations of each transformer block, see above */
 } ddp_gpt2_config;
 
@@ -55,8 +54,7 @@ typedef struct ddp_resnet_config {
     long size;     /* height and width of an image; 224 in the paper */
     long channels; /* of an image, 0 = 3 */
     long batch;    /* images per micro-batch */
-    int  cifar;    /* 1: for small images, begins with a 3x3 convolution of stride 1 and no pooling
-                      instead of a 7x7 one of stride 2 and a 3x3 pooling */
+    int  cifar;    /* 1: for small images, begins with a 3x3 convolution, not with a 7x7 of stride 2 and pooling */
     int  recompute; /* 1: drop the activations of each residual block, see above */
 } ddp_resnet_config;
 

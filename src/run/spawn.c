@@ -1,5 +1,4 @@
 /* Workers of one machine as processes: started on a free port, watched, ended when one of them has failed. */
-#include "base/tools.h"
 #include "wire/socket.h"
 #include "run/launch.h"
 

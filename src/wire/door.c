@@ -1,12 +1,7 @@
 /* Who comes to the door: let in, heard, turned away; door.h has the policy. */
-#include "base/tools.h"
-#include "base/core.h"
 #include "wire/door.h"
 
-#include <netinet/in.h>
-
-static const double ddp__silent_limit = 2; /* seconds until a caller's first byte */
-static const double ddp__hello_limit = 5;  /* and until the last one of its hello */
+static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last byte */
 static const double ddp__hello_grace = 1;  /* of them nobody else is preferred */
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
@@ -256,15 +251,10 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
         if (c->fd < 0) continue;
-        polls[count].fd = c->fd;
-        polls[count].events = POLLIN;
-        if (c->spoken) polls[count].events = (short)ddp__stream_events(d->tls, c->fd, POLLIN);
-        polls[count++].revents = 0;
+        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->tls, c->fd, POLLIN) : POLLIN);
         if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
     }
-    polls[count].fd = d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd;
-    polls[count].events = POLLIN;
-    polls[count].revents = 0;
+    ddp__poll_set(&polls[count], d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd, POLLIN);
     if (d->listen_fd >= 0 && polls[count].fd < 0 && d->shut < *next) *next = d->shut;
     return count + 1;
 }

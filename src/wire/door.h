@@ -2,12 +2,8 @@
 #ifndef DDP_WIRE_DOOR_H
 #define DDP_WIRE_DOOR_H
 
-#include "base/status.h"
 #include "wire/hello.h"
 #include "wire/socket.h"
-#include "wire/stream.h"
-
-#include <poll.h>
 
 /* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the decider's; 0: it is
  * closed. */
@@ -37,24 +33,19 @@ typedef struct ddp__door {
     double pause;             /* for which it was shut last */
 } ddp__door;
 
-/* The policy, for everybody who accepts connections:
- *   a caller may be silent for 2 s, and has 5 s for its hello, a handshake of TLS included;
- *   what does not begin as a hello is turned away at its first byte;
- *   64 callers, or 2 x world, are undecided at a time. When there are more, the oldest that is
- *   silent makes room, else the oldest that had 1 s; where one address holds more than half of the
- *   places, its callers make room for those from elsewhere at once;
- *   after 64 that were turned away within a second the door stays shut for 0.1 to 0.8 s;
- *   each is a line in the log, ten in a second at most.
- * 0 if memory is short. */
+/* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its hello, a
+ * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
+ * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
+ * address holds more than half of the places, its callers make room for those from elsewhere at once. After 64 that
+ * were turned away within a second the door stays shut for 0.1 to 0.8 s; each is a line in the log, ten in a second at
+ * most. 0 if memory is short. */
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
                             void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
-/* Callers leave; the door stays. */
-DDP_LIB void ddp__door_empty(ddp__door *d);
+DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
-/* Lets in who waits and hears who is inside; never blocks. */
-DDP_LIB void ddp__door_serve(ddp__door *d, double now);
+DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
 /* For decide: a line in the log, and in `refused`, that "ADDRESS why". */
 DDP_LIB void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why);
 /* The same for a hello that does not fit ours, and a frame that tells the caller. */

@@ -1,21 +1,17 @@
 /* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "wire/hello.h"
 
 static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 'd', 'p'};
 
 void ddp__hello_put(unsigned char *at, uint64_t v, int bytes)
 {
-    int i;
-    for (i = 0; i < bytes; i++) at[i] = (unsigned char)(v >> (8 * i) & 255);
+    for (int i = 0; i < bytes; i++) at[i] = (unsigned char)(v >> (8 * i) & 255);
 }
 
 uint64_t ddp__hello_get(const unsigned char *at, int bytes)
 {
     uint64_t v = 0;
-    int i;
-    for (i = 0; i < bytes; i++) v |= (uint64_t)at[i] << (8 * i);
+    for (int i = 0; i < bytes; i++) v |= (uint64_t)at[i] << (8 * i);
     return v;
 }
 

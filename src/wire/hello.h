@@ -21,15 +21,9 @@ typedef enum ddp__hello_kind {
 } ddp__hello_kind;
 
 typedef enum ddp__refusal {
-    DDP__WELCOME,
-    DDP__REFUSE_VERSION,
-    DDP__REFUSE_RUN,
-    DDP__REFUSE_WORLD,
-    DDP__REFUSE_RANK,
-    DDP__REFUSE_TWICE,
-    DDP__REFUSE_LATE,
-    DDP__REFUSE_LOST,
-    DDP__REFUSE_NAME, /* the certificate is another rank's */
+    DDP__WELCOME, DDP__REFUSE_VERSION, DDP__REFUSE_RUN, DDP__REFUSE_WORLD, DDP__REFUSE_RANK, DDP__REFUSE_TWICE,
+    DDP__REFUSE_LATE, DDP__REFUSE_LOST,
+    DDP__REFUSE_NAME,  /* the certificate is another rank's */
     DDP__REFUSE_RESUME /* links outlive their connections on one side only */
 } ddp__refusal;
 
@@ -47,8 +41,7 @@ typedef struct ddp__hello {
     const char *run_name;     /* own side only: the run as the user called it, or NULL */
 } ddp__hello;
 
-/* Little-endian integers of 1 to 8 bytes. */
-DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes);
+DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes); /* little-endian integers of 1 to 8 bytes */
 DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 
 /* What a hello says of a world of so many ranks and ids, which are at least as many. */
@@ -60,10 +53,8 @@ DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__
 /* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
 DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
                             int detail);
-/* 1 if the first `got` bytes may begin a frame. */
-DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);
-/* 0 if the 64 bytes are not a frame of ours. */
-DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
+DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got); /* 1 if the first `got` bytes may begin a frame */
+DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the 64 bytes are not a frame of ours */
 /* Whether a peer's frame fits ours. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
 /* The sentence about it, naming both values; `name` is the peer's. */

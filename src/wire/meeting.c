@@ -1,7 +1,4 @@
-/* What is said while the ranks meet: frames, who comes to the door, whom to wait for. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
+/* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
 #include "wire/meeting.h"
 
 double ddp__slice(const ddp__meeting *m, double until)
@@ -77,7 +74,6 @@ int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
     double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
-    m->sent[peer] += n;
     return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
 
@@ -155,21 +151,13 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__poll_set(struct pollfd *p, int fd, int events)
-{
-    p->fd = fd;
-    p->events = (short)events;
-    p->revents = 0;
-}
-
 /* Fills the list: peers and legs, then the door; how many there are. *next: when to look again. */
 static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
     ddp__tls *tls = m->r->tls;
-    int i;
 
-    for (i = 0; i < m->r->world; i++) {
+    for (int i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
         ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
@@ -212,7 +200,6 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     ddp__addr *where = &m->where[h->rank];
 
     m->fd[h->rank] = fd;
-    m->sent[h->rank] = 0;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
     if (ddp__frame_say(m, (int)h->rank, DDP__HELLO) < 0) {
@@ -242,10 +229,8 @@ int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const dd
     if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
         h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
         int other;
-        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other) {
+        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other)
             (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h.rank); /* one that is gone never is ready */
-            m->sent[other] += DDP__HELLO_BYTES;
-        }
         return 1;
     }
     if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
@@ -279,4 +264,47 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     }
     ddp__door_empty(&m->door);
     return DDP_OK;
+}
+
+/* ---- the file that says where rank 0 listens ---- */
+
+const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
+
+ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
+{
+    char line[DDP__MEETFILE_TEXT + 32];
+    int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
+
+    return ddp__file_write(path, line, (size_t)n, err);
+}
+
+int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
+{
+    char line[DDP__MEETFILE_TEXT + 32], *space, *end;
+    struct stat st;
+    ssize_t n = -1;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
+
+    if (fd < 0) return 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0) return 0;
+    line[n] = 0;
+    space = strchr(line, ' ');
+    if (!space || space == line || space - line >= DDP__MEETFILE_TEXT) return 0;
+    if (!isdigit((unsigned char)space[1])) return 0;
+    errno = 0;
+    *run_id = (uint64_t)strtoull(space + 1, &end, 10);
+    if (errno || strcmp(end, "\n")) return 0;
+    *space = 0;
+    memcpy(addr, line, (size_t)(space - line) + 1);
+    return 1;
+}
+
+void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
+{
+    char there[DDP__MEETFILE_TEXT];
+    uint64_t run;
+
+    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr)) unlink(path);
 }

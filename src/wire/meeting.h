@@ -54,7 +54,6 @@ typedef struct ddp__meeting {
     struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
     int *fd;                   /* [world] */
-    size_t *sent;              /* [world] */
     ddp__addr *where;          /* [world] where a rank listens */
     unsigned char *table;      /* frame and entries */
     /* once all have met rank 0 */
@@ -89,8 +88,7 @@ DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uin
 /* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
  * and what rank 0 and workers say. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
-/* Accepts all ranks above this one. */
-DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
+DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
 DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
@@ -104,7 +102,7 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 /* The leg to a peer goes by way of rank 0 from now on. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
-/* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
+/* A file that says where rank 0 listens, for ranks that share a folder but know no address */
 /* The path in "file://PATH", or NULL: the address is not one of these. */
 DDP_LIB const char *ddp__meetfile_path(const char *addr);
 /* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
@@ -114,7 +112,5 @@ DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uin
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
 /* Takes it away if it still says this. */
 DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
-/* A run id for a run that was given none, so that a left-over file is recognised; never 0. */
-DDP_LIB uint64_t ddp__meetfile_run(void);
 
 #endif /* DDP_WIRE_MEETING_H */

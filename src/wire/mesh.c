@@ -1,9 +1,5 @@
 /* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/meeting.h"
-
-#include <netinet/in.h>
 
 #define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
 
@@ -81,7 +77,6 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     ddp__leg *l = &m->leg[peer];
 
     m->fd[peer] = l->fd;
-    m->sent[peer] = DDP__HELLO_BYTES;
     m->relayed[peer] = (unsigned char)l->relay;
     l->fd = -1;
     ddp__leg_drop(m, l);
@@ -93,8 +88,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && !l->joined ? 0 : peer;
-    int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    int with = l->relay && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 
@@ -157,21 +151,17 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
 static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr own;
-    int p;
 
     (void)ddp__addr_own(m->fd[0], &own);
-    for (p = 1; p < m->r->rank; p++) {
+    for (int p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__leg *l = &m->leg[p];
         ddp__addr *a = &m->where[p];
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6) {
-            struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) /* the interface has to be named */
-                six->sin6_scope_id = ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
-        }
+        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
+            a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
         l->begin = ddp_now();
         l->to = *a;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));

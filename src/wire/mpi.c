@@ -2,8 +2,6 @@
  * then has; receives are posted ahead of time, and MPI keeps their order. MPI tells nobody that something has arrived,
  * so wait() has to ask: for DDP__MPI_SPIN without a pause, then with growing pauses. Where spinning was in vain the
  * next waits do without: on slow links, or with slow peers, it would take a core from the computation. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/wire.h"
 
 #ifdef DDP_USE_MPI
@@ -238,10 +236,9 @@ static const char *ddp__mpi_level(int level)
 
 static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
 {
-    char text[MPI_MAX_ERROR_STRING + 1];
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
     int n = 0;
 
-    memset(text, 0, sizeof text);
     (void)MPI_Error_string(result, text, &n);
     return ddp__fail(err, DDP_NET, "%s failed: %.300s", call, text);
 }

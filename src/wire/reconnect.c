@@ -1,7 +1,4 @@
 /* Streams over connections that may be replaced: records out of the replay ring and into the engine's memory. */
-#include "base/core.h"
-#include "base/tools.h"
-#include "wire/meeting.h"
 #include "wire/reconnect.h"
 
 #define DDP__REPLAY_BYTES ((size_t)4 << 20)
@@ -39,8 +36,7 @@ int ddp__replay_forget(ddp__replay *r, uint64_t upto)
 
 int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
 {
-    size_t at = (r->at + (size_t)(from - r->first)) % r->room;
-    size_t run = n < r->room - at ? n : r->room - at;
+    size_t at = (r->at + (size_t)(from - r->first)) % r->room, run = n < r->room - at ? n : r->room - at;
 
     iov[0].iov_base = r->data + at;
     iov[0].iov_len = run;
@@ -307,9 +303,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             ddp__way *p = &t->way[i];
             int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
             if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
-            t->polls[i].events = (short)events;
-            t->polls[i].fd = events ? p->fd : -1;
-            t->polls[i].revents = 0;
+            ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
@@ -421,7 +415,6 @@ static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *er
     DDP__TRY(ddp__way_open(t, p, c->fds[p->peer], err));
     p->relayed = c->relayed && c->relayed[p->peer];
     if (p->relayed) snprintf(p->name, sizeof p->name, "relayed by rank 0");
-    p->sent_before = c->sent_before ? c->sent_before[p->peer] : 0;
     return DDP_OK;
 }
 
@@ -447,7 +440,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
-    t->number = (uint32_t)(ddp__meetfile_run() >> 16 ^ (uint64_t)(size_t)t ^ (uint64_t)c->rank) | 1;
+    t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
@@ -466,8 +459,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->pairs.log = &t->cfg.log;
     t->stats.replay_bytes = (world - 1) * room;
     DDP__TRY(ddp__waker_open(&t->bell, err));
-    t->polls[world].fd = t->bell.fd[0];
-    t->polls[world].events = POLLIN;
+    ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
     for (int i = 0; i < c->world; i++) {
         ddp__way *p = &t->way[i];
         p->peer = i;
@@ -490,10 +482,6 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
     bad = ddp__resume_fill(t, err);
-    t->cfg.fds = NULL;
-    t->cfg.where = NULL;
-    t->cfg.relayed = NULL;
-    t->cfg.sent_before = NULL;
     if (bad) t->door.listen_fd = -1; /* still the caller's */
     if (bad) ddp__resume_free(t);
     else *out = &t->base;

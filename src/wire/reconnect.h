@@ -42,7 +42,6 @@ typedef struct ddp__way {
     int       why;              /* errno of what broke or ended it */
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
-    size_t    sent_before;
     ddp__addr where;
     char      name[DDP__ADDR_TEXT + 24];
     /* outgoing */
@@ -98,27 +97,23 @@ typedef struct ddp__resume_wire {
 
 /* reconnect.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
-/* Appends n <= ddp__replay_free bytes. */
-DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n);
+DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* appends n <= ddp__replay_free bytes */
 /* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
 DDP_LIB int  ddp__replay_forget(ddp__replay *r, uint64_t upto);
 /* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
 DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
-/* Gives the socket what it takes. */
-DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);
+DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the socket what it takes */
 
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
 
 /* reconnect_link.c */
-/* The ddp__door_fn. */
-DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
+DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from); /* the ddp__door_fn */
 /* The connection is of no use any more: another one is needed. */
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
-/* The link is over for good. */
-DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why);
+DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 

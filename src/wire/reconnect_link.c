@@ -5,12 +5,8 @@
  *   44  u32  number of the sender's wire      48  u64  bytes of the stream it has received
  *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
  * The lower rank answers with its own. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "wire/reconnect.h"
-#include "wire/wire.h"
 
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 
 static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
@@ -104,12 +100,11 @@ void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
 static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
-    ddp_error err;
+    ddp_error err = {DDP_OK, ""};
 
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     t->away--;
-    memset(&err, 0, sizeof err);
     if (ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, &err))
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
     p->peer_number = h->number;

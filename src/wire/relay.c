@@ -1,6 +1,4 @@
 /* Rank 0 passes on what two others say to each other: a thread for each direction. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/relay.h"
 #include "wire/socket.h"
 
@@ -160,9 +158,8 @@ void ddp__relay_close(ddp__relay *r)
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
     ddp__pair *p;
-    int i;
 
-    for (i = 0; i < x->count; i++)
+    for (int i = 0; i < x->count; i++)
         if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
     if (x->count == x->room) {
         int room = x->room ? 2 * x->room : 8;
@@ -188,16 +185,15 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
 {
     ddp__pair v = *p;
     ddp_status bad = DDP_OK;
-    int k;
 
     *p = x->pair[--x->count];
     if (!x->relay) bad = ddp__relay_open(&x->relay, err);
-    for (k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
+    for (int k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
     if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
-        for (k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
         return bad;
     }
-    for (k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
+    for (int k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
     ddp__log(x->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
              v.high);
     return ddp__relay_add(x->relay, v.fd[0], v.fd[1], name, err);

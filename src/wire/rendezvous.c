@@ -1,12 +1,6 @@
 /* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
-#include "base/core.h"
-#include "base/tools.h"
-#include "wire/socket.h"
 #include "wire/meeting.h"
 #include "wire/tcp.h"
-#include "wire/wire.h"
-
-#include <netinet/in.h>
 
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
@@ -48,7 +42,7 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
     if (ddp__addr_own(fd, &own) < 0) return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, NULL, err));
+        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, err));
         DDP__TRY(ddp__check_reach(m, &own, err));
         why = ", as DREAMDDP_SOCKET_IFNAME says";
     }
@@ -118,7 +112,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
     ddp_status bad;
-    ddp_error local;
+    ddp_error local = {DDP_OK, ""};
     ddp__hello h;
     int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
@@ -129,10 +123,8 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
         return DDP_PEER_LOST;
     }
     m->fd[0] = fd;
-    m->sent[0] = 0;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-    memset(&local, 0, sizeof local);
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad) {
@@ -188,10 +180,8 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
 /* Rank 0 writes where everybody listens. */
 static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 {
-    int p;
-
     ddp__hello_pack(&m->self, DDP__TABLE, DDP__WELCOME, 0, b);
-    for (p = 1; p < m->r->world; p++) {
+    for (int p = 1; p < m->r->world; p++) {
         unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         const ddp__addr *a = &m->where[p];
         ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
@@ -249,7 +239,7 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     int count;
 
     if (m->r->ifname) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
         return ddp__check_reach(m, a, err);
     }
     if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
@@ -261,13 +251,12 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
  * network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
-    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(in->sin_addr.s_addr) != 0x7f000101 ||
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
-    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
     else ddp__iface_default(a);
     ddp__addr_set_port(a, port);
     return DDP_OK;
@@ -277,7 +266,6 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    int i;
 
     if (m->door.listen_fd >= 0) {
         if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
@@ -301,7 +289,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
     ddp__set_root(m, &list[0]);
-    for (i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
+    for (int i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
     return DDP_OK;
 }
 
@@ -323,7 +311,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
         ddp__say_where(m, &list[0], "");
         return ddp__meet_as_root(m, err);
     }
-    if (!m->self.run_id) m->self.run_id = ddp__meetfile_run();
+    if (!m->self.run_id) m->self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
     DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->self.run_id, err));
     ddp__say_where(m, &list[0], ", as the file of the run tells the others");
     bad = ddp__meet_as_root(m, err);
@@ -335,7 +323,6 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->ids;
-    int i;
 
     int listen_fd = m->door.listen_fd;
     int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->r->log, ddp__meeting_decide, m);
@@ -343,30 +330,26 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->door.listen_fd = listen_fd;
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
-    m->sent = (size_t *)ddp__calloc(world, sizeof *m->sent);
     m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
     m->ready = (unsigned char *)ddp__calloc(world, 1);
-    for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
-    for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg && m->relayed && m->ready;
+    for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
+    for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
+    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed && m->ready;
 }
 
 /* All that does not belong to the wire. */
 static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
-    int i;
-
-    for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
-    for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
+    for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
+    for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
     if (failed) ddp__relay_close(m->pairs.relay);
     ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
-    DDP_FREE(m->sent);
     DDP_FREE(m->where);
     DDP_FREE(m->table);
     DDP_FREE(m->leg);
@@ -389,7 +372,6 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     c.rank = r->rank;
     c.world = m->ids;
     c.fds = m->fd;
-    c.sent_before = m->sent;
     c.listen_fd = m->door.listen_fd;
     c.where = m->where;
     c.relayed = m->relayed;

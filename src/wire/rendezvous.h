@@ -2,16 +2,13 @@
 #ifndef DDP_WIRE_RENDEZVOUS_H
 #define DDP_WIRE_RENDEZVOUS_H
 
-#include "base/status.h"
 #include "wire/stream.h"
 #include "wire/wire.h"
 
 typedef struct ddp__rendezvous {
     int rank, world;
-    int ids;          /* resume: the wire has room for so many ranks, those that do not meet come later or never; 0 =
-                         world. Same on all ranks */
-    const char *addr; /* "host:port", "tcp://host:port" of rank 0, or "file://PATH" where rank 0 says it; NULL =
-                         127.0.0.1:29500 */
+    int ids;          /* resume: the wire has room for so many ranks, of all ranks the same; 0 = world */
+    const char *addr; /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL = 127.0.0.1:29500 */
     int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
     uint64_t run_id;         /* ranks of unlike runs refuse each other */
     const char *run_name;    /* what the user calls it, for sentences; or NULL */
@@ -19,11 +16,9 @@ typedef struct ddp__rendezvous {
     double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
     const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
     double peer_timeout_s;   /* given to the wire; 0 = none */
-    int insecure;            /* 1: addresses beyond this machine are allowed without tls, although nothing is encrypted
-                                or authenticated */
+    int insecure;            /* 1: addresses beyond this machine are allowed without tls */
     ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
-    const char *ifname;      /* interfaces to listen on, NCCL's syntax (socket.h); NULL: that from which rank 0 is
-                                reached */
+    const char *ifname;      /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
     const char *congestion;  /* TCP_CONGESTION, or NULL */
     int resume;              /* 1: links may break and come back (wire/reconnect.h), on all ranks */
     size_t replay_bytes;     /* as there */

@@ -1,11 +1,9 @@
-/* Addresses, descriptors, listening, dialling, waiting. */
-#include "base/platform.h"
-#include "base/tools.h"
-#include "base/core.h"
+/* Addresses, descriptors, listening, dialling, waiting; the interfaces of this machine. */
 #include "wire/socket.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
@@ -86,56 +84,45 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
 
 int ddp__addr_port(const ddp__addr *a)
 {
-    if (a->sa.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
-    return ntohs(((const struct sockaddr_in *)(const void *)&a->sa)->sin_port);
+    return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port);
 }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
-    if (a->sa.ss_family == AF_INET6) ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
-    else ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
+    if (a->sa.ss_family == AF_INET6) a->in6.sin6_port = htons((uint16_t)port);
+    else a->in.sin_port = htons((uint16_t)port);
 }
 
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
-        if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
-        return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
+        if (IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr)) return a->in6.sin6_addr.s6_addr[12] == 127;
+        return IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr) ? 1 : 0;
     }
-    if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
-    return 0;
+    return a->sa.ss_family == AF_INET && ntohl(a->in.sin_addr.s_addr) >> 24 == 127;
 }
 
 uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip)
 {
     memset(ip, 0, 16);
-    if (a->sa.ss_family == AF_INET6) {
-        memcpy(ip, &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr, 16);
-        return 6;
-    }
-    memcpy(ip, &((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr, 4);
-    return 4;
+    if (a->sa.ss_family == AF_INET6) memcpy(ip, &a->in6.sin6_addr, 16);
+    else memcpy(ip, &a->in.sin_addr, 4);
+    return a->sa.ss_family == AF_INET6 ? 6 : 4;
 }
 
 int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
 {
     memset(a, 0, sizeof *a);
     if (family == 6) {
-        struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-        six->sin6_family = AF_INET6;
-        memcpy(&six->sin6_addr, ip, 16);
-        a->size = sizeof *six;
+        a->in6.sin6_family = AF_INET6;
+        memcpy(&a->in6.sin6_addr, ip, 16);
+        a->size = sizeof a->in6;
     } else if (family == 4) {
-        struct sockaddr_in *in = (struct sockaddr_in *)(void *)&a->sa;
-        in->sin_family = AF_INET;
-        memcpy(&in->sin_addr, ip, 4);
-        a->size = sizeof *in;
-    } else {
-        return 0;
+        a->in.sin_family = AF_INET;
+        memcpy(&a->in.sin_addr, ip, 4);
+        a->size = sizeof a->in;
     }
-    return 1;
+    return a->size != 0;
 }
 
 ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
@@ -174,25 +161,21 @@ int ddp__fd_prepare(int fd)
     return 0;
 }
 
-static int ddp__addr_named(int bad, ddp__addr *a)
+static int ddp__addr_end(int fd, int peer, ddp__addr *out)
 {
-    if (bad) a->size = 0;
+    struct sockaddr *sa = (struct sockaddr *)&out->sa;
+    int bad;
+
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    bad = peer ? getpeername(fd, sa, &out->size) : getsockname(fd, sa, &out->size);
+    if (bad) out->size = 0;
     return bad;
 }
 
-int ddp__addr_own(int fd, ddp__addr *out)
-{
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    return ddp__addr_named(getsockname(fd, (struct sockaddr *)&out->sa, &out->size), out);
-}
+int ddp__addr_own(int fd, ddp__addr *out) { return ddp__addr_end(fd, 0, out); }
 
-int ddp__addr_peer(int fd, ddp__addr *out)
-{
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    return ddp__addr_named(getpeername(fd, (struct sockaddr *)&out->sa, &out->size), out);
-}
+int ddp__addr_peer(int fd, ddp__addr *out) { return ddp__addr_end(fd, 1, out); }
 
 ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err)
 {
@@ -242,14 +225,19 @@ int ddp__poll_until(struct pollfd *polls, int count, double until)
     }
 }
 
+void ddp__poll_set(struct pollfd *p, int fd, int events)
+{
+    p->fd = fd;
+    p->events = (short)events;
+    p->revents = 0;
+}
+
 int ddp__fd_wait(int fd, int events, double until)
 {
     struct pollfd p;
     int got;
 
-    p.fd = fd;
-    p.events = (short)events;
-    p.revents = 0;
+    ddp__poll_set(&p, fd, events);
     got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
     if (got > 0) return p.revents;
     return got < 0 && errno != EINTR ? POLLERR : 0;
@@ -292,19 +280,24 @@ void ddp__waker_drain(ddp__waker *w)
     ddp__atomic_swap(&w->called, 0);
 }
 
+/* Closes it; -1 and that errno. */
+static int ddp__fd_fail(int fd, int why)
+{
+    close(fd);
+    errno = why;
+    return -1;
+}
+
 int ddp__tcp_dial_begin(const ddp__addr *to)
 {
-    int s = socket(to->sa.ss_family, SOCK_STREAM, 0), why;
+    int s = socket(to->sa.ss_family, SOCK_STREAM, 0);
 
     if (s < 0) return -1;
     /* EINTR: the attempt goes on, as with EINPROGRESS */
     if (ddp__fd_prepare(s) == 0 &&
         (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 || errno == EINPROGRESS || errno == EINTR))
         return s;
-    why = errno;
-    close(s);
-    errno = why;
-    return -1;
+    return ddp__fd_fail(s, errno);
 }
 
 int ddp__tcp_dial_end(int s)
@@ -314,8 +307,7 @@ int ddp__tcp_dial_end(int s)
     int on = 1, why = 0;
 
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
-    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
-                 */
+    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
         if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0) why = errno;
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
@@ -327,33 +319,24 @@ int ddp__tcp_dial_end(int s)
 
 int ddp__tcp_dial(const ddp__addr *to, double until)
 {
-    int s = ddp__tcp_dial_begin(to), why = 0;
+    int s = ddp__tcp_dial_begin(to);
 
     if (s < 0) return -1;
-    if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
-    else if (ddp__tcp_dial_end(s) < 0) why = errno;
-    if (!why) return s;
-    close(s);
-    errno = why;
-    return -1;
+    if (!ddp__fd_wait(s, POLLOUT, until)) return ddp__fd_fail(s, ETIMEDOUT);
+    return ddp__tcp_dial_end(s) < 0 ? ddp__fd_fail(s, errno) : s;
 }
 
 int ddp__tcp_accept(int listen_fd, ddp__addr *from)
 {
     ddp__addr a;
-    int s, on = 1, why;
+    int s, on = 1;
 
     memset(&a, 0, sizeof a);
     a.size = sizeof a.sa;
     do s = accept(listen_fd, (struct sockaddr *)&a.sa, &a.size);
     while (s < 0 && errno == EINTR);
     if (s < 0) return -1;
-    if (ddp__fd_prepare(s) < 0) {
-        why = errno;
-        close(s);
-        errno = why;
-        return -1;
-    }
+    if (ddp__fd_prepare(s) < 0) return ddp__fd_fail(s, errno);
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (from) *from = a;
     return s;
@@ -392,4 +375,130 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
 #endif
     }
     return DDP_OK;
+}
+
+/* ---- which of this machine's addresses the others shall use ---- */
+
+int ddp__iface_matches(const char *list, const char *name)
+{
+    int except = *list == '^', whole, found = 0;
+
+    if (except) list++;
+    whole = *list == '=';
+    if (whole) list++;
+    while (*list) {
+        size_t n = strcspn(list, ",");
+        if (n && !strncmp(list, name, n) && (!whole || strlen(name) == n)) found = 1;
+        list += n + (list[n] == ',');
+    }
+    return found != except;
+}
+
+static int ddp__iface_usable(const struct ifaddrs *i)
+{
+    return i->ifa_addr && (i->ifa_flags & IFF_UP) &&
+           (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+}
+
+static void ddp__iface_addr(const struct ifaddrs *i, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = i->ifa_addr->sa_family == AF_INET ? (socklen_t)sizeof out->in : (socklen_t)sizeof out->in6;
+    memcpy(&out->sa, i->ifa_addr, out->size);
+    ddp__addr_set_port(out, 0);
+}
+
+/* The lower the better: loopback last, then the other family, then addresses that need a scope. */
+static int ddp__iface_order(const struct ifaddrs *i, int family)
+{
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+    int order = i->ifa_addr->sa_family == family ? 0 : 2;
+
+    if (i->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) order++;
+    return order + (i->ifa_flags & IFF_LOOPBACK ? 4 : 0);
+}
+
+/* "eth0 (10.0.0.2), lo (127.0.0.1)" */
+static void ddp__iface_list(const struct ifaddrs *all, ddp__text *t)
+{
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        char text[DDP__ADDR_TEXT], *port;
+        ddp__addr a;
+        if (!ddp__iface_usable(i)) continue;
+        ddp__iface_addr(i, &a);
+        ddp__addr_text(&a, text);
+        port = strrchr(text, ':');
+        if (port) *port = 0;
+        ddp__text_addf(t, "%s%s (%s)", t->size ? ", " : "", i->ifa_name, text);
+    }
+}
+
+ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err)
+{
+    struct ifaddrs *all = NULL, *i, *best = NULL;
+    ddp_status bad = DDP_OK;
+    ddp__text t = {NULL, 0, 0, 0};
+
+    if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
+    for (i = all; i; i = i->ifa_next) {
+        if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
+        if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
+    }
+    if (best) {
+        ddp__iface_addr(best, out);
+    } else {
+        ddp__iface_list(all, &t);
+        bad = ddp__fail(err, DDP_ARG, "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
+                        list ? list : "", t.size ? t.data : "none");
+        ddp__text_free(&t);
+    }
+    freeifaddrs(all);
+    return bad;
+}
+
+int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
+{
+    int s = socket(to->sa.ss_family, SOCK_DGRAM, 0), why = 0;
+    ddp__addr target = *to;
+
+    if (s < 0) return -1;
+    if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
+    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0) why = errno;
+    if (why) return ddp__fd_fail(s, why);
+    close(s);
+    ddp__addr_set_port(out, 0);
+    return 0;
+}
+
+void ddp__iface_default(ddp__addr *out)
+{
+    ddp__addr far;
+
+    memset(&far, 0, sizeof far);
+    far.in.sin_family = AF_INET;
+    far.in.sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1, of documentation: default route */
+    far.size = sizeof far.in;
+    if (ddp__iface_toward(&far, out) == 0) return;
+    if (ddp__iface_pick(NULL, AF_INET, out, NULL) == DDP_OK) return;
+    far.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    *out = far;
+}
+
+const char *ddp__iface_name(const ddp__addr *a, char *name)
+{
+    struct ifaddrs *all = NULL, *i;
+    ddp__addr own, other = *a;
+    char want[DDP__ADDR_TEXT], text[DDP__ADDR_TEXT];
+
+    name[0] = 0;
+    ddp__addr_set_port(&other, 0);
+    ddp__addr_text(&other, want);
+    if (getifaddrs(&all) < 0) return name;
+    for (i = all; i && !name[0]; i = i->ifa_next) {
+        if (!ddp__iface_usable(i)) continue;
+        ddp__iface_addr(i, &own);
+        if (!strcmp(ddp__addr_text(&own, text), want)) snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
+    }
+    freeifaddrs(all);
+    return name;
 }

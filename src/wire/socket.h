@@ -4,6 +4,7 @@
 
 #include "base/core.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -18,7 +19,11 @@
 #define DDP__DEFAULT_PORT 29500
 
 typedef struct ddp__addr {
-    struct sockaddr_storage sa;
+    union {
+        struct sockaddr_storage sa;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    };
     socklen_t size;
 } ddp__addr;
 
@@ -42,8 +47,7 @@ DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 /* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-/* Non-blocking and closed on exec; 0, or -1 and errno. */
-DDP_LIB int ddp__fd_prepare(int fd);
+DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -1 and errno */
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
@@ -60,6 +64,7 @@ DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *cong
 /* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
  * poll returns. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
+DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
@@ -74,7 +79,7 @@ DDP_LIB void ddp__waker_close(ddp__waker *w); /* fine for one that is all zero *
 DDP_LIB void ddp__waker_wake(ddp__waker *w);  /* any thread */
 DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
-/* ---- iface.c: which of this machine's addresses the others shall use ---- */
+/* ---- which of this machine's addresses the others shall use ---- */
 
 #define DDP__IFACE_TEXT 32
 
@@ -82,9 +87,9 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
  * names, "^lo,docker" for all but those. */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
 /* The first address of an interface that is up and that the list (NULL: every list) means, others before loopback; with
- * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. name[DDP__IFACE_TEXT] (may be NULL) gets
- * the interface's. Errors: DDP_ARG if nothing matches: names the interfaces that there are; DDP_NET. */
-DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name, ddp_error *err);
+ * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. Errors: DDP_ARG if nothing matches: names
+ * the interfaces that there are; DDP_NET. */
+DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
 /* The same without a destination: the interface of the default route, else the first that is up and not loopback, else

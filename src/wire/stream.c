@@ -1,10 +1,6 @@
 /* What crosses a connected socket: the bytes themselves, or what TLS makes of them. */
-#include "base/platform.h"
-#include "base/tools.h"
 #include "wire/socket.h"
 #include "wire/stream.h"
-
-#include <poll.h>
 
 int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 0) : 0; }
 
@@ -66,16 +62,18 @@ int ddp__stream_gone(ddp__tls *t, int fd)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+static int ddp__stream_late(void)
+{
+    errno = ETIMEDOUT;
+    return -1;
+}
+
 int ddp__stream_greet(ddp__tls *t, int fd, double until)
 {
     int done;
 
-    if (!t) return 0;
-    while ((done = t->table->shake(t, fd)) == 0) {
-        if (ddp__fd_wait(fd, t->table->events(t, fd, POLLIN), until)) continue;
-        errno = ETIMEDOUT;
-        return -1;
-    }
+    while ((done = ddp__stream_shake(t, fd)) == 0)
+        if (!ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLIN), until)) return ddp__stream_late();
     return done < 0 ? -1 : 0;
 }
 
@@ -90,10 +88,7 @@ int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, dou
         if (n < 0) return -1;
         iov.iov_base = (char *)iov.iov_base + n;
         iov.iov_len -= (size_t)n;
-        if (n == 0 && !ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLOUT), until)) {
-            errno = ETIMEDOUT;
-            return -1;
-        }
+        if (n == 0 && !ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLOUT), until)) return ddp__stream_late();
     }
     return 0;
 }
@@ -108,10 +103,7 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
         if (n < 0) return -1;
         have += (size_t)n;
         if (got) *got = have;
-        if (n == 0 && !ddp__stream_wait(t, fd, until)) {
-            errno = ETIMEDOUT;
-            return -1;
-        }
+        if (n == 0 && !ddp__stream_wait(t, fd, until)) return ddp__stream_late();
     }
     return 0;
 }
@@ -136,12 +128,11 @@ const char *ddp__stream_why(ddp__tls *t, int fd) { return t ? t->table->why(t, f
 void ddp__stream_close(ddp__tls *t, int fd)
 {
     char sink[4096];
-    int k;
 
     if (fd < 0) return;
     if (t) t->table->end(t, fd);
     shutdown(fd, SHUT_WR);
-    for (k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
+    for (int k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
     close(fd);
 }
 

@@ -59,8 +59,7 @@ DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
 DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until something can be read, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-/* 1 if the peer has hung up and nothing is left to read. */
-DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd);
+DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up and nothing is left to read */
 /* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the end of the stream:
  * ECONNRESET). *got (may be NULL) counts what was read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);

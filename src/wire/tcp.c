@@ -1,13 +1,10 @@
 /* Streams over connections that end for good. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/tcp.h"
 
 typedef struct ddp__tcp_peer {
     int fd;   /* -1: own rank */
     int told; /* bit 0: recv has reported the end, bit 1: send has */
     int relayed;
-    size_t sent_before;
     char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
@@ -50,12 +47,10 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const un
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
         if (events & POLLIN) ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
         if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
-        t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
-        t->polls[i].events = (short)events;
-        t->polls[i].revents = 0;
+        ddp__poll_set(&t->polls[i], events ? t->peers[i].fd : -1, events); /* else a hang-up would keep us awake */
     }
-    t->polls[w->world].revents = 0;
     if (ready) until = 0;
+    t->polls[w->world].revents = 0;
     (void)ddp__poll_until(t->polls, w->world + 1, until);
     if (t->polls[w->world].revents) ddp__waker_drain(&t->bell);
 }
@@ -75,9 +70,8 @@ static void ddp__tcp_free(ddp__tcp_wire *t)
 static void ddp__tcp_close(ddp__wire *w)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i;
 
-    for (i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
+    for (int i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
     ddp__relay_close(t->relay);
     ddp__tcp_free(t);
 }
@@ -94,7 +88,6 @@ static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tc
 
     p->fd = peer == c->rank ? -1 : c->fds[peer];
     if (peer == c->rank) return DDP_OK;
-    p->sent_before = c->sent_before ? c->sent_before[peer] : 0;
     p->relayed = c->relayed && c->relayed[peer];
     if (ddp__addr_peer(p->fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
@@ -106,7 +99,6 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad = DDP_OK;
-    int i;
 
     if (t) {
         t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
@@ -115,7 +107,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
     if (!t || !t->peers || !t->polls)
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     if (!bad) bad = ddp__waker_open(&t->bell, err);
-    for (i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
+    for (int i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
     if (bad) {
         if (t) ddp__tcp_free(t);
         return bad;
@@ -125,17 +117,11 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
     t->base.world = c->world;
     t->tls = c->tls;
     t->relay = c->relay;
-    t->polls[c->world].fd = t->bell.fd[0];
-    t->polls[c->world].events = POLLIN;
+    ddp__poll_set(&t->polls[c->world], t->bell.fd[0], POLLIN);
     *out = &t->base;
     return DDP_OK;
 }
 
 int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
-
-size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
-}
 
 int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }

@@ -3,32 +3,26 @@
 #ifndef DDP_WIRE_TCP_H
 #define DDP_WIRE_TCP_H
 
-#include "wire/hello.h"
 #include "wire/relay.h"
 #include "wire/socket.h"
-#include "wire/stream.h"
 #include "wire/wire.h"
 
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;            /* [world] one connection per peer, own entry -1, and of those who are not there; the
-                                  wire's from success on */
-    const size_t *sent_before; /* [world] bytes already sent on each while the ranks met; may be NULL */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two again when it breaks;
-                                     may be NULL */
+    const int *fds;            /* [world] connections, the wire's from success on; -1: the own, and who is not there */
+    const unsigned char *relayed; /* [world] 1: by way of rank 0, which joins the two again; may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;     /* data that nobody acknowledges for so long break a connection (Linux; 0 = system's); a
-                                  link that stays broken for so long is given up (0 = never) */
+    double peer_timeout_s;     /* unacknowledged data break a connection (Linux; 0 = system's), and a link that stays
+                                  broken is given up (0 = never), after so long */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
     /* links that come back */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where a rank listens: lower ranks are dialled there, higher ones only asked
                                   whether they live; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
-    size_t replay_bytes;       /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where all peers together
-                                  would take more than 32 MiB */
+    size_t replay_bytes;       /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
 
@@ -37,9 +31,8 @@ typedef struct ddp__tcp_config {
 /* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
 DDP_LIB int        ddp__wire_tcp_relayed(ddp__wire *w, int peer);
-/* For tests and counters of the kernel: the socket to a peer, and sent_before, which no engine counts. */
+/* For tests and counters of the kernel: the socket to a peer. */
 DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
-DDP_LIB size_t     ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
 
 /* ---- reconnect.c: links that come back ---- */
 

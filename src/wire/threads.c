@@ -3,8 +3,6 @@
  * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer that moved
  * bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one variable, so one of them
  * comes second and sees what the other did: no ring is lost, and nobody spins or takes a lock while bytes flow. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/wire.h"
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
@@ -53,10 +51,9 @@ static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 
 void ddp__hub_free(ddp__hub *hub)
 {
-    int r;
     if (!hub || ddp__atomic_add(&hub->refs, -1) > 1) return;
     ddp__hub_free(hub->second);
-    for (r = 0; r < hub->bells_ready; r++) {
+    for (int r = 0; r < hub->bells_ready; r++) {
         pthread_mutex_destroy(&hub->bells[r].lock);
         pthread_cond_destroy(&hub->bells[r].cond);
     }
@@ -110,7 +107,6 @@ static long ddp__threads_send(ddp__wire *w, int peer, const struct iovec *iov, i
     ddp__hub *hub = ((ddp__thread_wire *)(void *)w)->hub;
     ddp__ring *ring = ddp__hub_ring(hub, w->rank, peer);
     size_t head = ring->head, room, moved = 0;
-    int i;
 
     if (ddp__atomic_load(&ring->deaf)) {
         ((ddp__thread_wire *)(void *)w)->told[peer] |= 2;
@@ -118,7 +114,7 @@ static long ddp__threads_send(ddp__wire *w, int peer, const struct iovec *iov, i
         return -1;
     }
     room = DDP__RING_BYTES - (head - ddp__atomic_load(&ring->tail));
-    for (i = 0; i < count && room; i++) {
+    for (int i = 0; i < count && room; i++) {
         const unsigned char *from = (const unsigned char *)iov[i].iov_base;
         size_t n = iov[i].iov_len < room ? iov[i].iov_len : room;
         size_t at = head & (DDP__RING_BYTES - 1), first = DDP__RING_BYTES - at;
@@ -166,10 +162,9 @@ static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, cons
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
     ddp__hub *hub = t->hub;
-    int p;
 
     if (ddp__atomic_swap(&hub->bells[w->rank].called, 0)) return 1;
-    for (p = 0; p < w->world; p++) {
+    for (int p = 0; p < w->world; p++) {
         if (p == w->rank) continue;
         if ((!want_recv || want_recv[p]) && !(t->told[p] & 1)) {
             ddp__ring *in = ddp__hub_ring(hub, p, w->rank);
@@ -223,9 +218,7 @@ static void ddp__hub_end(ddp__hub *hub, int from, int to)
 
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
-    int p;
-
-    for (p = 0; p < hub->world; p++)
+    for (int p = 0; p < hub->world; p++)
         if (p != rank) ddp__hub_end(hub, rank, p);
     if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
         ddp__hub_leave(hub->second, rank); /* it will not come there either */

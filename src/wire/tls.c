@@ -1,11 +1,7 @@
 /* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
  * never blocks: what it could not send stays here and is sent by the next call. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "wire/socket.h"
 #include "wire/tls.h"
-
-#include <poll.h>
 
 #ifdef DDP_USE_OPENSSL
 /* ---- the socket, as OpenSSL sees it ---- */
@@ -357,11 +353,9 @@ static int ddp__tls_gone(ddp__tls *t, int fd)
 /* The name of a certificate for a log: printable, whatever its issuer let through. */
 static void ddp__tls_subject(X509 *cert, char *out, size_t room)
 {
-    size_t i;
-
     out[0] = 0;
     if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0) out[0] = 0;
-    for (i = 0; out[i]; i++)
+    for (size_t i = 0; out[i]; i++)
         if (!isprint((unsigned char)out[i])) out[i] = '?';
 }
 
@@ -495,9 +489,8 @@ static void ddp__tls_end(ddp__tls *t, int fd)
 static void ddp__tls_destroy(ddp__tls *t)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
-    int i;
 
-    for (i = 0; i < k->sessions; i++) ddp__tls_leave(t, i);
+    for (int i = 0; i < k->sessions; i++) ddp__tls_leave(t, i);
     if (k->session) DDP_FREE(k->session);
     SSL_CTX_free(k->ctx);
     BIO_meth_free(k->method);

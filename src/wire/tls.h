@@ -2,7 +2,6 @@
 #ifndef DDP_WIRE_TLS_H
 #define DDP_WIRE_TLS_H
 
-#include "base/platform.h"
 #include "wire/stream.h"
 
 #ifdef DDP_USE_OPENSSL
@@ -49,8 +48,7 @@ typedef struct ddp__tls_keys {
     unsigned char psk[32];
 } ddp__tls_keys;
 
-/* Fills table and method of k; 0 when memory is short. */
-DDP_LIB int ddp__tls_plug(ddp__tls_keys *k);
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* fills table and method of k; 0 when memory is short */
 /* The peer of s is to blame for what follows; the first sentence stays. */
 DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
 

@@ -1,5 +1,4 @@
 /* Who may speak with this rank: the pre-shared key, or the certificates. */
-#include "base/core.h"
 #include "wire/tls.h"
 
 #ifdef DDP_USE_OPENSSL

@@ -79,8 +79,7 @@ DDP_LIB void       ddp__hub_free(ddp__hub *hub);
  * DDP_USE_MPI. */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
-/* DDP_OK if this program was built with MPI. */
-DDP_LIB ddp_status ddp__mpi_built(ddp_error *err);
+DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
 /* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
 DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
 

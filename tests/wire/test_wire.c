@@ -411,7 +411,7 @@ static void tcp_sockets_send_at_once_and_close_on_exec(void **state)
 {
     ddp__wire *w[3];
     int r, p, on;
-    size_t expected;
+    int64_t expected, info[17];
     (void)state;
     open_wires(TCP, 3, w);
     for (r = 0; r < 3; r++) {
@@ -427,7 +427,10 @@ static void tcp_sockets_send_at_once_and_close_on_exec(void **state)
             assert_int_equal(strncmp(w[r]->table->peer_name(w[r], p), "127.0.0.1:", 10), 0);
             /* rank 0: hello, table of 3 entries, go; others: hello and, to rank 0, ready */
             expected = r == 0 ? 64 + (64 + 3 * 24) + 64 : p == 0 ? 128 : 64;
-            assert_int_equal(ddp__wire_tcp_hello_bytes(w[r], p), expected);
+            size = sizeof info; /* struct tcp_info of <linux/tcp.h>: bytes received at 128 */
+            memset(info, 0, sizeof info);
+            assert_int_equal(getsockopt(ddp__wire_tcp_fd(w[p], r), IPPROTO_TCP, TCP_INFO, info, &size), 0);
+            assert_int_equal(info[16], expected);
         }
     }
     close_wires(3, w);
