@@ -24,7 +24,7 @@
  *     run/session.h     the calls of a training loop: open, layers, hooks, close
  *     run/config.h      settings and their defaults
  *     graph/layer.h     what a layer is; nn/optimizer.h, nn/schedule.h  when and how it is updated
- *     run/stats.h       what was measured; run/checkpoint.h, run/collective.h
+ *     run/stats.h       what was measured; run/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
  *     [graph] [nn]      models as static graphs of operators, forward and backward
@@ -253,6 +253,32 @@ DDP_API int64_t ddp_taken(const ddp_ctx *d);
 DDP_API void ddp_set_lr(ddp_ctx *d, float lr);
 DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
 
+/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
+ * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
+ * ddp_taken), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators and one of
+ * every file), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
+ * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
+ * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest
+ * beside its ranks' files, and every rank has to be started where its file is. Where the data go on follows from
+ * ddp_taken. In an elastic world those who are lost have no file; when the run is started again with as many ranks,
+ * they take that of another rank, as a newcomer would (docs/elastic-join.md).
+ *
+ * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
+ * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
+ * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
+ * that is an error unless this run has loaded it, or ddp_config.overwrite is set.
+ * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step then says
+ * where to go on, and *world (may be NULL) of how many ranks it is. With the same layers, optimizer, world, strategy
+ * and period every rank goes on from its own file, bit for bit as if the run had not stopped (a plan that was measured
+ * stays and no longer follows the link; one that was not yet made is made as many steps later). With another world,
+ * strategy or period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside: always
+ * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
+ * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
+ * batch and dropout. All is checked before anything is changed.
+ * Both are collective, between steps, and return 0 or the context's first error. */
+DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
+DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
+
 /* ==== plan/choice.h ==== [plan] */
 /* What the planner of partial averaging can be told: how it searches, what it counts, what it fills. */
 
@@ -300,10 +326,9 @@ typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
     DDP_WIRE_BF16, /* bfloat16, half the bytes: to nearest even when sent; never a ring */
-    DDP_WIRE_INT8  /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the
-                      bytes; never a ring. What rounding cuts off is sent with the next message.
-                      Gradients as they are; of parameters what they changed by since the layer's
-                      last average; buffers and optimizer state as float32 */
+    DDP_WIRE_INT8  /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a ring. What
+                      rounding cuts off is sent with the next message. Gradients as they are; of parameters what they
+                      changed by since the layer's last average; buffers and optimizer state as float32 */
 } ddp_wire;
 
 /* How sums over all ranks are made; what differs is time, and for rings the order of the sums. */
@@ -329,22 +354,16 @@ struct ddp_config {
     const char *run_id;       /* [env] workers with another id are refused; "" */
     const char *socket_ifname; /* [env] interfaces to listen on: "eth", "=eth0", "^lo,docker";
                                   that from which rank 0 is reached */
-    const char *net;          /* [env] shape this worker's links, "RATE,DELAY,JITTER":
-                                 "100mbit,20ms"; or a topology, "FILE.json" or
-                                 "FILE.json@0,16,32" where those devices are the workers, the
-                                 same on all ranks; unshaped */
+    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json"
+                        or "FILE.json@0,16,32" where those devices are the workers, the same on all ranks; unshaped */
     const char *net_script;   /* [env] file of stalls, drops, kills, rates (docs/links.md); none */
-    const char *net2;         /* [env] as net, for a second link between the same workers, which
-                                 no script touches; none */
+    const char *net2; /* [env] as net, for a second link between the same workers, which no script touches; none */
     const char *addr2;        /* [env] host:port of rank 0 on the second link's interface; where
                                  net2 is set and this is not, a free port of addr */
-    ddp_wire wire;            /* [env] how what strategies average travels; ddp_sync_all and
-                                 plain collectives do not. int8 takes one float for each
-                                 parameter with a gradient, three where parameters are averaged;
-                                 f32 */
-    int site;                 /* [env] > 0: this worker's site, and every other has one: averages
-                                 go inside the sites, then between them (docs/links.md); 0 = one
-                                 level */
+    ddp_wire wire; /* [env] how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
+                      one float for each parameter with a gradient, three where parameters are averaged; f32 */
+    int site;                 /* [env] > 0: this worker's site, and every other has one: averages go inside the sites,
+                                 then between them (docs/links.md); 0 = one level */
     int threads;              /* [env] operator threads of this worker; 1 */
     uint64_t seed;            /* of initialisation and dropout; 0 */
     int micro_batches;        /* backward passes per step; their mean gradient is used; 1 */
@@ -352,10 +371,8 @@ struct ddp_config {
                                  before the update (their transfer needs no gradient); 0 = none */
     int average_state;        /* 1: average the optimizer state with the parameters */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
-    int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and
-                                 bytes, not from clocks */
-    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all
-                                 complete at step end */
+    int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
+    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end */
     ddp_solver solver;        /* scatter */
     ddp_cost cost;            /* window with forward hooks, else timeline */
     ddp_fill fill;            /* none */
@@ -366,42 +383,33 @@ struct ddp_config {
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
-    double op_timeout_s;      /* [env] an operation fails so long after the first rank began it;
-                                 1800 */
+    double op_timeout_s;      /* [env] an operation fails so long after the first rank began it; 1800 */
     const char *dump_path;    /* [env] where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
-    int overwrite;            /* 1: ddp_checkpoint_save replaces what another run has saved in its
-                                 folder; 0 = that is an error */
-    int min_world;            /* [env] > 0: training goes on without lost workers while a
-                                 majority and at least so many are left (docs/elastic.md); 0 = an
-                                 error */
+    int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an error */
+    int min_world;            /* [env] > 0: training goes on without lost workers while a majority and at least so many
+                                 are left (docs/elastic.md); 0 = an error */
     int max_world;            /* [env] min_world, tcp: ids that the run has room for, at most 64:
                                  newcomers get those beyond world too; world */
-    int join;                 /* [env] 1: come into a run that is going on, whose workers addr
-                                 names, separated by commas; rank, world and min_world are its
-                                 (docs/elastic-join.md) */
+    int join;                 /* [env] 1: come into a run that is going on, whose workers addr names, separated by
+                                 commas; rank, world and min_world are its (docs/elastic-join.md) */
     size_t elastic_bytes;     /* min_world: memory for inputs and results in flight, at least the
                                  longest message (int8 blocks: two of it); twice that */
     int insecure;             /* [env] 1: allow addresses beyond this machine without encryption */
-    const char *tls_psk;      /* [env] file with the pre-shared key of all workers: TLS 1.3 on
-                                 TCP */
-    const char *tls_ca, *tls_cert, *tls_key; /* [env] or certificates (PEM files), this worker's
-                                                with the name rank-R */
+    const char *tls_psk;      /* [env] file with the pre-shared key of all workers: TLS 1.3 on TCP */
+    const char *tls_ca, *tls_cert, *tls_key; /* [env] or certificates (PEM files), this worker's with the name rank-R */
     int no_env;               /* 1: never read the environment (embedders) */
     int no_checksum;          /* [env] 1: bytes on tcp without TLS travel without a CRC-32C; 0 */
     int check_writes;         /* 1: report writes to a layer in flight; on under DREAMDDP_DEBUG */
     int trace_spans;          /* kept for ddp_trace_copy; 0 = only what statistics need */
-    const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers;
-                                   borrowed */
+    const volatile int *cancel; /* non-zero ends ddp_open, and ddp_launch stops its workers; borrowed */
     const struct ddp_backend *backend; /* where layers and activations live: &ddp_cuda(...) of
                                           dreamddp_cuda.cuh, borrowed until ddp_close; the CPU */
-    int nccl;                 /* with a backend, averages of layers go: 0: by transport; 1: from
-                                 device to device (NCCL), and between sites by transport; 2: over
-                                 both, as two links, each by the one that should finish it first.
-                                 All else goes by transport */
-    void *cuda_stream;        /* with a backend: the program's own stream (cudaStream_t), so that
-                                 its kernels and the library's follow each other, borrowed until
-                                 ddp_close; one of the context's own */
+    int nccl;                 /* with a backend, averages of layers go: 0: by transport; 1: from device to device
+                                 (NCCL), and between sites by transport; 2: over both, as two links, each by the one
+                                 that should finish it first. All else goes by transport */
+    void *cuda_stream;        /* with a backend: the program's own stream (cudaStream_t), so that its kernels and the
+                                 library's follow each other, borrowed until ddp_close; one of the context's own */
     ddp_allocator allocator;  /* malloc */
     ddp_logger logger;        /* none (DREAMDDP_LOG=info prints to stderr) */
 };
@@ -515,11 +523,9 @@ typedef enum ddp_verb {
     DDP_ALL_REDUCE,     /* the sum over the group in rank order (or ring), times scale, on all */
     DDP_BROADCAST,      /* what peer has, on all */
     DDP_ALL_GATHER,     /* members x n values: the r-th member's block is the r-th, on all */
-    DDP_REDUCE_SCATTER, /* members x n values: the r-th block of the r-th member becomes the sum, times
-                           scale; the others stay */
+    DDP_REDUCE_SCATTER, /* members x n values: the r-th member's r-th block becomes the sum, times scale; others stay */
     DDP_SEND,           /* to peer; the n-th of a pair meets its n-th receive, urgent ones apart */
-    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next
-                           DDP_SERVE there */
+    DDP_PUSH,           /* to peer, which serves: it meets no receive of its own number, but the next DDP_SERVE there */
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
     DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
@@ -583,8 +589,7 @@ typedef struct ddp_message {
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
                                    this rank's values, measured where the result overwrites them */
     ddp_received    *received;  /* NULL, or borrowed until done */
-    int              ragged;    /* gathering and scattering in a group: blocks may differ by a value, as
-                                   segments of an all-reduce do */
+    int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
                                    such a sum travels as bytes also among threads */
     int              filler;    /* 1: bubble filling, left out of the hidden share */
@@ -754,10 +759,7 @@ DDP_API void     ddp_blob_free(ddp_blob *b);
 /* ---- the link model alpha + beta x bytes from measured transfers ---- */
 
 /* Averaging n bytes over all ranks: occupies the link for beta_s * n, ends alpha_s later. */
-typedef struct ddp_link {
-    double alpha_s;
-    double beta_s;
-} ddp_link;
+typedef struct ddp_link { double alpha_s; double beta_s; } ddp_link;
 
 /* A model that follows the link: least squares over transfers that fade by half every `half_life` of them. All-zero
  * until ddp_linkfit_start. */
@@ -826,12 +828,10 @@ typedef struct ddp_oplist_entry {
     double flops;        /* forward */
     double output_bytes; /* of its result */
     double param_bytes;  /* of its parameters */
-    int    module;       /* neighbours of the same number > 0 are one module of the model, such as
-                            a layer; 0 = a module of its own */
+    int    module;       /* neighbours of one number > 0 are one module, such as a layer; 0 = a module of its own */
 } ddp_oplist_entry;
 
-/* Operators in topological order. Owned by ddp_oplist_free when it came from ddp_oplist_new or ddp_oplist_read;
- * borrowed by planners. */
+/* Operators in topological order. What ddp_oplist_new or _read made is ddp_oplist_free's; borrowed by planners. */
 typedef struct ddp_oplist {
     int               count;
     ddp_oplist_entry *op; /* [count] */
@@ -942,35 +942,6 @@ typedef struct ddp_note {
 DDP_API int         ddp_notes(const ddp_ctx *d, ddp_note *out, int room);
 DDP_API const char *ddp_note_name(ddp_note_kind kind);
 DDP_API void        ddp_note_text(const ddp_note *note, char *out, size_t room);
-
-/* ==== run/checkpoint.h ==== [run] */
-/* Checkpoints: everything a run needs to go on as if it had not stopped. */
-
-/* A checkpoint is a folder step-000000000120 with one file per rank, rank-0000.safetensors (parameters, buffers,
- * optimizer state, counts of updates, step, learning rate, the number that dropout masks depend on, the plan,
- * ddp_taken), and manifest.json (step, world, strategy, period, optimizer, layers, a hash of the operators and one of
- * every file), which the lowest live rank writes when all files are there: a folder without it is no checkpoint. Every
- * file is written under another name, flushed and renamed; a step that is saved once more leaves the files of the save
- * before alone until the new manifest is there. Where ranks do not see one file system, each machine gets the manifest
- * beside its ranks' files, and every rank has to be started where its file is. Where the data go on follows from
- * ddp_taken. In an elastic world those who are lost have no file; when the run is started again with as many ranks,
- * they take that of another rank, as a newcomer would (docs/elastic-join.md).
- *
- * ddp_checkpoint_save - writes one into folder (made if it is not there), then removes all but the
- * newest keep of those in it (0 = keeps all), half ones before them too. Finishes what is in
- * flight and averages nothing. What another run has saved in folder is neither replaced nor removed:
- * that is an error unless this run has loaded it, or ddp_config.overwrite is set.
- * ddp_checkpoint_load - after ddp_set_optimizer, before the first step: takes the newest of folder. ddp_step then says
- * where to go on, and *world (may be NULL) of how many ranks it is. With the same layers, optimizer, world, strategy
- * and period every rank goes on from its own file, bit for bit as if the run had not stopped (a plan that was measured
- * stays and no longer follows the link; one that was not yet made is made as many steps later). With another world,
- * strategy or period only a synchronised checkpoint is taken, one whose ranks hold equal bits, buffers aside: always
- * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
- * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
- * batch and dropout. All is checked before anything is changed.
- * Both are collective, between steps, and return 0 or the context's first error. */
-DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
-DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== run/collective.h ==== [run] */
 /* Plain collectives over all ranks, some of them, or in two levels; links, who is there, and what the
@@ -1115,8 +1086,7 @@ DDP_API ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *
 /* Devices and the links between them: what the placement planners read. */
 
 /* Matrices are row-major, row = sender; the diagonal is 0 and never read. Owned by ddp_network_free when they came from
- * ddp_network_read or ddp_network_new; borrowed by planners.
- */
+ * ddp_network_read or ddp_network_new; borrowed by planners. */
 typedef struct ddp_network {
     int     devices;      /* N */
     int     pipelines;    /* D_dp replicas, or 0 where the file says nothing */
@@ -1241,9 +1211,9 @@ typedef struct ddp_plan {
  *
  * For timeline and window, with w(i) = P(i+1) (timeline) or P(i+1) minus the forward time of the layers before layer i
  * in the forward pass (window), the cost is exactly
- *     max(T, max over i in S of w(i) + alpha + comm of the layers of S from i towards the input). Whatever runs before
- * i can be started no earlier than w(i) allows, and layers released early are due late, so the earliest-deadline order
- * attains the largest of these bounds. */
+ *     max(T, max over i in S of w(i) + alpha + comm of the layers of S from i towards the input).
+ * Whatever runs before i can be started no earlier than w(i) allows, and layers released early are due late, so the
+ * earliest-deadline order attains the largest of these bounds. */
 
 /* ddp_plan_partial - in which step of the period each layer is averaged.
  *
@@ -1323,11 +1293,7 @@ typedef struct ddp_timeline_options {
     double     first_bucket_bytes; /* the same for the first bucket; 0 = 1 MiB */
 } ddp_timeline_options;
 
-typedef enum ddp_interval_kind {
-    DDP_INTERVAL_BACKWARD,
-    DDP_INTERVAL_FORWARD,
-    DDP_INTERVAL_LINK
-} ddp_interval_kind;
+typedef enum ddp_interval_kind { DDP_INTERVAL_BACKWARD, DDP_INTERVAL_FORWARD, DDP_INTERVAL_LINK } ddp_interval_kind;
 
 /* What is busy from begin_s to end_s; 0 is the start of backward. */
 typedef struct ddp_interval {
@@ -1385,9 +1351,8 @@ typedef struct ddp_timeline {
  * overlap (ascwfbp), T_c counts one startup only: with all of them, as in the literature, the bound would not hold.
  *
  * Source: S-SGD and WFBP as in MG-WFBP (arXiv:1811.11141), ByteScheduler (SOSP'19), US-Byte (TPDS 2023) and the
- * authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above.
- * Cost: O(rows + parts); ascwfbp O(rows K); usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists of
- * more than 7,000), with the best found.
+ * authors' repositories; ASC-WFBP (INFOCOM 2021) by our definition above. Cost: O(rows + parts); ascwfbp O(rows K);
+ * usbyte O(rows^2) or so, its search stops after 1e8 simulated rows (lists of more than 7,000), with the best found.
  * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
  * Errors: DDP_ARG (names the value), DDP_NUMERIC, DDP_MEMORY, DDP_UNSUPPORTED for deft. */
 DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o, ddp_timeline *out,
@@ -1527,20 +1492,18 @@ typedef struct ddp_delayed_plan {
  * partition, parts of min(T_f, T_b)/mu are planned as well, each of several blocks of the partition with one startup
  * (rule 2, US-Byte's unequal operations), and the better plan is returned. A stage that computes nothing is left out of
  * the rule. Where it would give more than 512 parts (or two a bucket) only the fast link, then only the longer stage,
- * has to take every part. If limit <= alpha the slow link is left unused.
- * no_barrier: also one knapsack of T_f + T_b an iteration, with the parts above and with parts of up to (T_f + T_b)/mu.
- * Of all plans the one with the least time per update is taken, with a target the shortest iteration.
- * target_frequency: the capacity is bisected and the shortest iteration of all tries kept (equal: more updates);
- * capacity_scale is then the start of the search. The floor is lower_bound_s. A profile's own alpha_s is added to every
- * comm_s and to alpha.
+ * has to take every part. If limit <= alpha the slow link is left unused. no_barrier: also one knapsack of T_f + T_b an
+ * iteration, with the parts above and with parts of up to (T_f + T_b)/mu. Of all plans the one with the least time per
+ * update is taken, with a target the shortest iteration. target_frequency: the capacity is bisected and the shortest
+ * iteration of all tries kept (equal: more updates); capacity_scale is then the start of the search. The floor is
+ * lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha.
  *
- * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the
- * print: the first remainTime of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a
- * part starts at max(link load, ready), not after the sum of both; a merged gradient that is complete in its own
- * backward is applied in the same iteration, without delay; capacities are compared in fast-link time.
- * *out is overwritten, not freed; untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096 iterations; exact on more parts than
- * ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
+ * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the print: the first remainTime
+ * of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a part starts at max(link load,
+ * ready), not after the sum of both; a merged gradient that is complete in its own backward is applied in the same
+ * iteration, without delay; capacities are compared in fast-link time. *out is overwritten, not freed; untouched on
+ * error. Pure; safe from any thread. Errors: DDP_ARG (names the value), DDP_UNSUPPORTED (no steady period within 4096
+ * iterations; exact on more parts than ddp_knapsack takes), DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
                                     ddp_error *err);
 DDP_API void       ddp_delayed_plan_free(ddp_delayed_plan *plan); /* all-zero is fine */
@@ -1677,9 +1640,8 @@ DDP_API ddp_status ddp_matching_bottleneck(int n, const double *weight, int *mat
  * Above: nearest neighbour from every (at most 64) start, then 2-opt and or-opt until no move of either shortens the
  * path, the best of the starts; not proven.
  * DT-FM (arXiv:2206.01288) Eq. 4 with both ends free.
- * Deterministic. Outputs are untouched on error. Pure; safe from any thread.
- * Errors: DDP_ARG (n < 1, a bad end, a cost that is negative or not finite), DDP_NUMERIC (4 n times the largest cost is
- * not finite), DDP_MEMORY. */
+ * Deterministic. Outputs are untouched on error. Pure; safe from any thread. Errors: DDP_ARG (n < 1, a bad end, a cost
+ * that is negative or not finite), DDP_NUMERIC (4 n times the largest cost is not finite), DDP_MEMORY. */
 DDP_API ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length,
                                  ddp_error *err);
 
@@ -1781,8 +1743,8 @@ typedef struct ddp_placement {
  * Global rank of assign[i][j] in a training run: i x stages + j.
  *
  * Readings where the paper and its program differ:
- *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one) the matching realises
- *   its value (the released one may not)
+ *   pp_bytes covers all micro-batches of one pipeline in an iteration (the paper's text says one)
+ *   the matching realises its value (the released one may not)
  *   the data groups use the sharded server of Eq. 2
  *   genetic: parents, five devices from the other parent, then a circular chain of the paper's swaps (fastest link of
  *     each of two groups, four candidates, the printed gain, each device once), cut at its largest sum of gains; an
@@ -1901,10 +1863,9 @@ DDP_API ddp_status ddp_workload_compress(const ddp_workload *w, const ddp_networ
  * Inputs of the graph are left out: they are read wherever they are used, so nothing of them crosses a cut. args are
  * the operators among a node's inputs, in their order. flops is forward; output_bytes are of float32; a tied parameter
  * counts where it is owned, so that param_bytes add up to 4 ddp_param_count. Names are "layer/operator",
- * "layer/operator.1", ... ("operator" alone outside layers); a layer is a module.
- * *out is untouched on error, else freed by ddp_oplist_free and independent of g.
- * Errors: DDP_ARG (no graph, no operators), the graph's own first error (also that of a ddp_graph_build that failed),
- * DDP_MEMORY. */
+ * "layer/operator.1", ... ("operator" alone outside layers); a layer is a module. *out is untouched on error, else
+ * freed by ddp_oplist_free and independent of g. Errors: DDP_ARG (no graph, no operators), the graph's own first error
+ * (also that of a ddp_graph_build that failed), DDP_MEMORY. */
 DDP_API ddp_status ddp_graph_oplist(const struct ddp_graph *g, ddp_oplist *out, ddp_error *err);
 
 /* ==== plan/fence.h ==== [plan] */
@@ -1970,12 +1931,11 @@ typedef struct ddp_fence_plan {
  * the best found is returned. Input data (leaves without FLOPs and parameters, such as inputs and labels) is read where
  * their first user runs, whatever segment their place in the list falls in.
  *
- * The baselines cut between modules only (ddp_oplist_entry), as the paper's do.
- * Without allow_idle every device gets an operator, as in the paper's figures.
- * Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer operators than devices without
- * allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: fewer modules than devices, or the device that its
- * cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus 4 N^2 n if idle devices are allowed,
- * beyond 1e9), DDP_MEMORY. */
+ * The baselines cut between modules only (ddp_oplist_entry), as the paper's do. Without allow_idle every device gets an
+ * operator, as in the paper's figures. Pure; safe from any thread. Errors: DDP_ARG (bad list, network or option; fewer
+ * operators than devices without allow_idle), DDP_FAILED (memory that nothing fits; of a baseline: fewer modules than
+ * devices, or the device that its cut overfills), DDP_UNSUPPORTED (with n operators and N devices, N n^2 / 2, plus 4
+ * N^2 n if idle devices are allowed, beyond 1e9), DDP_MEMORY. */
 DDP_API ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_fence_options *o,
                              ddp_fence_plan *out, ddp_error *err);
 DDP_API void       ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fine */
@@ -2516,8 +2476,7 @@ typedef struct ddp_gpt2_config {
     long  dim;        /* width C of the residual stream; the MLP is 4 C wide */
     long  batch;      /* sequences B per micro-batch */
     float dropout;    /* of the embedding and of both branches of a block, 0 <= p < 1 */
-    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02. Widths of 64 to 256 learn
-                         sooner from about 0.8 / sqrt(dim) */
+    float deviation;  /* of the initial parameters; 0 = GPT-2's 0.02; best about 0.8 / sqrt(dim) for 64 to 256 */
     int   recompute;  /* 1: drop the activations of each transformer block, see above */
 } ddp_gpt2_config;
 
@@ -2555,8 +2514,7 @@ typedef struct ddp_resnet_config {
     long size;     /* height and width of an image; 224 in the paper */
     long channels; /* of an image, 0 = 3 */
     long batch;    /* images per micro-batch */
-    int  cifar;    /* 1: for small images, begins with a 3x3 convolution of stride 1 and no pooling
-                      instead of a 7x7 one of stride 2 and a 3x3 pooling */
+    int  cifar;    /* 1: for small images, begins with a 3x3 convolution, not with a 7x7 of stride 2 and pooling */
     int  recompute; /* 1: drop the activations of each residual block, see above */
 } ddp_resnet_config;
 
@@ -2652,8 +2610,7 @@ DDP_API ddp_status ddp_tokens_split(const ddp_tokens *t, double held_out, long s
                                     ddp_token_range *train, ddp_token_range *val, ddp_error *err);
 
 /* ddp_tokens_windows - windows of a range, 0 if it is too short.
- * ddp_tokens_window - window 0 <= w < windows into tokens [seq] and labels [seq]; labels are the
- * tokens one place later. */
+ * ddp_tokens_window - window 0 <= w < windows into tokens [seq] and labels [seq], the tokens one place later. */
 DDP_API long ddp_tokens_windows(const ddp_token_range *r);
 DDP_API void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels);
 
@@ -2691,9 +2648,7 @@ typedef struct ddp_image_range {
 } ddp_image_range;
 
 /* What makes floats of pixels: (pixel / 255 - mean) / deviation, for each channel. */
-typedef struct ddp_image_norm {
-    float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS];
-} ddp_image_norm;
+typedef struct ddp_image_norm { float mean[DDP_IMAGE_CHANNELS], deviation[DDP_IMAGE_CHANNELS]; } ddp_image_norm;
 
 /* ddp_images_open - the training (test 0) or test (test 1) images of a folder, which holds
  *   MNIST      train-images-idx3-ubyte, train-labels-idx1-ubyte; t10k-... for the test
@@ -2708,8 +2663,7 @@ DDP_API ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_e
 DDP_API ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err);
 DDP_API void        ddp_images_close(ddp_images *images);
 
-/* ddp_images_idx_bytes, ddp_images_cifar_bytes - the same for files in memory; names are for
- * errors, bytes are copied. */
+/* ddp_images_idx_bytes, ddp_images_cifar_bytes - of files in memory; names are for errors, bytes are copied. */
 DDP_API ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, size_t n, const char *label_name,
                                          const void *labels, size_t m, ddp_error *err);
 DDP_API ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes, ddp_error *err);
@@ -2840,10 +2794,7 @@ typedef struct ddp_report_step {
 } ddp_report_step;
 
 /* What one worker did: its spans in any order, ddp_now() seconds. */
-typedef struct ddp_report_worker {
-    const ddp_span *spans;
-    int             count;
-} ddp_report_worker;
+typedef struct ddp_report_worker { const ddp_span *spans; int count; } ddp_report_worker;
 
 /* One layer of the model, in forward order. Unknown costs are NAN. */
 typedef struct ddp_report_layer {
@@ -3278,6 +3229,7 @@ DDP_LIB ddp_status ddp__file_end(ddp__file *o, ddp_error *err);
 DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as it was */
 /* The three in one. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
+DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* and frees the text */
 
 /* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
  * machine. Errors: DDP_IO, DDP_MEMORY. */
@@ -3327,6 +3279,9 @@ DDP_LIB int ddp__parse_long(const char *s, long *out);
 #define DDP__HASH_START UINT64_C(0xcbf29ce484222325)
 DDP_LIB uint64_t ddp__hash(uint64_t h, const void *data, size_t n);
 
+/* A number that no other call has given, in any process on any machine; odd, so never 0. */
+DDP_LIB uint64_t ddp__fresh_number(void);
+
 #define DDP__SHA256_BYTES 32
 
 typedef struct ddp__sha256 {
@@ -3337,8 +3292,7 @@ typedef struct ddp__sha256 {
 
 DDP_LIB void ddp__sha256_begin(ddp__sha256 *s);
 DDP_LIB void ddp__sha256_add(ddp__sha256 *s, const void *data, size_t n);
-/* Writes the digest; s is used up. */
-DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest);
+DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest); /* writes the digest; s is used up */
 
 /* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
 
@@ -3361,8 +3315,7 @@ DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
 #define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
-/* Sleeps until ddp_now() >= when (seconds), whatever signals arrive. */
-DDP_LIB void ddp__sleep_until(double when);
+DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
 /* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,
  * even where computing threads keep every core busy: short time slices, which need no privilege
@@ -3376,8 +3329,7 @@ DDP_LIB int ddp__thread_deep(pthread_t *thread, void *(*fn)(void *), void *arg);
 /* Processor time that a running thread has used so far, seconds; 0 where the system does not tell. */
 DDP_LIB double ddp__thread_cpu_s(pthread_t thread);
 
-/* A condition variable on the monotonic clock. */
-DDP_LIB int ddp__cond_init(pthread_cond_t *c);
+DDP_LIB int ddp__cond_init(pthread_cond_t *c); /* A condition variable on the monotonic clock */
 /* Waits for c until ddp_now() reaches when; when < 0 waits without limit. 0, or ETIMEDOUT. */
 DDP_LIB int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when);
 
@@ -3445,9 +3397,7 @@ static const char *const ddp__log_names[] = {"", "off", "error", "warn", "info",
 
 ddp_log_level ddp__log_level_named(const char *name)
 {
-    int i;
-
-    for (i = 1; i <= (int)DDP_LOG_DEBUG; i++)
+    for (int i = 1; i <= (int)DDP_LOG_DEBUG; i++)
         if (!strcmp(name, ddp__log_names[i])) return (ddp_log_level)i;
     return DDP_LOG_DEFAULT;
 }
@@ -3618,9 +3568,8 @@ double ddp_rng_uniform(ddp_rng *r) { return (double)(ddp_rng_u64(r) >> 11) * 0x1
 double ddp_rng_normal(ddp_rng *r)
 {
     double s = 0;
-    int i;
 
-    for (i = 0; i < 12; i++) s += ddp_rng_uniform(r);
+    for (int i = 0; i < 12; i++) s += ddp_rng_uniform(r);
     return s - 6;
 }
 
@@ -3692,10 +3641,20 @@ uint64_t ddp_hash_floats(uint64_t hash, const float *x, size_t n)
 uint64_t ddp__hash(uint64_t h, const void *data, size_t n)
 {
     const unsigned char *p = (const unsigned char *)data;
-    size_t i;
 
-    for (i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
+    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * UINT64_C(0x100000001b3);
     return h;
+}
+
+uint64_t ddp__fresh_number(void)
+{
+    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
+    const double now = ddp_now();
+    FILE *f = fopen("/dev/urandom", "rb");
+
+    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
+    if (f) fclose(f);
+    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
 }
 
 static const uint32_t ddp__sha256_k[64] = {
@@ -3768,12 +3727,11 @@ void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest)
     static const unsigned char pad[72] = {0x80};
     unsigned char length[8];
     uint64_t bits = s->bytes * 8;
-    int i;
 
-    for (i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
+    for (int i = 0; i < 8; i++) length[i] = (unsigned char)(bits >> (56 - 8 * i) & 255);
     ddp__sha256_add(s, pad, 1 + (size_t)((119 - s->bytes % 64) % 64));
     ddp__sha256_add(s, length, 8);
-    for (i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
+    for (int i = 0; i < 32; i++) digest[i] = (unsigned char)(s->state[i / 4] >> (24 - 8 * (i % 4)) & 255);
 }
 
 /* ---- stb_ds ---- */
@@ -3951,7 +3909,6 @@ static void *ddp__pool_main(void *arg)
 ddp__pool *ddp__pool_open(int threads)
 {
     ddp__pool *p = (ddp__pool *)ddp__calloc(1, sizeof *p);
-    int i;
 
     if (!p) return NULL;
     p->thread = (pthread_t *)ddp__calloc((size_t)(threads > 1 ? threads - 1 : 0), sizeof *p->thread);
@@ -3963,7 +3920,7 @@ ddp__pool *ddp__pool_open(int threads)
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->idle, NULL);
     p->threads = 1;
-    for (i = 0; i < threads - 1; i++) {
+    for (int i = 0; i < threads - 1; i++) {
         if (ddp__thread_deep(&p->thread[i], ddp__pool_main, p)) {
             ddp__pool_close(p);
             return NULL;
@@ -3975,14 +3932,12 @@ ddp__pool *ddp__pool_open(int threads)
 
 void ddp__pool_close(ddp__pool *p)
 {
-    int i;
-
     if (!p) return;
     pthread_mutex_lock(&p->lock);
     p->stop = 1;
     pthread_cond_broadcast(&p->work);
     pthread_mutex_unlock(&p->lock);
-    for (i = 0; i < p->threads - 1; i++) pthread_join(p->thread[i], NULL);
+    for (int i = 0; i < p->threads - 1; i++) pthread_join(p->thread[i], NULL);
     pthread_cond_destroy(&p->work);
     pthread_cond_destroy(&p->idle);
     pthread_mutex_destroy(&p->lock);
@@ -4227,6 +4182,15 @@ ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_er
     return ddp__file_end(&o, err);
 }
 
+ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err)
+{
+    ddp_status s = t->failed ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path)
+                             : ddp__file_write(path, t->data, t->size, err);
+
+    ddp__text_free(t);
+    return s;
+}
+
 int ddp__parse_double(const char *s, double *out)
 {
     char *end;
@@ -4403,11 +4367,7 @@ typedef struct ddp__layout {
     size_t  bytes;      /* of the arena */
     size_t  live_bytes; /* most bytes live at one time: no layout can be smaller */
     size_t *out;        /* [nodes]; one allocation with those below, in the order of DDP__OUT ... */
-    size_t *saved;
-    size_t *gradient;
-    size_t *out_again;
-    size_t *saved_again;
-    size_t *shadow;
+    size_t *saved, *gradient, *out_again, *saved_again, *shadow;
     unsigned char *fate; /* [nodes] ddp__fate */
 } ddp__layout;
 
@@ -4495,18 +4455,16 @@ DDP_LIB void *ddp__state_at(const ddp_state *s, size_t offset);
 long ddp_shape_count(const ddp_shape *s)
 {
     long n = 1;
-    int i;
 
-    for (i = 0; i < s->dims; i++) n *= s->dim[i];
+    for (int i = 0; i < s->dims; i++) n *= s->dim[i];
     return n;
 }
 
 long ddp_shape_rows(const ddp_shape *s)
 {
     long n = 1;
-    int i;
 
-    for (i = 0; i + 1 < s->dims; i++) n *= s->dim[i];
+    for (int i = 0; i + 1 < s->dims; i++) n *= s->dim[i];
     return n;
 }
 
@@ -4555,9 +4513,7 @@ static ddp_node *ddp__no_node(ddp_status failure)
 
 static int ddp__layer_named(const ddp_graph *g, const char *name, uint64_t hash)
 {
-    int i;
-
-    for (i = 0; i < g->layers; i++)
+    for (int i = 0; i < g->layers; i++)
         if (g->layer[i].name_hash == hash && strcmp(g->layer[i].name, name) == 0) return 1;
     return 0;
 }
@@ -4665,10 +4621,9 @@ static ddp_node *ddp__node_add(ddp_graph *g)
 static int ddp__shape_ok(const ddp_shape *s)
 {
     double n = 1;
-    int i;
 
     if (s->dims < 0 || s->dims > 4) return 0;
-    for (i = 0; i < s->dims; i++) {
+    for (int i = 0; i < s->dims; i++) {
         if (s->dim[i] < 1) return 0;
         n *= (double)s->dim[i];
     }
@@ -4679,10 +4634,9 @@ static int ddp__shape_ok(const ddp_shape *s)
 static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
 {
     size_t used = strlen(text);
-    int i;
 
     snprintf(text + used, size - used, "(");
-    for (i = 0; i < s->dims && i < 4; i++) {
+    for (int i = 0; i < s->dims && i < 4; i++) {
         used = strlen(text);
         snprintf(text + used, size - used, i ? ", %ld" : "%ld", s->dim[i]);
     }
@@ -4692,10 +4646,8 @@ static void ddp__shape_text(const ddp_shape *s, char *text, size_t size)
 
 static int ddp__shape_equal(const ddp_shape *a, const ddp_shape *b)
 {
-    int i;
-
     if (a->dims != b->dims) return 0;
-    for (i = 0; i < a->dims; i++)
+    for (int i = 0; i < a->dims; i++)
         if (a->dim[i] != b->dim[i]) return 0;
     return 1;
 }
@@ -4704,7 +4656,6 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
 {
     ddp_node *n;
     char text[160] = "";
-    int i;
 
     if (!ddp__graph_open(g, "ddp_input")) return NULL;
     if (!name || !*name || !s || (type != DDP_F32 && type != DDP_I32))
@@ -4712,11 +4663,10 @@ ddp_node *ddp_input_shape(ddp_graph *g, const char *name, ddp_dtype type, const 
                                       "an input needs a name, a shape and type DDP_F32 or DDP_I32"));
     if (!ddp__shape_ok(s)) {
         ddp__shape_text(s, text, sizeof text);
-        ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
-                  "of at least 1", name, text);
-        return NULL;
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\": the shape %s needs at most 4 dimensions "
+                                      "of at least 1", name, text));
     }
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         if (g->node[i]->op || strcmp(g->node[i]->name, name) != 0) continue;
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "input \"%.80s\" exists already: give each input its own "
                                       "name", name));
@@ -4743,9 +4693,7 @@ ddp_node *ddp_input(ddp_graph *g, const char *name, ddp_dtype type, long rows, l
 
 static const ddp_op *ddp__op_find(const ddp_graph *g, const char *name)
 {
-    int i;
-
-    for (i = 0; i < g->op_count; i++)
+    for (int i = 0; i < g->op_count; i++)
         if (strcmp(g->ops[i]->name, name) == 0) return g->ops[i];
     return g->builtin(name);
 }
@@ -4776,15 +4724,13 @@ static void ddp__node_where(const ddp_graph *g, const char *op, int layer, char 
 /* What the shape rule filled must be executable, also where the rule is a program's own. */
 static const char *ddp__spec_fault(const ddp_op_spec *s, const ddp_node *owner)
 {
-    int i;
-
     if (!ddp__shape_ok(&s->out)) return "its shape rule gave an impossible output shape";
     if (s->params < 0 || s->params > DDP_OP_PARAMS || (double)s->saved > DDP__MOST_FLOATS)
         return "its shape rule gave an impossible number of parameters or saved elements";
-    for (i = 0; i < s->params; i++)
+    for (int i = 0; i < s->params; i++)
         if (!ddp__shape_ok(&s->param[i].shape)) return "its shape rule gave an impossible parameter shape";
     if (s->buffers < 0 || s->buffers > DDP_OP_BUFFERS) return "its shape rule gave an impossible number of buffers";
-    for (i = 0; i < s->buffers; i++)
+    for (int i = 0; i < s->buffers; i++)
         if (!ddp__shape_ok(&s->buffer[i].shape)) return "its shape rule gave an impossible buffer shape";
     if (owner && (s->params < 1 || !ddp__shape_equal(&s->param[0].shape, &owner->spec.param[0].shape)))
         return "the tied node's parameter 0 has another shape than it needs";
@@ -4808,11 +4754,9 @@ static ddp_status ddp__shape_apply(const ddp_op *op, const ddp_node *owner, ddp_
 /* Inputs must be nodes of this graph. 1 if they are. */
 static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *const *inputs, const ddp_node *tied)
 {
-    int i;
-
     if (count < 0 || count > DDP_OP_INPUTS || (count && !inputs))
         return !ddp__fail(&g->error, DDP_ARG, "%s: %d inputs given, 0 to %d are possible", where, count, DDP_OP_INPUTS);
-    for (i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         if (inputs[i] && inputs[i]->graph == g) continue;
         return !ddp__fail(&g->error, DDP_ARG, "%s: input %d is %s", where, i,
                           inputs[i] ? "a node of another graph" : "NULL");
@@ -4827,7 +4771,6 @@ static int ddp__inputs_ok(ddp_graph *g, const char *where, int count, ddp_node *
 static void ddp__node_place(ddp_graph *g, ddp_node *n)
 {
     ddp__graph_layer *l = g->open_layer >= 0 ? &g->layer[g->open_layer] : NULL;
-    int i;
 
     n->layer = g->open_layer;
     n->segment = g->open_segment;
@@ -4836,14 +4779,14 @@ static void ddp__node_place(ddp_graph *g, ddp_node *n)
         g->segment[n->segment].last = n->index;
     }
     n->has_gradient = n->op->backward && n->spec.params > 0;
-    for (i = 0; i < n->spec.inputs; i++)
+    for (int i = 0; i < n->spec.inputs; i++)
         if (n->op->backward && g->node[n->input[i]]->has_gradient) n->has_gradient = 1;
     if (!l) return;
     if (l->first < 0) l->first = n->index;
     l->last = n->index;
     l->flops += n->spec.flops;
-    for (i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
-    for (i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
+    for (int i = n->tied >= 0; i < n->spec.params; i++) l->count += (size_t)ddp_shape_count(&n->spec.param[i].shape);
+    for (int i = 0; i < n->spec.buffers; i++) l->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[i].shape);
 }
 
 /* What its backend runs as one with the operator before it. */
@@ -4871,16 +4814,13 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
     char where[200], shapes[200] = "";
-    int i;
 
     if (!ddp__graph_open(g, "an operator is added")) return NULL;
     ddp__node_where(g, op ? op : "(NULL)", g->open_layer, where, sizeof where);
     if (!ddp__inputs_ok(g, where, count, inputs, tied)) return NULL;
     entry = op ? ddp__op_find(g, op) : NULL;
-    if (!entry) {
-        ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where);
-        return NULL;
-    }
+    if (!entry)
+        return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: no such operator; ddp_register_op adds one", where));
     if (arg_count < 0 || arg_count > DDP_OP_ARGS || (arg_count && !args))
         return ddp__no_node(ddp__fail(&g->error, DDP_ARG, "%s: %d arguments given, 0 to %d are possible", where,
                                       arg_count, DDP_OP_ARGS));
@@ -4888,7 +4828,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     owner = tied && tied->tied >= 0 ? g->node[tied->tied] : tied;
     memset(&spec, 0, sizeof spec);
     spec.inputs = count;
-    for (i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++) {
         spec.in[i] = inputs[i]->spec.out;
         spec.in_type[i] = inputs[i]->type;
         if (i) snprintf(shapes + strlen(shapes), sizeof shapes - strlen(shapes), " and ");
@@ -4907,7 +4847,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->op = entry;
     n->spec = spec;
     n->tied = owner ? owner->index : -1;
-    for (i = 0; i < count; i++) n->input[i] = inputs[i]->index;
+    for (int i = 0; i < count; i++) n->input[i] = inputs[i]->index;
     ddp__node_place(g, n);
     ddp__node_pair(g, n);
     return n;
@@ -4963,10 +4903,9 @@ int ddp_node_describe(const ddp_graph *g, int index, ddp_node_info *out)
 size_t ddp_param_count(const ddp_graph *g)
 {
     size_t count = 0;
-    int i, k;
 
-    for (i = 0; g && i < g->nodes; i++)
-        for (k = g->node[i]->tied >= 0; k < g->node[i]->spec.params; k++)
+    for (int i = 0; g && i < g->nodes; i++)
+        for (int k = g->node[i]->tied >= 0; k < g->node[i]->spec.params; k++)
             count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
     return count;
 }
@@ -5065,17 +5004,16 @@ int ddp__forgets_out(const ddp_node *d) { return !d->has_gradient || d->spec.in_
 static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
 {
     enum { OUTSIDE = DDP__AGAIN + 1 };
-    int i, k;
 
     memset(fate, DDP__KEPT, (size_t)g->nodes);
-    for (i = 0; i < g->nodes; i++)
-        for (k = 0; k < g->node[i]->spec.inputs; k++) {
+    for (int i = 0; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
             if (p->segment < 0 || ddp__stays(p)) continue;
             if (p->segment != g->node[i]->segment) fate[p->index] = OUTSIDE;
             else if (fate[p->index] != OUTSIDE) fate[p->index] = DDP__DROPPED;
         }
-    for (i = 0; i < g->nodes; i++)
+    for (int i = 0; i < g->nodes; i++)
         if (fate[i] == OUTSIDE) fate[i] = DDP__KEPT;
 }
 
@@ -5083,15 +5021,13 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
  * An operator whose dropped result nobody asks for, as the last product of a block, is spared. */
 static void ddp__recompute_fates(const ddp_graph *g, unsigned char *fate)
 {
-    int i, k;
-
     ddp__fates_drop(g, fate);
-    for (i = g->nodes - 1; i >= 0; i--) {
+    for (int i = g->nodes - 1; i >= 0; i--) {
         const ddp_node *d = g->node[i];
         if (d->segment < 0) continue;
         if (fate[i] == DDP__DROPPED && d->has_gradient && (d->spec.saved || !ddp__forgets_out(d))) fate[i] = DDP__AGAIN;
         if (fate[i] != DDP__AGAIN && (!d->has_gradient || d->spec.in_place_ok)) continue;
-        for (k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
+        for (int k = 0; k < d->spec.inputs; k++) /* read by this second forward, or by backward */
             if (fate[d->input[k]] == DDP__DROPPED) fate[d->input[k]] = DDP__AGAIN;
     }
 }
@@ -5108,14 +5044,12 @@ static void ddp__lives_event(ddp__lives *v, int event, int i)
 
 static void ddp__lives_times(ddp__lives *v)
 {
-    int i, k;
-
-    for (i = 0; i < DDP__EVENTS * v->n; i++) v->when[i] = -1;
-    for (i = 0; i < v->n; i++) ddp__lives_event(v, DDP__FORWARD, i);
-    for (i = v->n - 1; i >= 0; i--) {
+    for (int i = 0; i < DDP__EVENTS * v->n; i++) v->when[i] = -1;
+    for (int i = 0; i < v->n; i++) ddp__lives_event(v, DDP__FORWARD, i);
+    for (int i = v->n - 1; i >= 0; i--) {
         const int s = v->g->node[i]->segment;
         if (s >= 0 && v->g->segment[s].last == i)
-            for (k = v->g->segment[s].first; k <= i; k++)
+            for (int k = v->g->segment[s].first; k <= i; k++)
                 if (v->fate[k] == DDP__AGAIN) ddp__lives_event(v, DDP__FORWARD_AGAIN, k);
         ddp__lives_event(v, DDP__BACKWARD, i);
     }
@@ -5132,15 +5066,13 @@ static void ddp__lives_extend(ddp__lives *v, int i, int time)
 /* When each output is read last. What is kept lives until the end of forward in any case: ddp_output promises it. */
 static void ddp__lives_ends(ddp__lives *v)
 {
-    int i, k;
-
-    for (i = 0; i < v->n; i++) {
+    for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i];
         v->root[i] = v->root_again[i] = i;
         v->end[i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
         v->end_again[i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
         if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__when(v, DDP__BACKWARD, i));
-        for (k = 0; k < d->spec.inputs; k++) {
+        for (int k = 0; k < d->spec.inputs; k++) {
             int p = d->input[k];
             v->uses[p]++;
             v->end[p] = ddp__max_int(v->end[p], i);
@@ -5164,9 +5096,7 @@ static void ddp__lives_join(ddp__lives *v, int i, int p)
  * forward finds its inputs as the first one did: what enters a segment is not written over. */
 static void ddp__lives_share(ddp__lives *v)
 {
-    int i;
-
-    for (i = 0; i < v->n; i++) {
+    for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i], *p;
         if (!d->op || d->spec.inputs < 1) continue;
         p = v->g->node[d->input[0]];
@@ -5236,8 +5166,7 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
         v->hole[lo].bytes += bytes;
     } else {
         memmove(&v->hole[lo + 1], &v->hole[lo], (size_t)(v->holes - lo) * sizeof *v->hole);
-        v->hole[lo].offset = offset;
-        v->hole[lo].bytes = bytes;
+        v->hole[lo].offset = offset, v->hole[lo].bytes = bytes;
         v->holes++;
     }
 }
@@ -5246,10 +5175,7 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
     v->bytes[id] = ddp__round64(bytes);
-    if (until >= 0) {
-        v->sibling[id] = v->dying[until];
-        v->dying[until] = id;
-    }
+    if (until >= 0) v->sibling[id] = v->dying[until], v->dying[until] = id;
     return ddp__arena_take(v, v->bytes[id]);
 }
 
@@ -5269,9 +5195,8 @@ static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
     const ddp_node *d = v->g->node[i];
     const int again = v->fate[i] == DDP__AGAIN;
     size_t buffers = 0;
-    int k;
 
-    for (k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
+    for (int k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
         l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
     ddp__born_output(v, i, v->root[i], 0, ddp__stays(d) ? -1 : v->end[i],
@@ -5298,12 +5223,11 @@ static size_t ddp__born_gradient(ddp__lives *v, int i, const ddp__layout *l)
 static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 {
     const ddp_node *d = v->g->node[i];
-    int k;
 
     if (!d->has_gradient) return;
     if (l->gradient[i] == DDP__NOWHERE && ddp_shape_count(&d->spec.out) == 1)
         l->gradient[i] = ddp__born_gradient(v, i, l);
-    for (k = 0; k < d->spec.inputs; k++) {
+    for (int k = 0; k < d->spec.inputs; k++) {
         const int p = d->input[k];
         if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE) l->gradient[p] = ddp__born_gradient(v, p, l);
     }
@@ -5348,17 +5272,13 @@ static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
 {
     size_t top = 0;
-    int i;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
         size_t bytes = ddp__round64(ddp__output_bytes(d));
         l->out[i] = top;
         top += bytes;
-        if (d->spec.saved) {
-            l->saved[i] = top;
-            top += ddp__round64(4 * d->spec.saved);
-        }
+        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
         if (d->type != DDP_F32) continue;
         l->gradient[i] = top;
         top += bytes;
@@ -5484,16 +5404,15 @@ ddp_state *ddp_state_new(ddp_graph *g)
     const int own = g && g->host && g->host->backend; /* a device says itself what it has not */
     const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
-    int i, k;
 
     if (!g || !g->built || (total > 0 && (double)g->plain.bytes > total)) return NULL;
     s = ddp__state_open(g, &g->plain);
     if (!s) return NULL;
 
     /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
-    for (i = 0; i < g->nodes; i++)
-        for (k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
-    for (i = 0; i < g->nodes; i++)
+    for (int i = 0; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
+    for (int i = 0; i < g->nodes; i++)
         if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1)
             ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
     return s;
@@ -5530,10 +5449,8 @@ void ddp_state_micro_batch(ddp_state *s, uint64_t number)
 
 void *ddp_data(ddp_graph *g, const char *name)
 {
-    int i;
-
     if (!g || !g->state || !name) return NULL;
-    for (i = 0; i < g->nodes; i++)
+    for (int i = 0; i < g->nodes; i++)
         if (!g->node[i]->op && strcmp(g->node[i]->name, name) == 0)
             return g->node[i]->feed ? g->node[i]->feed : ddp_state_data(g->state, g->node[i]);
     return NULL;
@@ -5542,9 +5459,8 @@ void *ddp_data(ddp_graph *g, const char *name)
 void ddp__feed_inputs(const ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    int i;
 
-    for (i = 0; b && i < g->nodes; i++) {
+    for (int i = 0; b && i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const size_t count = (size_t)ddp_shape_count(&n->spec.out);
         void *to;
@@ -5633,13 +5549,12 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
     const ddp_graph *g = s->graph;
     const ddp__layout *l = s->layout;
     ddp_rng r = ddp_rng_seed(g->host ? g->host->seed : 0, s->pass);
-    int i;
 
     memset(c, 0, sizeof *c);
     c->spec = &n->spec;
-    for (i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
-    for (i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
-    for (i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
+    for (int i = 0; i < n->spec.inputs; i++) c->in[i] = ddp__state_at(s, ddp__output_at(l, n->input[i], again));
+    for (int i = 0; i < n->spec.params; i++) c->param[i] = n->use[i];
+    for (int i = 0; i < n->spec.buffers; i++) c->buffer[i] = n->buffer[i];
     c->out = ddp__state_at(s, ddp__output_at(l, n->index, again));
     again = again && l->fate[n->index] == DDP__AGAIN;
     c->saved = ddp__state_at(s, again ? l->saved_again[n->index] : l->saved[n->index]);
@@ -5655,9 +5570,8 @@ static void ddp__call_fill(const ddp_state *s, const ddp_node *n, int training, 
 static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **at)
 {
     float *shadow = (float *)ddp__state_at(s, s->layout->shadow[n->index]);
-    int k;
 
-    for (k = 0; shadow && k < n->spec.buffers; k++) {
+    for (int k = 0; shadow && k < n->spec.buffers; k++) {
         const size_t count = (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
         if (fill) ddp__host_copy(s->graph->host, shadow, n->buffer[k], count * sizeof *shadow);
         else at[k] = shadow;
@@ -5697,9 +5611,8 @@ static void ddp__pass_forward(const ddp_graph *g, int i, int training)
 static void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
-    int i;
 
-    for (i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
+    for (int i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
         ddp_op_call c;
         if (s->layout->fate[i] != DDP__AGAIN) continue;
         if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
@@ -5718,18 +5631,17 @@ static void ddp__run_again(const ddp_state *s, int segment)
 static void ddp__backward_fill(ddp_state *s, const ddp_node *n, int every_float, ddp_op_call *c)
 {
     const ddp_graph *g = s->graph;
-    int i;
 
     ddp__call_fill(s, n, 1, 1, c);
     c->grad_out = ddp__state_at(s, s->layout->gradient[n->index]);
-    for (i = 0; i < n->spec.inputs; i++) {
+    for (int i = 0; i < n->spec.inputs; i++) {
         int p = n->input[i];
         if (every_float ? g->node[p]->type != DDP_F32 : !g->node[p]->has_gradient) continue;
         c->grad_in[i] = ddp__state_at(s, s->layout->gradient[p]);
         c->add_in[i] = s->written[p];
         s->written[p] = 1;
     }
-    for (i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
+    for (int i = 0; i < n->spec.params; i++) c->grad_param[i] = n->grad[i];
 }
 
 static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
@@ -5855,9 +5767,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
 
 void ddp_zero_gradients(ddp_graph *g)
 {
-    int i;
-
-    for (i = 0; g && i < g->layers; i++)
+    for (int i = 0; g && i < g->layers; i++)
         if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
 }
 
@@ -5940,9 +5850,8 @@ static ddp_status ddp__build_check(ddp_graph *g)
 static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
-    int i;
 
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
@@ -5994,9 +5903,8 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 static ddp_status ddp__build_layers(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    int i;
 
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (l->count) {
             l->params = (float *)ddp__host_alloc(g->host, l->count * sizeof(float));
@@ -6024,13 +5932,11 @@ static void ddp__build_pointers(ddp_graph *g)
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
         if (n->tied >= 0) {
-            n->param[0] = g->node[n->tied]->param[0];
-            n->use[0] = g->node[n->tied]->use[0];
+            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
             n->grad[0] = g->node[n->tied]->grad[0];
         }
         for (k = n->tied >= 0; k < n->spec.params; k++) {
-            n->param[k] = g->layer[layer].params + used;
-            n->use[k] = g->layer[layer].use + used * g->element;
+            n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
             used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
         }
@@ -6080,13 +5986,11 @@ static void ddp__build_fill(void *user, long first, long last)
 {
     ddp_graph *g = (ddp_graph *)user;
     uint64_t seed = g->host ? g->host->seed : 0;
-    long i;
-    int k;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         ddp_node *n = g->node[i];
         const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
-        for (k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
+        for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params; /* the number of a buffer */
             const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
                                           : l->count + (size_t)(n->buffer[b] - l->buffers);
@@ -6101,15 +6005,14 @@ static ddp_status ddp__build_values(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     ddp_status s = DDP_OK;
-    int i;
 
-    for (i = 0; b && i < g->layers; i++) {
+    for (int i = 0; b && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         l->image = (float *)ddp__calloc(l->count + l->buffer_count, sizeof *l->image);
         if (!l->image) s = ddp__build_too_large(g);
     }
     if (s == DDP_OK) ddp__pool_run(g->host ? g->host->pool : NULL, g->nodes, 1, ddp__build_fill, g);
-    for (i = 0; b && i < g->layers; i++) {
+    for (int i = 0; b && i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (s == DDP_OK) {
             ddp__host_upload(g->host, l->params, l->image, l->count * sizeof *l->image);
@@ -6126,9 +6029,8 @@ static ddp_status ddp__build_operators(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     size_t most = 0, bytes;
-    int i;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
         if (!n->op) continue;
@@ -6146,14 +6048,13 @@ static ddp_status ddp__build_operators(ddp_graph *g)
 static uint64_t ddp__build_hash(const ddp_graph *g)
 {
     uint64_t h = DDP__HASH_START;
-    int i, k;
 
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         if (!n->op || !strcmp(n->op->name, "dropout")) continue;
         h = ddp__hash(h, n->op->name, strlen(n->op->name) + 1);
         h = ddp__hash(h, n->spec.arg, sizeof n->spec.arg);
-        for (k = 0; k < n->spec.params; k++) {
+        for (int k = 0; k < n->spec.params; k++) {
             const ddp_shape *s = &n->spec.param[k].shape;
             h = ddp__hash(h, s->dim, (size_t)s->dims * sizeof *s->dim);
         }
@@ -6164,11 +6065,10 @@ static uint64_t ddp__build_hash(const ddp_graph *g)
 static ddp_status ddp__build_state(ddp_graph *g)
 {
     const ddp_backend *b = ddp__graph_backend(g);
-    int i;
 
     g->state = ddp__state_open(g, &g->reuse);
     if (!g->state) return ddp__build_too_large(g);
-    for (i = 0; b && i < g->nodes; i++) {
+    for (int i = 0; b && i < g->nodes; i++) {
         const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
         if (g->node[i]->op) continue;
         g->node[i]->feed = b->pin(g->host->device, bytes);
@@ -6228,12 +6128,11 @@ static void ddp__graph_destroy(ddp__owned *self)
     ddp_graph *g = (ddp_graph *)self;
     const ddp__host *h = g->host;
     const ddp_backend *backend = ddp__graph_backend(g);
-    int i;
 
     ddp_state_free(g->state);
     ddp__layout_free(&g->reuse);
     ddp__layout_free(&g->plain);
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         ddp__graph_layer *l = &g->layer[i];
         if (backend && l->use) backend->forget(g->host->device, l->params);
         ddp__host_release(h, l->params, l->count * sizeof(float));
@@ -6241,7 +6140,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         if (n->feed) backend->unpin(g->host->device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
         DDP_FREE(n->shown);
@@ -6409,8 +6308,7 @@ DDP_LIB void ddp__matmul_kernels(const ddp_op_call *call, const ddp__matmul *g);
  * h x w, or 0 where there is none. Plane p of image i begins at x + i*image + p*h*w. */
 typedef struct ddp__conv_view {
     const float *x;
-    long         images, image, planes;
-    long         h, w, rows, cols, step, top, left, kh, kw;
+    long         images, image, planes, h, w, rows, cols, step, top, left, kh, kw;
 } ddp__conv_view;
 
 /* With W a matrix of m rows whose columns are (plane, a, b), for every group g:
@@ -6450,7 +6348,13 @@ DDP_LIB const ddp_op *ddp__elementwise_ops(void);
 DDP_LIB const ddp_op *ddp__loss_ops(void);
 DDP_LIB const ddp_op *ddp__conv_ops(void);
 DDP_LIB const ddp_op *ddp__pool_ops(void);
-#define DDP__OPS_END {NULL, NULL, NULL, NULL}
+/* Defines the function that returns the table of a family, whose entries follow. */
+#define DDP__OPS(family, ...)                                                     \
+    const ddp_op *family(void)                                                    \
+    {                                                                             \
+        static const ddp_op ops[] = {__VA_ARGS__, {NULL, NULL, NULL, NULL}};      \
+        return ops;                                                               \
+    }
 
 /* ---- running on the operator threads ---- */
 
@@ -6571,11 +6475,10 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         ddp__vec_##S *v, const float *p, long left, float fill)                                                        \
     {                                                                                                                  \
         float part[ddp__lanes_##S];                                                                                    \
-        int j;                                                                                                         \
         if (left >= ddp__lanes_##S) {                                                                                  \
             *v = *(const ddp__mem_##S *)p;                                                                             \
         } else {                                                                                                       \
-            for (j = 0; j < ddp__lanes_##S; j++) part[j] = j < left ? p[j] : fill;                                     \
+            for (int j = 0; j < ddp__lanes_##S; j++) part[j] = j < left ? p[j] : fill;                                 \
             *v = *(const ddp__mem_##S *)part;                                                                          \
         }                                                                                                              \
     }                                                                                                                  \
@@ -6584,13 +6487,12 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         float *p, const ddp__vec_##S *v, long left, int add)                                                           \
     {                                                                                                                  \
         float part[ddp__lanes_##S];                                                                                    \
-        int j;                                                                                                         \
         if (left >= ddp__lanes_##S) {                                                                                  \
             if (add) *(ddp__mem_##S *)p = *(const ddp__mem_##S *)p + *v;                                               \
             else *(ddp__mem_##S *)p = *v;                                                                              \
         } else {                                                                                                       \
             *(ddp__mem_##S *)part = *v;                                                                                \
-            for (j = 0; j < left; j++) p[j] = add ? p[j] + part[j] : part[j];                                          \
+            for (int j = 0; j < left; j++) p[j] = add ? p[j] + part[j] : part[j];                                      \
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
@@ -6598,10 +6500,9 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     {                                                                                                                  \
         float part[ddp__lanes_##S];                                                                                    \
         ddp__mem_base *quad = (ddp__mem_base *)part;                                                                   \
-        int j, half;                                                                                                   \
         *(ddp__mem_##S *)part = *v;                                                                                    \
-        for (half = ddp__lanes_##S / 8; half; half /= 2)                                                               \
-            for (j = 0; j < half; j++) quad[j] = quad[j] + quad[j + half];                                             \
+        for (int half = ddp__lanes_##S / 8; half; half /= 2)                                                           \
+            for (int j = 0; j < half; j++) quad[j] = quad[j] + quad[j + half];                                         \
         return (part[0] + part[2]) + (part[1] + part[3]);                                                              \
     }                                                                                                                  \
                                                                                                                        \
@@ -6633,17 +6534,15 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     {                                                                                                                  \
         ddp__vec_##S top = {0}, v;                                                                                     \
         float part[ddp__lanes_##S];                                                                                    \
-        long i;                                                                                                        \
-        int j;                                                                                                         \
         top = top + x[0];                                                                                              \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__int_##S m;                                                                                            \
             ddp__load_##S(&v, x + i, n - i, x[0]);                                                                     \
             m = (ddp__int_##S)(v > top);                                                                               \
             top = (ddp__vec_##S)((m & (ddp__int_##S)v) | (~m & (ddp__int_##S)top));                                    \
         }                                                                                                              \
         *(ddp__mem_##S *)part = top;                                                                                   \
-        for (j = 1; j < ddp__lanes_##S; j++)                                                                           \
+        for (int j = 1; j < ddp__lanes_##S; j++)                                                                       \
             if (part[j] > part[0]) part[0] = part[j];                                                                  \
         return part[0];                                                                                                \
     }                                                                                                                  \
@@ -6651,10 +6550,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     static ATTR float ddp__dot_##S(const float *x, const float *y, long n)                                             \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, u, v;                                                                                  \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&u, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&v, y + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&u, x + i, n - i, 0), ddp__load_##S(&v, y + i, n - i, 0);                                    \
             sum = sum + u * v;                                                                                         \
         }                                                                                                              \
         return ddp__total_##S(&sum);                                                                                   \
@@ -6663,8 +6560,7 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     static ATTR float ddp__exp_sum_##S(float *y, const float *x, long n, float scale, float shift)                     \
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, v;                                                                                     \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, -FLT_MAX); /* e^-87 beside a sum of at least 1 */                          \
             v = v * scale - shift;                                                                                     \
             ddp__exp_##S(&v);                                                                                          \
@@ -6678,8 +6574,7 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
                                       float factor, int add)                                                           \
     {                                                                                                                  \
         ddp__vec_##S v;                                                                                                \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             v = v * scale - shift;                                                                                     \
             ddp__exp_##S(&v);                                                                                          \
@@ -6691,10 +6586,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     static ATTR void ddp__softmax_grad_##S(float *d, const float *p, long n, float mean, float factor)                 \
     {                                                                                                                  \
         ddp__vec_##S u, v;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&u, p + i, n - i, 0);                                                                        \
-            ddp__load_##S(&v, d + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&u, p + i, n - i, 0), ddp__load_##S(&v, d + i, n - i, 0);                                    \
             v = (v - mean) * (u * factor);                                                                             \
             ddp__store_##S(d + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
@@ -6705,8 +6598,7 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     static ATTR void ddp__gelu_##S(float *y, const float *x, long n)                                                   \
     {                                                                                                                  \
         ddp__vec_##S v, e;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             e = v * (v * v * -0.0713548163f + -1.5957691216f);                                                         \
             ddp__exp_##S(&e);                                                                                          \
@@ -6719,10 +6611,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     static ATTR void ddp__gelu_grad_##S(float *dx, const float *x, const float *dy, long n, int add)                   \
     {                                                                                                                  \
         ddp__vec_##S v, d, e, s;                                                                                       \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&d, dy + i, n - i, 0);                                   \
             e = v * (v * v * -0.0713548163f + -1.5957691216f);                                                         \
             ddp__exp_##S(&e);                                                                                          \
             s = 1.0f / (e + 1.0f);                                                                                     \
@@ -6736,21 +6626,19 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     {                                                                                                                  \
         ddp__vec_##S sum = {0}, square = {0}, v, w, b;                                                                 \
         float mean, rstd;                                                                                              \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             sum = sum + v;                                                                                             \
         }                                                                                                              \
         mean = ddp__total_##S(&sum) / (float)n;                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, mean);                                                                     \
             v = v - mean;                                                                                              \
             square = square + v * v;                                                                                   \
         }                                                                                                              \
         rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&b, shift + i, n - i, 0);                                                                    \
             v = (v - mean) * rstd * w + b;                                                                             \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
@@ -6766,10 +6654,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         ddp__vec_##S sum = {0}, dots = {0}, v, w, d;                                                                   \
         const float mean = stat[0], rstd = stat[1];                                                                    \
         float mean_d, mean_dh;                                                                                         \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = d * w;                                                                                                 \
             sum = sum + d;                                                                                             \
@@ -6777,9 +6663,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         }                                                                                                              \
         mean_d = ddp__total_##S(&sum) / (float)n;                                                                      \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = (d * w - mean_d - (v - mean) * rstd * mean_dh) * rstd;                                                 \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
@@ -6789,10 +6674,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     static ATTR void ddp__moments_##S(const float *x, const float *y, long n, float x_mean, float y_mean, float *sum)  \
     {                                                                                                                  \
         ddp__vec_##S one = {0}, two = {0}, u, v;                                                                       \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&u, x + i, n - i, x_mean);                                                                   \
-            ddp__load_##S(&v, y + i, n - i, y_mean);                                                                   \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&u, x + i, n - i, x_mean), ddp__load_##S(&v, y + i, n - i, y_mean);                          \
             v = v - y_mean;                                                                                            \
             one = one + v;                                                                                             \
             two = two + v * (u - x_mean);                                                                              \
@@ -6805,8 +6688,7 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
                                     float b, float c, int add)                                                         \
     {                                                                                                                  \
         ddp__vec_##S u, v;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&u, x + i, n - i, 0);                                                                        \
             u = u * a + c;                                                                                             \
             if (y) {                                                                                                   \
@@ -6852,8 +6734,7 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     {                                                                                                                  \
         const ddp__vec_##S zero = {0};                                                                                 \
         ddp__vec_##S v;                                                                                                \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             v = (ddp__vec_##S)(~(ddp__int_##S)(v < zero) & (ddp__int_##S)v);                                           \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
@@ -6864,10 +6745,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     {                                                                                                                  \
         const ddp__vec_##S zero = {0};                                                                                 \
         ddp__vec_##S v, d;                                                                                             \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&d, dy + i, n - i, 0);                                   \
             d = (ddp__vec_##S)((ddp__int_##S)(v > zero) & (ddp__int_##S)d);                                            \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
         }                                                                                                              \
@@ -6909,15 +6788,13 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     {                                                                                                                  \
         ddp__vec_##S square = {0}, v, w;                                                                               \
         float rstd;                                                                                                    \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
             ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
             square = square + v * v;                                                                                   \
         }                                                                                                              \
         rstd = 1.0f / sqrtf(ddp__total_##S(&square) / (float)n + eps);                                                 \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             v = v * rstd * w;                                                                                          \
             ddp__store_##S(y + i, &v, n - i, 0);                                                                       \
         }                                                                                                              \
@@ -6931,17 +6808,14 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
         ddp__vec_##S dots = {0}, v, w, d;                                                                              \
         const float rstd = *stat;                                                                                      \
         float mean_dh;                                                                                                 \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             dots = dots + d * w * (v * rstd);                                                                          \
         }                                                                                                              \
         mean_dh = ddp__total_##S(&dots) / (float)n;                                                                    \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, x + i, n - i, 0);                                                                        \
-            ddp__load_##S(&w, scale + i, n - i, 0);                                                                    \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, x + i, n - i, 0), ddp__load_##S(&w, scale + i, n - i, 0);                                \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             d = (d * w - v * rstd * mean_dh) * rstd;                                                                   \
             ddp__store_##S(dx + i, &d, n - i, add);                                                                    \
@@ -6951,10 +6825,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
     static ATTR void ddp__swiglu_##S(float *y, const float *a, const float *b, long n)                                 \
     {                                                                                                                  \
         ddp__vec_##S u, v, e;                                                                                          \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, a + i, n - i, 0);                                                                        \
-            ddp__load_##S(&u, b + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, a + i, n - i, 0), ddp__load_##S(&u, b + i, n - i, 0);                                    \
             e = 0.0f - v;                                                                                              \
             ddp__exp_##S(&e);                                                                                          \
             v = v / (e + 1.0f) * u;                                                                                    \
@@ -6967,10 +6839,8 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
                                           const float *dy, long n, int add_a, int add_b)                               \
     {                                                                                                                  \
         ddp__vec_##S u, v, d, e, s;                                                                                    \
-        long i;                                                                                                        \
-        for (i = 0; i < n; i += ddp__lanes_##S) {                                                                      \
-            ddp__load_##S(&v, a + i, n - i, 0);                                                                        \
-            ddp__load_##S(&u, b + i, n - i, 0);                                                                        \
+        for (long i = 0; i < n; i += ddp__lanes_##S) {                                                                 \
+            ddp__load_##S(&v, a + i, n - i, 0), ddp__load_##S(&u, b + i, n - i, 0);                                    \
             ddp__load_##S(&d, dy + i, n - i, 0);                                                                       \
             e = 0.0f - v;                                                                                              \
             ddp__exp_##S(&e);                                                                                          \
@@ -6986,12 +6856,9 @@ DDP_LIB ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, 
                                      const float *sine, long half, int add)                                            \
     {                                                                                                                  \
         ddp__vec_##S u, v, c, s, w;                                                                                    \
-        long i;                                                                                                        \
-        for (i = 0; i < half; i += ddp__lanes_##S) {                                                                   \
-            ddp__load_##S(&u, x + i, half - i, 0);                                                                     \
-            ddp__load_##S(&v, x + half + i, half - i, 0);                                                              \
-            ddp__load_##S(&c, cosine + i, half - i, 0);                                                                \
-            ddp__load_##S(&s, sine + i, half - i, 0);                                                                  \
+        for (long i = 0; i < half; i += ddp__lanes_##S) {                                                              \
+            ddp__load_##S(&u, x + i, half - i, 0), ddp__load_##S(&v, x + half + i, half - i, 0);                       \
+            ddp__load_##S(&c, cosine + i, half - i, 0), ddp__load_##S(&s, sine + i, half - i, 0);                      \
             w = u * c - v * s;                                                                                         \
             v = v * c + u * s;                                                                                         \
             ddp__store_##S(y + i, &w, half - i, add);                                                                  \
@@ -7092,10 +6959,7 @@ static void ddp__conv_chunks(ddp__conv_plan *plan, long positions, long planes)
         if (plan->rows_each > 1) plan->rows_each = (plan->rows_each + 1) / 2;
         else plan->part = (plan->part + 1) / 2;
     }
-    if (plan->direct) {
-        plan->pitch = v->w;
-        plan->plane = v->h * v->w;
-    }
+    if (plan->direct) plan->pitch = v->w, plan->plane = v->h * v->w;
     plan->parts = ddp__parts(v->cols, plan->part);
     plan->chunks = plan->parts > 1 ? total * plan->parts : ddp__parts(total, plan->rows_each);
 }
@@ -7251,10 +7115,9 @@ static void ddp__conv_tile(const ddp__conv_plan *plan, long k, const float *a, c
         for (i = 0; i < rows; i++) {
             float *to = y + at + i * g->y_plane;
             const float *from = part + i * kn->nr + j;
-            long e;
             if (g->y_col == 1) kn->affine(to, from, NULL, len, 1, 0, 0, add);
-            else if (add) for (e = 0; e < len; e++) to[e * g->y_col] += from[e];
-            else for (e = 0; e < len; e++) to[e * g->y_col] = from[e];
+            else if (add) for (long e = 0; e < len; e++) to[e * g->y_col] += from[e];
+            else for (long e = 0; e < len; e++) to[e * g->y_col] = from[e];
         }
     }
 }
@@ -7301,11 +7164,9 @@ static void ddp__conv_block(const ddp__conv_plan *plan, long group, long i0, lon
 static void ddp__conv_blocks(void *user, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
-    long t;
 
-    for (t = first; t < last; t++) {
-        const long i = t % plan->row_blocks * plan->rows;
-        const long c = t / plan->row_blocks % plan->spans * plan->span;
+    for (long t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows, c = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), c,
                         ddp__min_long(c + plan->span, plan->chunks));
     }
@@ -7414,11 +7275,9 @@ static void ddp__conv_grad_blocks(void *user, long first, long last)
 {
     const ddp__conv_plan *plan = (const ddp__conv_plan *)user;
     const long columns = plan->g->view.planes * plan->g->view.kh * plan->g->view.kw;
-    long t;
 
-    for (t = first; t < last; t++) {
-        const long i = t % plan->row_blocks * plan->rows;
-        const long j = t / plan->row_blocks % plan->spans * plan->span;
+    for (long t = first; t < last; t++) {
+        const long i = t % plan->row_blocks * plan->rows, j = t / plan->row_blocks % plan->spans * plan->span;
         ddp__conv_grad_block(plan, t / plan->row_blocks / plan->spans, i, ddp__min_long(i + plan->rows, plan->g->m), j,
                              ddp__min_long(j + plan->span, columns));
     }
@@ -7456,10 +7315,8 @@ void ddp__op_rows(const ddp_op_call *call, const ddp_shape *s, void (*fn)(void *
 
 ddp_status ddp__op_floats(const ddp_op_spec *s, const char *op, int first, int last, ddp_error *err)
 {
-    int i;
-
     if (s->inputs <= last) return ddp__fail(err, DDP_ARG, "%s: needs %d inputs, got %d", op, last + 1, s->inputs);
-    for (i = first; i <= last; i++) {
+    for (int i = first; i <= last; i++) {
         if (s->in_type[i] != DDP_F32)
             return ddp__fail(err, DDP_ARG, "%s: input %d must hold floats, not integers", op, i);
         if (s->in[i].dims < 1)
@@ -7541,7 +7398,6 @@ ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long cha
 {
     const double p = s->arg[first + 2];
     long kernel, stride;
-    int i;
 
     DDP__TRY(ddp__op_count(s, op, first, "the kernel", &kernel, err));
     DDP__TRY(ddp__op_count(s, op, first + 1, "the stride", &stride, err));
@@ -7549,7 +7405,7 @@ ddp_status ddp__image_window(ddp_op_spec *s, const char *op, int first, long cha
         return ddp__fail(err, DDP_ARG, "%s: the padding must be a whole number of at least 0, got %g", op, p);
     s->out = s->in[0];
     s->out.dim[1] = channels;
-    for (i = 2; i < 4; i++) {
+    for (int i = 2; i < 4; i++) {
         const long room = s->in[0].dim[i] + 2 * (long)p;
         if (room < kernel)
             return ddp__fail(err, DDP_ARG, "%s: a kernel of %ld does not fit into %ld x %ld padded by %ld: use a "
@@ -7628,7 +7484,6 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
 {
     const long mr = kn->mr;
     ddp__matmul_rows r = {g->a + i0 * g->a_row + p0 * g->a_col, g->a_row, g->a_col, mr * g->a_row};
-    long i;
 
     if (g->a_col == 1 && rows % mr == 0) return r;
     if (rows % mr) memset(pack + rows / mr * mr * k, 0, (size_t)(mr * k) * sizeof *pack);
@@ -7637,7 +7492,7 @@ static ddp__matmul_rows ddp__matmul_take(const ddp__kernels *kn, float *pack, co
         r.row = 1;
         r.col = mr;
     } else {
-        for (i = 0; i < rows; i++) memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
+        for (long i = 0; i < rows; i++) memcpy(pack + i * k, r.a + i * g->a_row, (size_t)k * sizeof *pack);
         r.row = k;
     }
     r.a = pack;
@@ -7650,15 +7505,14 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
                              float *c, long c_row, long rows, long cols, const float *bias, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long i, j;
 
     if (rows == kn->mr && cols == kn->nr) {
         kn->gemm_at(k, a->a, a->row, a->col, b, b_row, c, c_row, bias, add);
         return;
     }
     kn->gemm_at(k, a->a, a->row, a->col, b, b_row, part, kn->nr, NULL, 0);
-    for (i = 0; i < rows; i++)
-        for (j = 0; j < cols; j++) {
+    for (long i = 0; i < rows; i++)
+        for (long j = 0; j < cols; j++) {
             float *to = c + i * c_row + j;
             const float sum = part[i * kn->nr + j];
             *to = add ? *to + sum : bias ? bias[j] + sum : sum;
@@ -7668,10 +7522,8 @@ static void ddp__matmul_tile(const ddp__kernels *kn, long k, const ddp__matmul_r
 /* Nothing to sum: the bias, or zeros, or what is there. */
 static void ddp__matmul_empty(const ddp__matmul *g, long i0, long i1, long j0, long j1)
 {
-    long i, j;
-
-    for (i = i0; i < i1 && !g->add; i++)
-        for (j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
+    for (long i = i0; i < i1 && !g->add; i++)
+        for (long j = j0; j < j1; j++) g->c[i * g->c_row + j] = g->bias ? g->bias[j] : 0.0f;
 }
 
 /* Rows i0..i1-1 by columns j0..j1-1 (at most NC) of the result. */
@@ -7682,22 +7534,21 @@ static void ddp__matmul_block(const ddp__kernels *kn, const ddp__matmul *g, long
     const long depth = ddp__matmul_depth(g->k), group = DDP__MATMUL_PANELS * kn->mr;
     const int few = g->b_col == 1 && i1 - i0 <= DDP__MATMUL_FEW;
     const long whole = few ? (j1 - j0) / kn->nr * kn->nr : 0; /* columns of b read where they lie */
-    long i, j, p, t;
 
     if (g->k == 0) ddp__matmul_empty(g, i0, i1, j0, j1);
-    for (p = 0; p < g->k; p += depth) {
+    for (long p = 0; p < g->k; p += depth) {
         const long k = ddp__min_long(depth, g->k - p);
         const int add = g->add || p > 0;
-        for (j = j0 + whole; j < j1; j += kn->nr)
+        for (long j = j0 + whole; j < j1; j += kn->nr)
             ddp__matmul_pack(kn, b_pack + (j - j0) * k, g, p, k, j, ddp__min_long(kn->nr, j1 - j));
-        for (i = i0; i < i1; i += group) {
+        for (long i = i0; i < i1; i += group) {
             const long rows = ddp__min_long(group, i1 - i);
             const ddp__matmul_rows taken = ddp__matmul_take(kn, a_pack, g, i, rows, p, k);
-            for (j = j0; j < j1; j += kn->nr) {
+            for (long j = j0; j < j1; j += kn->nr) {
                 const int packed = j >= j0 + whole;
                 const float *b = packed ? b_pack + (j - j0) * k : g->b + p * g->b_row + j;
                 ddp__matmul_rows a = taken;
-                for (t = 0; t < rows; t += kn->mr, a.a += a.tile)
+                for (long t = 0; t < rows; t += kn->mr, a.a += a.tile)
                     ddp__matmul_tile(kn, k, &a, b, packed ? kn->nr : g->b_row, g->c + (i + t) * g->c_row + j, g->c_row,
                                      ddp__min_long(kn->mr, rows - t), ddp__min_long(kn->nr, j1 - j),
                                      g->bias ? g->bias + j : NULL, add);
@@ -7710,9 +7561,8 @@ static void ddp__matmul_blocks(void *user, long first, long last)
 {
     const ddp__matmul_job *job = (const ddp__matmul_job *)user;
     const ddp__matmul *g = job->g;
-    long t;
 
-    for (t = first; t < last; t++) {
+    for (long t = first; t < last; t++) {
         const long i = t % job->row_blocks * job->rows, j = t / job->row_blocks * job->cols;
         ddp__matmul_block(job->kernels, g, i, ddp__min_long(i + job->rows, g->m), j,
                           ddp__min_long(j + job->cols, g->n));
@@ -7887,17 +7737,16 @@ static void ddp__linear_bias_grad(void *user, long first, long last)
     float *db = (float *)call->grad_param[1];
     float sum[DDP__OP_COLUMNS];
     const long n = last - first;
-    long i, j;
 
     memset(sum, 0, sizeof sum);
-    for (i = 0; i < z.m; i++) {
+    for (long i = 0; i < z.m; i++) {
         const float *row = dy + i * z.n + first;
         if (n == DDP__OP_COLUMNS)
-            for (j = 0; j < DDP__OP_COLUMNS; j++) sum[j] += row[j];
+            for (long j = 0; j < DDP__OP_COLUMNS; j++) sum[j] += row[j];
         else
-            for (j = 0; j < n; j++) sum[j] += row[j];
+            for (long j = 0; j < n; j++) sum[j] += row[j];
     }
-    for (j = 0; j < n; j++) db[first + j] += sum[j];
+    for (long j = 0; j < n; j++) db[first + j] += sum[j];
 }
 
 /* dx = dy W, dW += dy^T x, db += column sums of dy. */
@@ -7913,16 +7762,10 @@ static void ddp__linear_backward(const ddp_op_call *call)
                             call->grad_in[0], NULL, call->add_in[0]);
 }
 
-const ddp_op *ddp__linear_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
-        {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
-        {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__linear_ops,
+    {"linear", ddp__linear_shape, ddp__linear_forward, ddp__linear_backward},
+    {"linear_no_bias", ddp__linear_plain_shape, ddp__linear_forward, ddp__linear_backward},
+    {"linear_tied", ddp__linear_tied_shape, ddp__linear_forward, ddp__linear_backward})
 
 /* ==== ops/embedding.c ==== [ops] */
 /* What tokens and their places become: rows of a table (embedding, position), and angles (rope). */
@@ -7955,12 +7798,11 @@ static void ddp__embedding_rows(void *user, long first, long last)
     const int32_t *token = (const int32_t *)call->in[0];
     const float *table = (const float *)call->param[0];
     float *y = (float *)call->out;
-    long i, j;
 
-    for (i = first; i < last; i++)
+    for (long i = first; i < last; i++)
         if (token[i] >= 0 && token[i] < v) memcpy(y + i * c, table + token[i] * c, (size_t)c * sizeof *y);
         else
-            for (j = 0; j < c; j++) y[i * c + j] = NAN;
+            for (long j = 0; j < c; j++) y[i * c + j] = NAN;
 }
 
 static void ddp__embedding_forward(const ddp_op_call *call)
@@ -7975,14 +7817,13 @@ static void ddp__embedding_columns(void *user, long first, long last)
     const long rows = ddp_shape_rows(&call->spec->out);
     const long v = call->spec->param[0].shape.dim[0], c = call->spec->param[0].shape.dim[1];
     const int32_t *token = (const int32_t *)call->in[0];
-    long i, j;
 
-    for (i = 0; i < rows; i++) {
+    for (long i = 0; i < rows; i++) {
         const float *dy = (const float *)call->grad_out + i * c;
         float *table = (float *)call->grad_param[0];
         if (token[i] < 0 || token[i] >= v) continue;
         table += token[i] * c;
-        for (j = first; j < last; j++) table[j] += dy[j];
+        for (long j = first; j < last; j++) table[j] += dy[j];
     }
 }
 
@@ -8015,9 +7856,8 @@ static void ddp__position_rows(void *user, long first, long last)
     const long n = s->dim[1] * s->dim[2];
     const ddp__kernels *kn = ddp__kernels_best();
     const float *table = (const float *)call->param[0];
-    long b;
 
-    for (b = 0; b < s->dim[0]; b++) {
+    for (long b = 0; b < s->dim[0]; b++) {
         const float *x = (const float *)call->in[0] + b * n;
         float *y = (float *)call->out + b * n;
         kn->affine(y + first, x + first, table + first, last - first, 1, 1, 0, 0);
@@ -8038,9 +7878,8 @@ static void ddp__position_grads(void *user, long first, long last)
     const long n = s->dim[1] * s->dim[2];
     const ddp__kernels *kn = ddp__kernels_best();
     float *table = (float *)call->grad_param[0];
-    long b;
 
-    for (b = 0; b < s->dim[0]; b++) {
+    for (long b = 0; b < s->dim[0]; b++) {
         const float *dy = (const float *)call->grad_out + b * n;
         float *dx = call->grad_in[0] ? (float *)call->grad_in[0] + b * n : NULL;
         if (table) kn->affine(table + first, dy + first, NULL, last - first, 1, 0, 0, 1);
@@ -8101,21 +7940,20 @@ static void ddp__rope_positions(void *user, long first, long last)
     const long half = l.d / 2, turned = (l.heads + l.kv_heads) * l.d;
     double rate[DDP__ROPE_PAIRS];
     float cosine[DDP__ROPE_PAIRS], sine[DDP__ROPE_PAIRS];
-    long t, b, h, i;
 
-    for (i = 0; i < half; i++)
+    for (long i = 0; i < half; i++)
         rate[i] = job->direction * pow(ddp__rope_theta(job->spec), -2.0 * (double)i / (double)l.d);
-    for (t = first; t < last; t++) {
-        for (i = 0; i < half; i++) {
+    for (long t = first; t < last; t++) {
+        for (long i = 0; i < half; i++) {
             cosine[i] = (float)cos((double)t * rate[i]);
             sine[i] = (float)sin((double)t * rate[i]);
         }
-        for (b = 0; b < batch; b++) {
+        for (long b = 0; b < batch; b++) {
             const float *x = job->from + (b * time + t) * l.row;
             float *y = job->to + (b * time + t) * l.row;
-            for (h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
+            for (long h = 0; h < turned; h += l.d) kn->rotate(y + h, x + h, cosine, sine, half, job->add);
             if (job->add)
-                for (i = turned; i < l.row; i++) y[i] += x[i];
+                for (long i = turned; i < l.row; i++) y[i] += x[i];
             else if (x != y) memcpy(y + turned, x + turned, (size_t)(l.row - turned) * sizeof *y);
         }
     }
@@ -8136,16 +7974,10 @@ static void ddp__rope_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__rope_turn(call, call->grad_out, call->grad_in[0], -1, call->add_in[0]);
 }
 
-const ddp_op *ddp__embedding_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
-        {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
-        {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__embedding_ops,
+    {"embedding", ddp__embedding_shape, ddp__embedding_forward, ddp__embedding_backward},
+    {"position", ddp__position_shape, ddp__position_forward, ddp__position_backward},
+    {"rope", ddp__rope_shape, ddp__rope_forward, ddp__rope_backward})
 
 /* ==== ops/norm.c ==== [ops] */
 /* Layer norm, RMS norm and batch norm. */
@@ -8207,9 +8039,8 @@ static void ddp__norm_rows(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const float *scale = (const float *)call->param[0], *shift = (const float *)call->param[1];
     const float eps = (float)ddp__norm_eps(call->spec);
-    long i;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * z.n;
         float *y = (float *)call->out + i * z.n, *stat = (float *)call->saved + i * z.saved;
         if (z.centred) kn->norm(y, x, scale, shift, z.n, eps, stat);
@@ -8222,9 +8053,8 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     const ddp__kernels *kn = ddp__kernels_best();
-    long i;
 
-    for (i = first; i < last; i++)
+    for (long i = first; i < last; i++)
         (z.centred ? kn->norm_grad : kn->rms_grad)(
             (float *)call->grad_in[0] + i * z.n, (const float *)call->in[0] + i * z.n,
             (const float *)call->param[0], (const float *)call->grad_out + i * z.n, z.n,
@@ -8235,10 +8065,8 @@ static void ddp__norm_grad_rows(void *user, long first, long last)
 static inline void ddp__norm_columns_add(float *scale, float *shift, const float *x,
                                          const float *dy, float mean, float rstd, long n)
 {
-    long j;
-
-    for (j = 0; j < n; j++) scale[j] += dy[j] * ((x[j] - mean) * rstd);
-    for (j = 0; shift && j < n; j++) shift[j] += dy[j];
+    for (long j = 0; j < n; j++) scale[j] += dy[j] * ((x[j] - mean) * rstd);
+    for (long j = 0; shift && j < n; j++) shift[j] += dy[j];
 }
 
 /* Scale and shift by blocks of columns, rows in order: no sum is split over threads. */
@@ -8248,11 +8076,10 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
     const ddp__norm_size z = ddp__norm_sizes(call->spec);
     float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
     float sum_scale[DDP__OP_COLUMNS], sum_shift[DDP__OP_COLUMNS], *shift = z.centred ? sum_shift : NULL;
-    long i, j;
 
     memset(sum_scale, 0, sizeof sum_scale);
     memset(sum_shift, 0, sizeof sum_shift);
-    for (i = 0; i < z.rows; i++) {
+    for (long i = 0; i < z.rows; i++) {
         const float *x = (const float *)call->in[0] + i * z.n + first;
         const float *dy = (const float *)call->grad_out + i * z.n + first;
         const float *stat = (const float *)call->saved + i * z.saved;
@@ -8261,7 +8088,7 @@ static void ddp__norm_grad_columns(void *user, long first, long last)
             ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, DDP__OP_COLUMNS);
         else ddp__norm_columns_add(sum_scale, shift, x, dy, mean, rstd, last - first);
     }
-    for (j = first; j < last; j++) {
+    for (long j = first; j < last; j++) {
         if (dscale) dscale[j] += sum_scale[j - first];
         if (dshift) dshift[j] += sum_shift[j - first];
     }
@@ -8308,10 +8135,9 @@ static void ddp__batch_norm_sums(const ddp_shape *s, const float *x, const float
 {
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
-    long b;
 
     sum[0] = sum[1] = 0;
-    for (b = 0; b < s->dim[0]; b++) {
+    for (long b = 0; b < s->dim[0]; b++) {
         float part[2];
         kn->moments(x + b * image, y + b * image, n, x_mean, y_mean, part);
         sum[0] += (double)part[0];
@@ -8327,10 +8153,9 @@ static void ddp__batch_norm_moments(const ddp_shape *s, const float *x, double *
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     double squares = 0;
-    long b;
 
     *mean = 0;
-    for (b = 0; b < s->dim[0]; b++, x += image) {
+    for (long b = 0; b < s->dim[0]; b++, x += image) {
         float part[2], near;
         double off;
         kn->moments(x, x, n, 0, 0, part);
@@ -8369,9 +8194,8 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
-    long b, c;
 
-    for (c = first; c < last; c++) {
+    for (long c = first; c < last; c++) {
         const float *x = (const float *)call->in[0] + c * n;
         float *y = (float *)call->out + c * n;
         const float *stat = (const float *)call->saved + 2 * c;
@@ -8379,7 +8203,7 @@ static void ddp__batch_norm_channels(void *user, long first, long last)
         ddp__batch_norm_statistics(call, x, c);
         scale = ((const float *)call->param[0])[c] * stat[1];
         shift = ((const float *)call->param[1])[c] - stat[0] * scale;
-        for (b = 0; b < s->dim[0]; b++) kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
+        for (long b = 0; b < s->dim[0]; b++) kn->affine(y + b * image, x + b * image, NULL, n, scale, 0, shift, 0);
     }
 }
 
@@ -8391,9 +8215,8 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
     const long n = s->dim[2] * s->dim[3], image = s->dim[1] * n;
     const double count = (double)s->dim[0] * (double)n;
     float *dscale = (float *)call->grad_param[0], *dshift = (float *)call->grad_param[1];
-    long b, c;
 
-    for (c = first; c < last; c++) {
+    for (long c = first; c < last; c++) {
         const float *x = (const float *)call->in[0] + c * n, *dy = (const float *)call->grad_out + c * n;
         const float *stat = (const float *)call->saved + 2 * c;
         const double mean = (double)stat[0], rstd = (double)stat[1];
@@ -8404,7 +8227,7 @@ static void ddp__batch_norm_grad_channels(void *user, long first, long last)
         if (dshift) dshift[c] += (float)sum[0];
         if (!call->grad_in[0]) continue;
         slope = -scale * rstd * rstd * sum[1] / count; /* of x */
-        for (b = 0; b < s->dim[0]; b++)
+        for (long b = 0; b < s->dim[0]; b++)
             kn->affine((float *)call->grad_in[0] + c * n + b * image, dy + b * image, x + b * image, n, (float)scale,
                        (float)slope, (float)(-scale * sum[0] / count - slope * mean), call->add_in[0]);
     }
@@ -8420,16 +8243,10 @@ static void ddp__batch_norm_backward(const ddp_op_call *call)
     ddp_op_parallel(call, call->spec->in[0].dim[1], 1, ddp__batch_norm_grad_channels, (void *)call);
 }
 
-const ddp_op *ddp__norm_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
-        {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
-        {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__norm_ops,
+    {"layer_norm", ddp__norm_shape, ddp__norm_forward, ddp__norm_backward},
+    {"rms_norm", ddp__rms_shape, ddp__norm_forward, ddp__norm_backward},
+    {"batch_norm2d", ddp__batch_norm2d_shape, ddp__batch_norm_forward, ddp__batch_norm_backward})
 
 /* ==== ops/attention.c ==== [ops] */
 /* Causal multi-head attention (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1): x (B, T,
@@ -8551,16 +8368,15 @@ static void ddp__attention_row(const ddp__kernels *kn, long k, const float *a, c
                                long stride, float *c, long ldc, long rows, long cols, int add)
 {
     float part[DDP__GEMM_MR * DDP__GEMM_NR];
-    long i, j;
 
-    for (j = 0; j < cols; j += kn->nr, b += stride) {
+    for (long j = 0; j < cols; j += kn->nr, b += stride) {
         const long n = ddp__min_long(kn->nr, cols - j);
         if (rows == kn->mr && n == kn->nr) {
             kn->gemm(k, a, b, c + j, c + j + n / 2, ldc, add);
             continue;
         }
         kn->gemm(k, a, b, part, part + kn->nr / 2, kn->nr, 0);
-        for (i = 0; i < rows; i++) kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
+        for (long i = 0; i < rows; i++) kn->affine(c + i * ldc + j, part + i * kn->nr, NULL, n, 1, 0, 0, add);
     }
 }
 
@@ -8575,9 +8391,8 @@ static void ddp__attention_scores(const ddp__attention_tile *t, float *score, co
                                   const float *k, long d, long from, long rows, long s, long n)
 {
     const long mr = t->kn->mr;
-    long i;
 
-    for (i = 0; i < rows; i += mr)
+    for (long i = 0; i < rows; i += mr)
         ddp__attention_row(t->kn, d, q + i * d, k, t->kn->nr * d, score + i * t->keys, t->keys, mr,
                            (ddp__attention_seen(t, from, i, s, n) + t->kn->nr - 1) / t->kn->nr * t->kn->nr, 0);
 }
@@ -8609,17 +8424,16 @@ static void ddp__attention_queries(const ddp_op_call *call, const ddp__attention
     float *out = (float *)call->out + ddp__attention_out(&z, head) + from * z.c;
     float *stat = (float *)call->saved + (head * z.t + from) * 2;
     float q_pack[DDP__ATTENTION_TILE], score[DDP__ATTENTION_SCORE], p_pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
-    long i, r, j;
 
     ddp__attention_turn(kn, q_pack, kn->mr, q, z.ld, rows, z.d);
     ddp__attention_scores(t, score, q_pack, k_pack, z.d, from, rows, s, n);
-    for (i = 0; i < rows; i += kn->mr) {
+    for (long i = 0; i < rows; i += kn->mr) {
         const long whole = ddp__min_long(kn->mr, rows - i), keys = ddp__attention_seen(t, from, i, s, n);
-        for (r = i; r < i + whole; r++) {
+        for (long r = i; r < i + whole; r++) {
             float *row = score + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
             ddp__attention_exp(t, row, seen, s == 0, stat + 2 * r, out + r * z.c, z.d);
-            for (j = seen; j < keys; j++) row[j] = 0;
+            for (long j = seen; j < keys; j++) row[j] = 0;
         }
         ddp__attention_turn(kn, p_pack, kn->mr, score + i * t->keys, t->keys, whole, keys);
         ddp__attention_row(kn, keys, p_pack, v_pack, kn->nr * n, out + i * z.c, z.c, whole, z.d, s > 0);
@@ -8633,18 +8447,17 @@ static void ddp__attention_part(const ddp_op_call *call, long head, long lo, lon
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     const float *k = (const float *)call->in[0] + ddp__attention_k(&z, head);
     float k_pack[DDP__ATTENTION_PACK] DDP__ALIGNED, v_pack[DDP__ATTENTION_PACK] DDP__ALIGNED;
-    long s, h, from, i;
 
-    for (s = 0; s < hi; s += t.keys) {
+    for (long s = 0; s < hi; s += t.keys) {
         const long n = ddp__min_long(t.keys, hi - s);
         ddp__attention_turn(t.kn, k_pack, t.kn->nr, k + s * z.ld, z.ld, n, z.d);
         ddp__attention_pick(t.kn, v_pack, t.kn->nr, k + z.kv_heads * z.d + s * z.ld, z.ld, n, z.d);
-        for (h = head; h < head + z.group; h++)
-            for (from = lo > s ? lo : s; from < hi; from += t.queries)
+        for (long h = head; h < head + z.group; h++)
+            for (long from = lo > s ? lo : s; from < hi; from += t.queries)
                 ddp__attention_queries(call, &t, h, from, ddp__min_long(t.queries, hi - from), s, n, k_pack, v_pack);
     }
-    for (h = head; h < head + z.group; h++)
-        for (i = lo; i < hi; i++) {
+    for (long h = head; h < head + z.group; h++)
+        for (long i = lo; i < hi; i++) {
             float *stat = (float *)call->saved + (h * z.t + i) * 2;
             float *out = (float *)call->out + ddp__attention_out(&z, h) + i * z.c;
             stat[1] = 1 / stat[1];
@@ -8663,9 +8476,8 @@ static void ddp__attention_parts(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__attention_size z = ddp__attention_sizes(call->spec);
     const long heads = z.b * z.kv_heads;
-    long i;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const long lo = (ddp__attention_part_count(&z) - 1 - i / heads) * DDP__ATTENTION_PART;
         ddp__attention_part(call, i % heads * z.group, lo, ddp__min_long(z.t, lo + DDP__ATTENTION_PART));
     }
@@ -8707,27 +8519,26 @@ static void ddp__attention_tile_grad(const ddp_op_call *call, const ddp__attenti
     float p[DDP__ATTENTION_SCORE], d[DDP__ATTENTION_SCORE];
     float q_pack[DDP__ATTENTION_TILE] DDP__ALIGNED, dout_pack[DDP__ATTENTION_TILE] DDP__ALIGNED;
     float pack[DDP__GEMM_MR * DDP__ATTENTION_PART];
-    long i, r, j;
 
     ddp__attention_turn(kn, q_pack, mr, q, ld, rows, z.d);
     ddp__attention_scores(t, p, q_pack, keys->k, z.d, from, rows, s, n);
     ddp__attention_turn(kn, dout_pack, mr, dout, z.c, rows, z.d);
     ddp__attention_scores(t, d, dout_pack, keys->v, z.d, from, rows, s, n);
-    for (i = 0; i < rows; i += mr) {
+    for (long i = 0; i < rows; i += mr) {
         const long whole = ddp__min_long(mr, rows - i), wide = ddp__attention_seen(t, from, i, s, n);
-        for (r = i; r < i + whole; r++) {
+        for (long r = i; r < i + whole; r++) {
             float *pr = p + r * t->keys, *dr = d + r * t->keys;
             const long seen = ddp__min_long(n, from + r + 1 - s);
             kn->softmax(pr, pr, seen, t->scale, stat[2 * r], stat[2 * r + 1], 0);
             kn->softmax_grad(dr, pr, seen, kn->dot(out + r * z.c, dout + r * z.c, z.d), t->scale);
-            for (j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
+            for (long j = seen; j < ddp__min_long(n, seen + mr); j++) pr[j] = dr[j] = 0;
         }
         ddp__attention_turn(kn, pack, mr, d + i * t->keys, t->keys, whole, wide);
         ddp__attention_row(kn, wide, pack, keys->k_rows, kn->nr * n, dq + i * ld, ld, whole, z.d, 1);
     }
     ddp__attention_pick(kn, q_pack, kn->nr, q, ld, rows, z.d);
     ddp__attention_pick(kn, dout_pack, kn->nr, dout, z.c, rows, z.d);
-    for (j = 0; j < n && s + j < from + rows; j += mr) {
+    for (long j = 0; j < n && s + j < from + rows; j += mr) {
         const long cols = ddp__min_long(mr, n - j), skip = s + j > from ? s + j - from : 0;
         ddp__attention_pick(kn, pack, mr, p + skip * t->keys + j, t->keys, rows - skip, cols);
         ddp__attention_row(kn, rows - skip, pack, dout_pack + skip * kn->nr, kn->nr * rows,
@@ -8746,9 +8557,8 @@ static void ddp__attention_groups(void *user, long first, long last)
     const ddp__attention_tile t = ddp__attention_tiles(&z);
     float *grad = (float *)call->grad_in[0];
     ddp__attention_keys keys;
-    long i, h, from;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const long head = i * z.group, k_at = ddp__attention_k(&z, head);
         const float *k = (const float *)call->in[0] + k_at, *v = k + z.kv_heads * z.d;
         if (!call->add_in[0]) {
@@ -8761,8 +8571,8 @@ static void ddp__attention_groups(void *user, long first, long last)
             ddp__attention_turn(t.kn, keys.k, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
             ddp__attention_turn(t.kn, keys.v, t.kn->nr, v + keys.s * z.ld, z.ld, keys.n, z.d);
             ddp__attention_pick(t.kn, keys.k_rows, t.kn->nr, k + keys.s * z.ld, z.ld, keys.n, z.d);
-            for (h = head; h < head + z.group; h++)
-                for (from = keys.s; from < z.t; from += t.queries)
+            for (long h = head; h < head + z.group; h++)
+                for (long from = keys.s; from < z.t; from += t.queries)
                     ddp__attention_tile_grad(call, &t, &keys, h, from, ddp__min_long(t.queries, z.t - from));
         }
     }
@@ -8775,14 +8585,8 @@ static void ddp__attention_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp_op_parallel(call, z.b * z.kv_heads, 1, ddp__attention_groups, (void *)call);
 }
 
-const ddp_op *ddp__attention_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__attention_ops,
+    {"attention", ddp__attention_shape, ddp__attention_forward, ddp__attention_backward})
 
 /* ==== ops/elementwise.c ==== [ops] */
 /* Elementwise operators: gelu, relu, add, swiglu, dropout. */
@@ -8796,69 +8600,43 @@ static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, 
     return DDP_OK;
 }
 
-/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415) ---- */
+/* ---- gelu, tanh form (Hendrycks and Gimpel, arXiv:1606.08415), and relu, whose gradient at 0 is 0: of one input, by
+ * the kernels of that name ---- */
 
-static ddp_status ddp__gelu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "gelu", 12, err); }
+#define DDP__MAP_OP(name, flops)                                                                                       \
+    static ddp_status ddp__##name##_shape(ddp_op_spec *s, ddp_error *err)                                              \
+    {                                                                                                                  \
+        return ddp__same_shape(s, #name, flops, err);                                                                  \
+    }                                                                                                                  \
+    static void ddp__##name##_range(void *user, long first, long last)                                                 \
+    {                                                                                                                  \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
+        ddp__kernels_best()->name((float *)call->out + first, (const float *)call->in[0] + first, last - first);       \
+    }                                                                                                                  \
+    static void ddp__##name##_grad_range(void *user, long first, long last)                                            \
+    {                                                                                                                  \
+        const ddp_op_call *call = (const ddp_op_call *)user;                                                           \
+        ddp__kernels_best()->name##_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,        \
+                                         (const float *)call->grad_out + first, last - first, call->add_in[0]);        \
+    }                                                                                                                  \
+    static void ddp__##name##_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__##name##_range); }        \
+    static void ddp__##name##_backward(const ddp_op_call *call)                                                        \
+    {                                                                                                                  \
+        if (call->grad_in[0]) ddp__op_elements(call, ddp__##name##_grad_range);                                        \
+    }
 
-static void ddp__gelu_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->gelu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
-}
-
-static void ddp__gelu_grad_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->gelu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
-}
-
-static void ddp__gelu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__gelu_range); }
-
-static void ddp__gelu_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__op_elements(call, ddp__gelu_grad_range);
-}
-
-/* ---- relu; the gradient at 0 is 0 ---- */
-
-static ddp_status ddp__relu_shape(ddp_op_spec *s, ddp_error *err) { return ddp__same_shape(s, "relu", 1, err); }
-
-static void ddp__relu_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->relu((float *)call->out + first, (const float *)call->in[0] + first, last - first);
-}
-
-static void ddp__relu_grad_range(void *user, long first, long last)
-{
-    const ddp_op_call *call = (const ddp_op_call *)user;
-
-    ddp__kernels_best()->relu_grad((float *)call->grad_in[0] + first, (const float *)call->in[0] + first,
-                                   (const float *)call->grad_out + first, last - first, call->add_in[0]);
-}
-
-static void ddp__relu_forward(const ddp_op_call *call) { ddp__op_elements(call, ddp__relu_range); }
-
-static void ddp__relu_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__op_elements(call, ddp__relu_grad_range);
-}
+DDP__MAP_OP(gelu, 12)
+DDP__MAP_OP(relu, 1)
 
 /* ---- add: a + b, equal shapes ---- */
 
 static ddp_status ddp__add_shape(ddp_op_spec *s, ddp_error *err)
 {
-    int i;
-
     DDP__TRY(ddp__op_floats(s, "add", 0, 1, err));
     if (s->in[0].dims != s->in[1].dims)
         return ddp__fail(err, DDP_ARG, "add: the inputs have %d and %d dimensions; they must be "
                          "equal", s->in[0].dims, s->in[1].dims);
-    for (i = 0; i < s->in[0].dims; i++)
+    for (int i = 0; i < s->in[0].dims; i++)
         if (s->in[0].dim[i] != s->in[1].dim[i])
             return ddp__fail(err, DDP_ARG, "add: dimension %d of the inputs is %ld and %ld; they "
                              "must be equal", i, s->in[0].dim[i], s->in[1].dim[i]);
@@ -8878,9 +8656,8 @@ static void ddp__add_grad_range(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const float *dy = (const float *)call->grad_out;
-    int k;
 
-    for (k = 0; k < 2; k++) {
+    for (int k = 0; k < 2; k++) {
         float *d = (float *)call->grad_in[k];
         if (d && call->add_in[k]) ddp__kernels_best()->affine(d + first, dy + first, NULL, last - first, 1, 0, 0, 1);
         else if (d && d != dy) memcpy(d + first, dy + first, (size_t)(last - first) * sizeof *d);
@@ -8922,11 +8699,9 @@ static void ddp__swiglu_row(const ddp_op_spec *s, void *const *of, size_t size, 
     char *first = (char *)of[0], *second = s->inputs > 1 ? (char *)of[1] : NULL;
 
     if (s->inputs > 1) {
-        *a = first ? first + at : NULL;
-        *b = second ? second + at : NULL;
+        *a = first ? first + at : NULL, *b = second ? second + at : NULL;
     } else {
-        *a = first ? first + 2 * at : NULL;
-        *b = first ? first + 2 * at + n : NULL;
+        *a = first ? first + 2 * at : NULL, *b = first ? first + 2 * at + n : NULL;
     }
 }
 
@@ -8936,9 +8711,8 @@ static void ddp__swiglu_rows(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     void *a, *b;
-    long r;
 
-    for (r = first; r < last; r++) {
+    for (long r = first; r < last; r++) {
         ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
         kn->swiglu((float *)call->out + r * n, (const float *)a, (const float *)b, n);
     }
@@ -8951,9 +8725,8 @@ static void ddp__swiglu_grad_rows(void *user, long first, long last)
     const long n = call->spec->out.dim[call->spec->out.dims - 1];
     const float *dy = (const float *)call->grad_out;
     void *a, *b, *da, *db;
-    long r;
 
-    for (r = first; r < last; r++) {
+    for (long r = first; r < last; r++) {
         ddp__swiglu_row(call->spec, (void *const *)call->in, sizeof(float), r, &a, &b);
         ddp__swiglu_row(call->spec, call->grad_in, sizeof(float), r, &da, &db);
         kn->swiglu_grad((float *)da, (float *)db, (const float *)a, (const float *)b, dy + r * n, n, call->add_in[0],
@@ -8988,9 +8761,8 @@ static void ddp__dropout_mask(const ddp_op_call *call, long block, unsigned char
 {
     const uint32_t bound = (uint32_t)(call->spec->arg[0] * 4294967296.0);
     ddp_rng r = ddp_rng_seed(call->random, (uint64_t)block);
-    int i;
 
-    for (i = 0; i < DDP__OP_GRAIN; i += 2) {
+    for (int i = 0; i < DDP__OP_GRAIN; i += 2) {
         const uint64_t bits = ddp_rng_u64(&r);
         keep[i] = (uint32_t)bits >= bound;
         keep[i + 1] = (uint32_t)(bits >> 32) >= bound;
@@ -9015,19 +8787,18 @@ static void ddp__dropout_range(void *user, long first, long last)
     float *y = job->y + first;
     const long n = last - first;
     unsigned char keep[DDP__OP_GRAIN];
-    long i;
 
     if (ddp__dropout_off(job->call)) {
         if (job->add)
-            for (i = 0; i < n; i++) y[i] += x[i];
+            for (long i = 0; i < n; i++) y[i] += x[i];
         else if (y != x) memcpy(y, x, (size_t)n * sizeof *y);
         return;
     }
     ddp__dropout_mask(job->call, first / DDP__OP_GRAIN, keep);
     if (job->add)
-        for (i = 0; i < n; i++) y[i] += keep[i] ? x[i] * scale : 0;
+        for (long i = 0; i < n; i++) y[i] += keep[i] ? x[i] * scale : 0;
     else
-        for (i = 0; i < n; i++) y[i] = keep[i] ? x[i] * scale : 0;
+        for (long i = 0; i < n; i++) y[i] = keep[i] ? x[i] * scale : 0;
 }
 
 static void ddp__dropout_run(const ddp_op_call *call, const void *x, void *y, int add)
@@ -9044,18 +8815,12 @@ static void ddp__dropout_backward(const ddp_op_call *call)
     if (call->grad_in[0]) ddp__dropout_run(call, call->grad_out, call->grad_in[0], call->add_in[0]);
 }
 
-const ddp_op *ddp__elementwise_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
-        {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
-        {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
-        {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
-        {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__elementwise_ops,
+    {"gelu", ddp__gelu_shape, ddp__gelu_forward, ddp__gelu_backward},
+    {"relu", ddp__relu_shape, ddp__relu_forward, ddp__relu_backward},
+    {"add", ddp__add_shape, ddp__add_forward, ddp__add_backward},
+    {"swiglu", ddp__swiglu_shape, ddp__swiglu_forward, ddp__swiglu_backward},
+    {"dropout", ddp__dropout_shape, ddp__dropout_forward, ddp__dropout_backward})
 
 /* ==== ops/loss.c ==== [ops] */
 /* Softmax cross-entropy, mean over the rows whose label is not -1 (0 if there is none):
@@ -9096,9 +8861,8 @@ static void ddp__loss_rows(void *user, long first, long last)
     const ddp_shape *s = &call->spec->in[0];
     const long n = s->dim[s->dims - 1];
     float *stat = (float *)call->saved;
-    long i;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * n;
         stat[2 * i] = kn->max(x, n);
         stat[2 * i + 1] = kn->exp_sum(NULL, x, n, 1, stat[2 * i]);
@@ -9112,10 +8876,9 @@ static void ddp__loss_forward(const ddp_op_call *call)
     const int32_t *label = (const int32_t *)call->in[1];
     const float *x = (const float *)call->in[0], *stat = (const float *)call->saved;
     double loss = 0;
-    long i;
 
     ddp__op_rows(call, s, ddp__loss_rows);
-    for (i = 0; i < rows; i++) {
+    for (long i = 0; i < rows; i++) {
         if (label[i] == -1) continue;
         if (label[i] < 0 || label[i] >= n) loss = NAN;
         else loss += log((double)stat[2 * i + 1]) + (double)stat[2 * i] - (double)x[i * n + label[i]];
@@ -9138,15 +8901,14 @@ static void ddp__loss_grad_rows(void *user, long first, long last)
     const int32_t *label = (const int32_t *)call->in[1];
     const float *stat = (const float *)call->saved;
     const float g = ((const ddp__loss_job *)user)->g;
-    long i, j;
 
-    for (i = first; i < last; i++) {
+    for (long i = first; i < last; i++) {
         const float *x = (const float *)call->in[0] + i * n;
         float *dx = (float *)call->grad_in[0] + i * n;
         if (label[i] == -1) {
             if (!call->add_in[0]) memset(dx, 0, (size_t)n * sizeof *dx);
         } else if (label[i] < 0 || label[i] >= n) {
-            for (j = 0; j < n; j++) dx[j] = NAN;
+            for (long j = 0; j < n; j++) dx[j] = NAN;
         } else {
             kn->softmax(dx, x, n, 1, stat[2 * i], g / stat[2 * i + 1], call->add_in[0]);
             dx[label[i]] -= g;
@@ -9165,13 +8927,8 @@ static void ddp__loss_backward(const ddp_op_call *call)
     ddp_op_parallel(call, rows, DDP__OP_GRAIN / s->dim[s->dims - 1] + 1, ddp__loss_grad_rows, &job);
 }
 
-const ddp_op *ddp__loss_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward}, DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__loss_ops,
+    {"cross_entropy", ddp__loss_shape, ddp__loss_forward, ddp__loss_backward})
 
 /* ==== ops/conv.c ==== [ops] */
 /* Convolution of images with square kernels, in groups: y(b, o, r, c) = bias(o) + sum over p, h, w
@@ -9264,8 +9021,7 @@ static int ddp__depthwise_plan(ddp__depthwise *d, const ddp__conv_product *g)
     d->rows = ddp__min_long(v->rows, DDP__DEPTHWISE_SLAB / (d->kinds * d->kinds * d->pitch) - d->deep);
     d->phase = (d->rows + d->deep) * d->pitch;
     for (t = 0; t < v->kh * v->kw; t++) {
-        h = t / v->kw;
-        w = t % v->kw;
+        h = t / v->kw, w = t % v->kw;
         d->at[t] = (h % v->step * d->kinds + w % v->step) * d->phase + h / v->step * d->pitch + w / v->step;
     }
     return d->rows > 0;
@@ -9281,14 +9037,13 @@ static void ddp__depthwise_clear(const ddp__depthwise *d, float *slab)
 static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const float *x, float *dx, long r0, long n)
 {
     const ddp__conv_view *v = &d->g->view;
-    long p, i, j;
 
-    for (p = 0; p < d->kinds * d->kinds; p++) {
+    for (long p = 0; p < d->kinds * d->kinds; p++) {
         const long left = v->left + p % d->kinds, all = d->pitch;
         const long lo = ddp__min_long(all, left < 0 ? (v->step - 1 - left) / v->step : 0);
         const long fit = left < v->w ? (v->w - left + v->step - 1) / v->step : 0;
         const long hi = fit < lo ? lo : ddp__min_long(all, fit);
-        for (i = 0; i < n + d->deep; i++) {
+        for (long i = 0; i < n + d->deep; i++) {
             const long y = v->top + (r0 + i) * v->step + p / d->kinds;
             const int inside = y >= 0 && y < v->h;
             float *line = slab + p * d->phase + i * d->pitch;
@@ -9296,12 +9051,12 @@ static void ddp__depthwise_slab(const ddp__depthwise *d, float *slab, const floa
             if (dx && v->step == 1) {
                 if (inside) d->kn->affine(dx + at, line + lo, NULL, hi - lo, 1, 0, 0, 1);
             } else if (dx) {
-                for (j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
+                for (long j = 0; inside && j < hi - lo; j++) dx[at + j * v->step] += line[lo + j];
             } else {
                 memset(line, 0, (size_t)all * sizeof *line);
                 if (inside && v->step == 1) memcpy(line + lo, x + at, (size_t)(hi - lo) * sizeof *line);
                 else
-                    for (j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
+                    for (long j = 0; inside && j < hi - lo; j++) line[lo + j] = x[at + j * v->step];
             }
         }
     }
@@ -9388,13 +9143,10 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
 
     memset(g, 0, sizeof *g);
     g->view.x = (const float *)call->in[0];
-    g->view.images = z.images;
-    g->view.image = z.groups * z.in * z.h * z.w;
+    g->view.images = z.images, g->view.image = z.groups * z.in * z.h * z.w;
     g->view.planes = z.in;
-    g->view.h = z.h;
-    g->view.w = z.w;
-    g->view.rows = z.rows;
-    g->view.cols = z.cols;
+    g->view.h = z.h, g->view.w = z.w;
+    g->view.rows = z.rows, g->view.cols = z.cols;
     g->view.step = z.stride;
     g->view.top = g->view.left = -z.padding;
     g->view.kh = g->view.kw = z.kernel;
@@ -9404,15 +9156,11 @@ static void ddp__conv_product_fill(const ddp_op_call *call, ddp__conv_product *g
     }
     g->groups = z.groups;
     g->m = z.out;
-    g->w_kw = 1;
-    g->w_kh = z.kernel;
-    g->w_plane = z.kernel * z.kernel;
-    g->w_row = z.in * g->w_plane;
+    g->w_kw = 1, g->w_kh = z.kernel;
+    g->w_plane = z.kernel * z.kernel, g->w_row = z.in * g->w_plane;
     g->w_group = z.out * g->w_row;
-    g->y_col = 1;
-    g->y_row = g->view.cols;
-    g->y_plane = z.rows * z.cols;
-    g->y_image = z.groups * z.out * g->y_plane;
+    g->y_col = 1, g->y_row = g->view.cols;
+    g->y_plane = z.rows * z.cols, g->y_image = z.groups * z.out * g->y_plane;
 }
 
 static void ddp__conv_bias_planes(void *user, long first, long last)
@@ -9420,12 +9168,11 @@ static void ddp__conv_bias_planes(void *user, long first, long last)
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[2] * s->dim[3];
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float bias = ((const float *)call->param[1])[p % s->dim[1]];
         float *y = (float *)call->out + p * n;
-        for (i = 0; i < n; i++) y[i] = bias;
+        for (long i = 0; i < n; i++) y[i] = bias;
     }
 }
 
@@ -9454,11 +9201,10 @@ static void ddp__conv_bias_grad(void *user, long first, long last)
     const ddp__kernels *kn = ddp__kernels_best();
     const ddp_shape *s = &call->spec->out;
     const long n = s->dim[2] * s->dim[3];
-    long c, b;
 
-    for (c = first; c < last; c++) {
+    for (long c = first; c < last; c++) {
         double sum = 0;
-        for (b = 0; b < s->dim[0]; b++) {
+        for (long b = 0; b < s->dim[0]; b++) {
             const float *dy = (const float *)call->grad_out + (b * s->dim[1] + c) * n;
             float part[2];
             kn->moments(dy, dy, n, 0, 0, part);
@@ -9490,8 +9236,7 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
 
     ddp__conv_phase(&z, r0, &g.view.top, &g.view.kh, &h);
     ddp__conv_phase(&z, c0, &g.view.left, &g.view.kw, &w);
-    g.view.rows = (z.h - r0 - 1) / z.stride + 1;
-    g.view.cols = (z.w - c0 - 1) / z.stride + 1;
+    g.view.rows = (z.h - r0 - 1) / z.stride + 1, g.view.cols = (z.w - c0 - 1) / z.stride + 1;
     g.y = (float *)call->grad_in[0] + r0 * z.w + c0;
     if (g.view.kh == 0 || g.view.kw == 0) { /* no output saw these */
         for (b = 0; !call->add_in[0] && b < z.images * z.groups * z.in; b++)
@@ -9502,24 +9247,18 @@ static void ddp__conv_input_grad(const ddp_op_call *call, const ddp__conv_produc
     g.view.x = (const float *)call->grad_out;
     g.view.image = forward->y_image;
     g.view.planes = z.out;
-    g.view.h = z.rows;
-    g.view.w = z.cols;
+    g.view.h = z.rows, g.view.w = z.cols;
     g.view.step = 1;
     g.m = z.in;
     g.w = (float *)(void *)call->param[0];
     g.w += h * z.kernel + w;
-    g.w_row = forward->w_plane;
-    g.w_plane = forward->w_row;
-    g.w_kh = -z.stride * z.kernel;
-    g.w_kw = -z.stride;
-    g.y_plane = z.h * z.w;
-    g.y_image = forward->view.image;
-    g.y_row = z.stride * z.w;
-    g.y_col = z.stride;
+    g.w_row = forward->w_plane, g.w_plane = forward->w_row;
+    g.w_kh = -z.stride * z.kernel, g.w_kw = -z.stride;
+    g.y_plane = z.h * z.w, g.y_image = forward->view.image;
+    g.y_row = z.stride * z.w, g.y_col = z.stride;
     g.add = call->add_in[0];
     if (z.kernel == 1 && z.stride == 1 && z.padding == 0) { /* as in forward */
-        g.view.h = g.view.rows = 1;
-        g.view.w = g.view.cols = forward->view.cols;
+        g.view.h = g.view.rows = 1, g.view.w = g.view.cols = forward->view.cols;
         g.y_row = g.view.cols;
     }
     ddp__conv_over_images(call, &g);
@@ -9530,7 +9269,6 @@ static void ddp__conv_backward(const ddp_op_call *call)
     const ddp__conv_size z = ddp__conv_sizes(call->spec);
     ddp__conv_product g;
     ddp__depthwise d;
-    long r, c;
 
     ddp__conv_product_fill(call, &g);
     if (call->grad_param[1]) ddp_op_parallel(call, call->spec->out.dim[1], 1, ddp__conv_bias_grad, (void *)call);
@@ -9548,16 +9286,12 @@ static void ddp__conv_backward(const ddp_op_call *call)
         g.y = (float *)(void *)call->grad_out;
         ddp__conv_over_weights(call, &g);
     }
-    for (r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
-        for (c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
+    for (long r = 0; call->grad_in[0] && r < z.stride && r < z.h; r++)
+        for (long c = 0; c < z.stride && c < z.w; c++) ddp__conv_input_grad(call, &g, r, c);
 }
 
-const ddp_op *ddp__conv_ops(void)
-{
-    static const ddp_op ops[] = {{"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward}, DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__conv_ops,
+    {"conv2d", ddp__conv2d_shape, ddp__conv_forward, ddp__conv_backward})
 
 /* ==== ops/pool.c ==== [ops] */
 /* From images to smaller images, and to rows: max and mean over windows, mean of each channel, flatten. */
@@ -9607,6 +9341,14 @@ static void ddp__pool_each(const ddp_op_call *call, void (*planes)(void *user, l
     ddp_op_parallel(call, s->dim[0] * s->dim[1], DDP__OP_GRAIN / (s->dim[2] * s->dim[3]) + 1, planes, (void *)call);
 }
 
+/* NAME_forward and NAME_backward run NAME_planes and NAME_grad_planes. */
+#define DDP__POOL_RUNS(name)                                                                              \
+    static void name##_forward(const ddp_op_call *call) { ddp__pool_each(call, name##_planes); }          \
+    static void name##_backward(const ddp_op_call *call)                                                  \
+    {                                                                                                     \
+        if (call->grad_in[0]) ddp__pool_each(call, name##_grad_planes);                                   \
+    }
+
 /* ---- maximum; the first of equals has it, and a NaN is one ---- */
 
 /* Saved: where in its window each maximum was, so that backward touches no other element. */
@@ -9622,8 +9364,7 @@ static void ddp__max_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
-    float *y = (float *)call->out + first * z.rows * z.cols;
-    float *at = (float *)call->saved + first * z.rows * z.cols;
+    float *y = (float *)call->out + first * z.rows * z.cols, *at = (float *)call->saved + first * z.rows * z.cols;
     long p, i, j, r, c, r0, r1, c0, c1;
 
     for (p = first; p < last; p++) {
@@ -9651,13 +9392,12 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     const ddp__pool_size z = ddp__pool_sizes(call->spec);
     const float *dy = (const float *)call->grad_out + first * z.rows * z.cols;
     const float *at = (const float *)call->saved + first * z.rows * z.cols;
-    long p, i, j;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         float *dx = (float *)call->grad_in[0] + p * z.h * z.w;
         if (!call->add_in[0]) memset(dx, 0, (size_t)(z.h * z.w) * sizeof *dx);
-        for (i = 0; i < z.rows; i++)
-            for (j = 0; j < z.cols; j++, dy++, at++) {
+        for (long i = 0; i < z.rows; i++)
+            for (long j = 0; j < z.cols; j++, dy++, at++) {
                 const long r = i * z.stride - z.padding + (long)*at / z.kernel;
                 const long c = j * z.stride - z.padding + (long)*at % z.kernel;
                 dx[r * z.w + c] += *dy;
@@ -9665,12 +9405,7 @@ static void ddp__max_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__max_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__max_pool_planes); }
-
-static void ddp__max_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__max_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__max_pool)
 
 /* ---- mean over kernel x kernel elements, padding counted as zeros ---- */
 
@@ -9725,12 +9460,7 @@ static void ddp__avg_pool_grad_planes(void *user, long first, long last)
     }
 }
 
-static void ddp__avg_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__avg_pool_planes); }
-
-static void ddp__avg_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__avg_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__avg_pool)
 
 /* ---- mean of each channel ---- */
 
@@ -9755,12 +9485,11 @@ static void ddp__global_pool_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const long n = ddp__global_pool_plane(call);
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float *x = (const float *)call->in[0] + p * n;
         double sum = 0;
-        for (i = 0; i < n; i++) sum += (double)x[i];
+        for (long i = 0; i < n; i++) sum += (double)x[i];
         ((float *)call->out)[p] = (float)(sum / (double)n);
     }
 }
@@ -9769,24 +9498,18 @@ static void ddp__global_pool_grad_planes(void *user, long first, long last)
 {
     const ddp_op_call *call = (const ddp_op_call *)user;
     const long n = ddp__global_pool_plane(call);
-    long p, i;
 
-    for (p = first; p < last; p++) {
+    for (long p = first; p < last; p++) {
         const float d = ((const float *)call->grad_out)[p] / (float)n;
         float *dx = (float *)call->grad_in[0] + p * n;
         if (call->add_in[0])
-            for (i = 0; i < n; i++) dx[i] += d;
+            for (long i = 0; i < n; i++) dx[i] += d;
         else
-            for (i = 0; i < n; i++) dx[i] = d;
+            for (long i = 0; i < n; i++) dx[i] = d;
     }
 }
 
-static void ddp__global_pool_forward(const ddp_op_call *call) { ddp__pool_each(call, ddp__global_pool_planes); }
-
-static void ddp__global_pool_backward(const ddp_op_call *call)
-{
-    if (call->grad_in[0]) ddp__pool_each(call, ddp__global_pool_grad_planes);
-}
+DDP__POOL_RUNS(ddp__global_pool)
 
 /* ---- flatten: the same elements in another shape ---- */
 
@@ -9812,24 +9535,17 @@ static void ddp__flatten_backward(const ddp_op_call *call)
     const long n = ddp_shape_count(&call->spec->out);
     const float *dy = (const float *)call->grad_out;
     float *dx = (float *)call->grad_in[0];
-    long i;
 
     if (dx && call->add_in[0])
-        for (i = 0; i < n; i++) dx[i] += dy[i];
+        for (long i = 0; i < n; i++) dx[i] += dy[i];
     else if (dx) memcpy(dx, dy, (size_t)n * sizeof *dx);
 }
 
-const ddp_op *ddp__pool_ops(void)
-{
-    static const ddp_op ops[] = {
-        {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
-        {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
-        {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
-        {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward},
-        DDP__OPS_END};
-
-    return ops;
-}
+DDP__OPS(ddp__pool_ops,
+    {"max_pool2d", ddp__max_pool2d_shape, ddp__max_pool_forward, ddp__max_pool_backward},
+    {"avg_pool2d", ddp__avg_pool2d_shape, ddp__avg_pool_forward, ddp__avg_pool_backward},
+    {"global_avg_pool2d", ddp__global_avg_pool2d_shape, ddp__global_pool_forward, ddp__global_pool_backward},
+    {"flatten", ddp__flatten_shape, ddp__flatten_forward, ddp__flatten_backward})
 
 /* ==== ops/builtin.c ==== [ops] */
 /* The built-in operators: their table, and one builder for each. */
@@ -9840,9 +9556,8 @@ const ddp_op *ddp__builtin_op(const char *name)
     static const family families[] = {ddp__linear_ops, ddp__embedding_ops, ddp__norm_ops, ddp__attention_ops,
                                       ddp__elementwise_ops, ddp__loss_ops, ddp__conv_ops, ddp__pool_ops};
     const ddp_op *op;
-    size_t f;
 
-    for (f = 0; f < sizeof families / sizeof families[0]; f++)
+    for (size_t f = 0; f < sizeof families / sizeof families[0]; f++)
         for (op = families[f](); op->name; op++)
             if (!strcmp(op->name, name)) return op;
     return NULL;
@@ -9857,10 +9572,9 @@ static ddp_node *ddp__build(ddp_graph *g, const char *op, ddp_node *x, int args,
 {
     double arg[DDP_OP_ARGS] = {0};
     va_list list;
-    int i;
 
     va_start(list, args);
-    for (i = 0; i < args; i++) arg[i] = va_arg(list, double);
+    for (int i = 0; i < args; i++) arg[i] = va_arg(list, double);
     va_end(list);
     return ddp_apply(g, op, 1, &x, args, arg, NULL);
 }
@@ -9998,9 +9712,7 @@ static inline ddp__f4 ddp__f4_sqrt(ddp__f4 v)
 #ifdef __SSE2__
     return (ddp__f4)_mm_sqrt_ps((__m128)v);
 #else
-    int k;
-
-    for (k = 0; k < 4; k++) v[k] = sqrtf(v[k]);
+    for (int k = 0; k < 4; k++) v[k] = sqrtf(v[k]);
     return v;
 #endif
 }
@@ -10423,7 +10135,6 @@ static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_nod
 ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
 {
     ddp_node *tokens, *labels, *table, *x;
-    long k;
 
     if (!ddp__model_begin(g, "gpt2", c, logits) || !ddp__gpt2_check(c, &g->error)) return NULL;
     tokens = ddp_input(g, "tokens", DDP_I32, c->batch, c->context);
@@ -10437,7 +10148,7 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     x = ddp__model_dropout(g, x, c->dropout);
     ddp_layer_end(g);
 
-    for (k = 0; k < c->layers && x; k++) {
+    for (long k = 0; k < c->layers && x; k++) {
         if (c->recompute) ddp_recompute_begin(g);
         x = ddp__gpt2_block(g, c, x, k);
         if (c->recompute) ddp_recompute_end(g);
@@ -10499,7 +10210,6 @@ static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp
 ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits)
 {
     ddp_node *tokens, *labels, *table, *x;
-    long k;
 
     if (!ddp__model_begin(g, "llama2", c, logits) || !ddp__llama2_check(c, &g->error)) return NULL;
     tokens = ddp_input(g, "tokens", DDP_I32, c->batch, c->context);
@@ -10510,7 +10220,7 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
     ddp_init_normal(g, table, 0, ddp__language_deviation(c->deviation));
     ddp_layer_end(g);
 
-    for (k = 0; k < c->layers && x; k++) {
+    for (long k = 0; k < c->layers && x; k++) {
         if (c->recompute) ddp_recompute_begin(g);
         x = ddp__llama2_block(g, c, x, k);
         if (c->recompute) ddp_recompute_end(g);
@@ -10528,7 +10238,6 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
 ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
 {
     ddp_node *x, *labels;
-    int k;
 
     if (!ddp__model_begin(g, "mlp", c, logits)) return NULL;
     if (c->batch < 1 || c->inputs < 1 || c->classes < 2) {
@@ -10539,7 +10248,7 @@ ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logits)
     x = ddp_input(g, "inputs", DDP_F32, c->batch, c->inputs);
     labels = ddp_input(g, "labels", DDP_I32, c->batch, 1);
 
-    for (k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
+    for (int k = 0; k < DDP_MLP_HIDDEN && c->hidden[k]; k++) {
         if (c->hidden[k] < 0) {
             ddp__fail(&g->error, DDP_ARG, "mlp: hidden layer %d is %ld wide, it must be at least 1", k, c->hidden[k]);
             return NULL;
@@ -10633,11 +10342,9 @@ static ddp_node *ddp__resnet_block(ddp_graph *g, ddp_node *x, const char *name, 
 
 ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits)
 {
-    const int bottleneck = c && c->depth >= 50;
-    const int *blocks;
+    const int bottleneck = c && c->depth >= 50, *blocks;
     ddp_node *x, *labels;
     char name[48];
-    int p, k;
 
     if (!ddp__model_begin(g, "resnet", c, logits) || !ddp__resnet_check(c, &g->error)) return NULL;
     blocks = ddp__parts_of(ddp__resnet_blocks, c->depth);
@@ -10646,8 +10353,8 @@ ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits
     x = ddp_relu(g, ddp__resnet_conv(g, x, "conv1", "", 64, c->cifar ? 3 : 7, c->cifar ? 1 : 2));
     if (!c->cifar) x = ddp_max_pool2d(g, x, 3, 2, 1);
     ddp_layer_end(g);
-    for (p = 0; p < 4; p++) {
-        for (k = 0; k < blocks[p]; k++) {
+    for (int p = 0; p < 4; p++) {
+        for (int k = 0; k < blocks[p]; k++) {
             snprintf(name, sizeof name, "layer%d.%d", p + 1, k);
             if (c->recompute) ddp_recompute_begin(g);
             x = ddp__resnet_block(g, x, name, bottleneck, 64L << p, p > 0 && k == 0 ? 2 : 1,
@@ -10694,15 +10401,14 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     const int *convs;
     ddp_node *x, *labels;
     char name[48];
-    int p, k;
 
     if (!ddp__model_begin(g, "vgg", c, logits) || !ddp__vgg_check(c, &g->error)) return NULL;
     convs = ddp__parts_of(ddp__vgg_convs, c->depth);
     x = ddp__classifier_inputs(g, c->batch, c->channels, c->size, &labels);
 
-    for (p = 0; p < 5; p++) {
+    for (int p = 0; p < 5; p++) {
         if (c->recompute) ddp_recompute_begin(g);
-        for (k = 0; k < convs[p]; k++) {
+        for (int k = 0; k < convs[p]; k++) {
             snprintf(name, sizeof name, "conv%d_%d", p + 1, k + 1);
             ddp_layer_begin(g, name);
             x = ddp__vgg_conv(g, x, p < 3 ? 64L << p : 512);
@@ -10751,7 +10457,6 @@ static uint32_t ddp__tokens_word(const unsigned char *p)
 static int ddp__tokens_named(const char *name, const char *ending)
 {
     size_t n = strlen(name), k = strlen(ending);
-
     return n > k && !strcmp(name + n - k, ending);
 }
 
@@ -10759,7 +10464,6 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
 {
     uint32_t magic = ddp__tokens_word(p), version, count, wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
-
     if (n < DDP__TOKENS_HEADER)
         return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
                          "header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
@@ -10783,17 +10487,14 @@ static void ddp__tokens_compact(ddp_tokens *t)
 {
     unsigned char *p = (unsigned char *)t->file.data;
     int number[256];
-    long i;
-    int b;
-
     memset(number, 0, sizeof number);
-    for (i = 0; i < t->count; i++) number[p[i]] = 1;
-    for (b = 0; b < 256; b++) {
+    for (long i = 0; i < t->count; i++) number[p[i]] = 1;
+    for (int b = 0; b < 256; b++) {
         if (!number[b]) continue;
         t->byte_of[t->vocabulary] = b;
         number[b] = (int)t->vocabulary++;
     }
-    for (i = 0; i < t->count; i++) p[i] = (unsigned char)number[p[i]];
+    for (long i = 0; i < t->count; i++) p[i] = (unsigned char)number[p[i]];
 }
 
 static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *err)
@@ -10801,7 +10502,6 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
     const unsigned char *p = (const unsigned char *)t->file.data;
     size_t n = t->file.size;
     uint32_t magic = n >= 4 ? ddp__tokens_word(p) : 0, token, largest = 0;
-    long i;
 
     if (n == 0)
         return ddp__fail(err, DDP_FORMAT, "%s is empty: a text or token file of at least seq + 1 tokens is needed",
@@ -10826,7 +10526,7 @@ static ddp_status ddp__tokens_scan(ddp_tokens *t, const char *name, ddp_error *e
         ddp__tokens_compact(t);
         return DDP_OK;
     }
-    for (i = 0; i < t->count; i++) {
+    for (long i = 0; i < t->count; i++) {
         token = (uint32_t)ddp_tokens_at(t, i);
         if (token > largest) largest = token;
     }
@@ -10843,7 +10543,6 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
 {
     ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
     ddp_status s = DDP_OK;
-
     if (t && name) t->name = ddp__strdup(name);
     if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -10883,7 +10582,6 @@ int ddp_tokens_byte(const ddp_tokens *t, long token)
 int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 {
     const unsigned char *p = t->first + (size_t)i * (size_t)t->width;
-
     if (t->width == 1) return p[0];
     if (t->width == 2) return p[0] | p[1] << 8;
     return (int32_t)ddp__tokens_word(p);
@@ -10892,7 +10590,6 @@ int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err)
 {
     long i;
-
     if (t->vocabulary <= vocabulary) return DDP_OK;
     for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
     return ddp__fail(err, DDP_FORMAT, "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of the "
@@ -10934,10 +10631,9 @@ long ddp_tokens_windows(const ddp_token_range *r) { return r->count > r->seq ? (
 
 void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_t *labels)
 {
-    long i, at = r->first + w * r->seq;
+    long at = r->first + w * r->seq;
     int32_t next = ddp_tokens_at(r->tokens, at);
-
-    for (i = 0; i < r->seq; i++) {
+    for (long i = 0; i < r->seq; i++) {
         tokens[i] = next;
         labels[i] = next = ddp_tokens_at(r->tokens, at + i + 1);
     }
@@ -10949,16 +10645,13 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
                       long batch, int32_t *tokens, int32_t *labels)
 {
     uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
-    long b;
-
-    for (b = 0; windows && b < batch; b++)
+    for (long b = 0; windows && b < batch; b++)
         ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
 
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
 {
     long windows = ddp_tokens_windows(r);
-
     return windows ? (double)step * (double)world * (double)batch / (double)windows : 0;
 }
 
@@ -10976,7 +10669,6 @@ static size_t ddp__image_bytes(const ddp_images *m) { return (size_t)(m->channel
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
     ddp_images *m = name ? (ddp_images *)ddp__calloc(1, sizeof *m) : NULL;
-
     if (!name) {
         ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
         return NULL;
@@ -10988,12 +10680,10 @@ static ddp_images *ddp__images_new(const char *name, ddp_error *err)
     return NULL;
 }
 
-/* Room for more images. */
 static ddp_status ddp__images_grow(ddp_images *m, const char *name, long more, ddp_error *err)
 {
     size_t count = (size_t)m->count + (size_t)more, bytes = count * ddp__image_bytes(m);
     unsigned char *p = (unsigned char *)DDP_REALLOC(m->pixels, bytes), *l;
-
     if (p) m->pixels = p;
     l = p ? (unsigned char *)DDP_REALLOC(m->labels, count) : NULL;
     if (l) m->labels = l;
@@ -11021,7 +10711,6 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
                                   uint32_t magic, const char *what, ddp_error *err)
 {
     size_t header = magic == DDP__IDX_IMAGES ? 16 : 8;
-
     if (n < header)
         return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are fewer than the %zu of a header of IDX "
                          "%s: is it cut off?", name, n, header, what);
@@ -11033,7 +10722,6 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
 static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count, height, width;
-
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
     count = ddp__idx_word(p + 4);
     height = ddp__idx_word(p + 8);
@@ -11057,8 +10745,6 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
 static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count;
-    long i;
-
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_LABELS, "labels", err));
     count = ddp__idx_word(p + 4);
     if (count != n - 8)
@@ -11069,7 +10755,7 @@ static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigne
                          "one set?", name, count, m->name, m->count);
     memcpy(m->labels, p + 8, count);
     m->classes = 10;
-    for (i = 0; i < m->count; i++)
+    for (long i = 0; i < m->count; i++)
         if (m->labels[i] >= m->classes) m->classes = m->labels[i] + 1;
     return DDP_OK;
 }
@@ -11078,7 +10764,6 @@ ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, siz
                                  const void *labels, size_t m, ddp_error *err)
 {
     ddp_images *set = ddp__images_new(image_name, err);
-
     if (set && ddp__idx_images(set, image_name, (const unsigned char *)images, n, err) == DDP_OK &&
         ddp__idx_labels(set, label_name, (const unsigned char *)labels, m, err) == DDP_OK)
         return set;
@@ -11090,7 +10775,6 @@ ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *er
 {
     ddp__text a = {NULL, 0, 0, 0}, b = a;
     ddp_images *m = NULL;
-
     if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
         m = ddp_images_idx_bytes(images, a.data, a.size, labels, b.data, b.size, err);
     ddp__text_free(&a);
@@ -11104,7 +10788,6 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
                                  int classes, ddp_error *err)
 {
     size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
-
     if (classes != 10 && classes != 100)
         return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
     if (n == 0 || n % record)
@@ -11128,7 +10811,6 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
 ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(name, err);
-
     if (m && ddp__cifar_add(m, name, (const unsigned char *)bytes, n, classes, err) == DDP_OK) return m;
     ddp_images_close(m);
     return NULL;
@@ -11138,7 +10820,6 @@ static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, 
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp_status s = ddp__file_read(path, &t, err);
-
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
     ddp__text_free(&t);
     return s;
@@ -11147,7 +10828,6 @@ static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, 
 ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(path, err);
-
     if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
     ddp_images_close(m);
     return NULL;
@@ -11164,14 +10844,12 @@ typedef struct ddp__folder {
 } ddp__folder;
 
 static void ddp__folder_free(ddp__folder *f) { while (f->count) DDP_FREE(f->path[--f->count]); }
-
 static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* name = start, anything if open, end, and perhaps .gz */
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
 {
     size_t n = strlen(name), s = strlen(start), e = strlen(end);
-
     if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
     return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
@@ -11216,7 +10894,6 @@ static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp
     ddp__folder images, labels;
     ddp_images *m = NULL;
     char begin[32];
-
     memset(&labels, 0, sizeof labels);
     *found = 1;
     snprintf(begin, sizeof begin, "%simages", start);
@@ -11237,13 +10914,11 @@ static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, 
     const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
     ddp__folder files;
     ddp_images *m = NULL;
-    int i;
-
     *found = 1;
     if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
     if (files.count == 0) *found = 0;
     else m = ddp__images_new(files.path[0], err);
-    for (i = 0; m && i < files.count; i++) {
+    for (int i = 0; m && i < files.count; i++) {
         if (ddp__cifar_file(m, files.path[i], classes, err) == DDP_OK) continue;
         ddp_images_close(m);
         m = NULL;
@@ -11256,7 +10931,6 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     int found;
     ddp_images *m;
-
     if (!folder) {
         ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
         return NULL;
@@ -11277,7 +10951,6 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
                             ddp_image_range *val, ddp_error *err)
 {
     long last;
-
     if (!m || !train)
         return ddp__fail(err, DDP_ARG, "ddp_images_split: no %s, it is NULL",
                          m ? "range to train on" : "images (were they opened?)");
@@ -11302,16 +10975,13 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
     ddp_image_norm norm;
-    size_t k;
-    long c, i;
-
     memset(&norm, 0, sizeof norm);
-    for (c = 0; c < m->channels; c++) {
+    for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
         uint64_t sum = 0, squares = 0; /* exact: the same in any order */
-        for (i = 0; i < r->count; i++) {
+        for (long i = 0; i < r->count; i++) {
             const unsigned char *p = m->pixels + (size_t)(r->first + i) * size + (size_t)c * plane;
-            for (k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
+            for (size_t k = 0; k < plane; k++) sum += p[k], squares += (unsigned)p[k] * p[k];
         }
         mean = (double)sum / n / 255;
         square = (double)squares / n / 65025 - mean * mean;
@@ -11326,13 +10996,10 @@ void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width);
     const unsigned char *p = m->pixels + (size_t)(r->first + i) * ddp__image_bytes(m);
-    long c;
-    size_t k;
-
     *label = m->labels[r->first + i];
-    for (c = 0; c < m->channels; c++) {
+    for (long c = 0; c < m->channels; c++) {
         const float scale = 1 / (255 * norm->deviation[c]), shift = norm->mean[c] / norm->deviation[c];
-        for (k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
+        for (size_t k = 0; k < plane; k++) *inputs++ = (float)*p++ * scale - shift;
     }
 }
 
@@ -11341,9 +11008,7 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
 {
     const size_t size = ddp__image_bytes(r->images);
     const uint64_t first = ddp__deal_first(step, rank, world, batch);
-    long b;
-
-    for (b = 0; r->count && b < batch; b++)
+    for (long b = 0; r->count && b < batch; b++)
         ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
                        inputs + (size_t)b * size, labels + b);
 }
@@ -11379,8 +11044,7 @@ typedef struct ddp__json {
 /* Parses n bytes; name stands in error sentences ("net.json, line 3, column 7: ..."). The tree
  * is one allocation, freed by ddp__json_free(root), and keeps no pointer to text.
  * Columns count bytes. Strict: refuses duplicate keys, NUL in strings, invalid UTF-8, numbers
- * beyond double, more than 64 nested values and anything after the value. NULL and *err on failure.
- */
+ * beyond double, more than 64 nested values and anything after the value. NULL and *err on failure. */
 DDP_LIB ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_error *err);
 DDP_LIB ddp__json *ddp__json_read(const char *path, ddp_error *err);
 DDP_LIB void       ddp__json_free(ddp__json *root);
@@ -11457,13 +11121,12 @@ static ddp_status ddp__json_bad(ddp__json_reader *r, const char *where, const ch
 int ddp__utf8_length(const unsigned char *p, size_t left)
 {
     uint32_t code;
-    int n, k;
-
+    int n;
     if (p[0] < 0x80) return 1;
     n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
     if (p[0] < 0xc2 || p[0] > 0xf4 || left < (size_t)n) return 0;
     code = p[0] & (0x7fu >> n);
-    for (k = 1; k < n; k++) {
+    for (int k = 1; k < n; k++) {
         if ((p[k] & 0xc0) != 0x80) return 0;
         code = code << 6 | (p[k] & 0x3fu);
     }
@@ -11475,7 +11138,6 @@ static char *ddp__utf8_write(char *out, uint32_t code)
 {
     static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
     int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-
     *out++ = (char)(lead[more] | code >> 6 * more);
     while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3f));
     return out;
@@ -11484,11 +11146,9 @@ static char *ddp__utf8_write(char *out, uint32_t code)
 /* The four digits after \u at p into *code; 0 if they are no hexadecimal number. */
 static int ddp__json_hex(const char *p, const char *end, uint32_t *code)
 {
-    int k;
-
     if (end - p < 4) return 0;
     *code = 0;
-    for (k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++) {
         int c = (unsigned char)p[k];
         int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10
                   : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
@@ -11535,7 +11195,6 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 {
     const char *start = r->at++;
     int n;
-
     *out = r->chars;
     while (r->at < r->end && *r->at != '"') {
         if (*r->at == '\\') {
@@ -11561,7 +11220,6 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 static int ddp__json_digits(ddp__json_reader *r)
 {
     const char *start = r->at;
-
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
     return r->at > start;
 }
@@ -11623,9 +11281,7 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 {
     static const char *const word[] = {"null", "false", "true"};
     size_t n, left = (size_t)(r->end - r->at);
-    int k;
-
-    for (k = 0; k < 3; k++) {
+    for (int k = 0; k < 3; k++) {
         n = strlen(word[k]);
         if (left < n || memcmp(r->at, word[k], n)) continue;
         v->kind = (ddp__json_kind)k;
@@ -11651,7 +11307,6 @@ static int ddp__json_by_key(const void *a, const void *b)
 {
     const ddp__json *x = *(const ddp__json *const *)a, *y = *(const ddp__json *const *)b;
     const int order = strcmp(x->key, y->key);
-
     return order ? order : (x > y) - (x < y); /* values lie in the order of the text */
 }
 
@@ -11662,7 +11317,6 @@ static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
     const ddp__json *v, **list = (const ddp__json **)ddp__calloc(n, sizeof(const ddp__json *));
     ddp_status s = DDP_OK;
     size_t i;
-
     if (!list) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %zu keys", r->name, n);
     for (v = object->first, i = 0; v; v = v->next) list[i++] = v;
     qsort(list, n, sizeof *list, ddp__json_by_key);
@@ -11679,7 +11333,6 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
 {
     ddp__json **link = &v->first, *child;
     const char *key = NULL;
-
     if (++r->depth > DDP__JSON_DEPTH) return ddp__json_bad(r, r->at, "more than 64 values inside each other");
     if (!ddp__json_next(r, close)) {
         do {
@@ -11725,9 +11378,8 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
 /* No value but the first stands without a bracket or a comma in front of it. */
 static size_t ddp__json_most_values(const char *text, size_t n)
 {
-    size_t i, most = 1;
-
-    for (i = 0; i < n; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',';
+    size_t most = 1;
+    for (size_t i = 0; i < n; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',';
     return most;
 }
 
@@ -11736,7 +11388,6 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
     size_t most = ddp__json_most_values(text, n);
     ddp__json *root = NULL;
     ddp__json_reader r;
-
     if (most <= (SIZE_MAX - n - 1) / sizeof *root) root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
     if (!root) {
         ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
@@ -11763,7 +11414,6 @@ ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp__json *root = NULL;
-
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     ddp__text_free(&t);
     return root;
@@ -11776,7 +11426,6 @@ void ddp__json_free(ddp__json *root) { if (root) DDP_FREE(root); }
 const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 {
     const ddp__json *v;
-
     if (!object || object->kind != DDP__JSON_OBJECT) return NULL;
     for (v = object->first; v && strcmp(v->key, key); v = v->next) {}
     return v;
@@ -11787,7 +11436,6 @@ ddp_status ddp__json_need(const char *name, const ddp__json *object, const char 
 {
     static const char *const kinds[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
-
     if (!v)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
                          object->line, object->column, key, kinds[kind]);
@@ -11803,15 +11451,13 @@ ddp_status ddp__json_need(const char *name, const ddp__json *object, const char 
 void ddp__json_string(ddp__text *t, const char *s)
 {
     size_t left = s ? strlen(s) : 0;
-    int n;
-
     if (!s) {
         ddp__text_add(t, "null", 4);
         return;
     }
     ddp__text_add(t, "\"", 1);
     while (left) {
-        n = ddp__utf8_length((const unsigned char *)s, left);
+        int n = ddp__utf8_length((const unsigned char *)s, left);
         if (!n) ddp__text_add(t, "\\ufffd", 6);
         else if (*s == '"' || *s == '\\') ddp__text_addf(t, "\\%c", *s);
         else if ((unsigned char)*s < 0x20) ddp__text_addf(t, "\\u%04x", (unsigned)*s);
@@ -11827,7 +11473,6 @@ void ddp__json_number(ddp__text *t, double x)
 {
     char text[40], *p;
     int digits = 15;
-
     if (!(x >= -DBL_MAX && x <= DBL_MAX)) {
         ddp__text_add(t, "null", 4);
         return;
@@ -11884,19 +11529,15 @@ size_t ddp_safetensors_type_bytes(ddp_safetensors_type type)
 uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 {
     uint64_t n = 1;
-    int i;
-
-    for (i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
+    for (int i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
     return n;
 }
 
 const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
 {
     size_t at = 0;
-    int i;
-
     snprintf(text, room, "[]");
-    for (i = 0; i < t->dims && at < room; i++)
+    for (int i = 0; i < t->dims && at < room; i++)
         at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
                                i == t->dims - 1 ? "]" : "");
     return text;
@@ -11906,10 +11547,9 @@ const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t r
 static int ddp__st_measure(ddp_safetensor *t)
 {
     double n = (double)ddp_safetensors_type_bytes(t->type);
-    int i, empty = 0;
-
+    int empty = 0;
     if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
-    for (i = 0; i < t->dims; i++) {
+    for (int i = 0; i < t->dims; i++) {
         if (t->dim[i] < 0) return 0;
         if (t->dim[i] == 0) empty = 1;
         else n *= (double)t->dim[i]; /* also where another is 0: the product may not overflow */
@@ -11926,7 +11566,6 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
 {
     char what[200];
     va_list ap;
-
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
@@ -11945,7 +11584,6 @@ static int ddp__st_whole(const ddp__json *v, uint64_t *out)
 static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v, ddp_error *err)
 {
     int i;
-
     for (i = 0; i < DDP__ST_TYPES && strcmp(v->string, ddp__st_types[i].name); i++) {}
     if (i == DDP__ST_TYPES)
         return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, "
@@ -11958,7 +11596,6 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
 {
     const ddp__json *v;
     uint64_t n;
-
     if (list->count > DDP_SAFETENSORS_DIMS)
         return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
     for (v = list->first; v; v = v->next) {
@@ -11975,7 +11612,6 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
-
     if (entry->kind != DDP__JSON_OBJECT || entry->count != 3)
         return ddp__st_bad(s, t, err, "must be an object of dtype, shape and data_offsets");
     DDP__TRY(ddp__json_need(s->name, entry, "dtype", DDP__JSON_STRING, &type, err));
@@ -11999,7 +11635,6 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 static int ddp__st_by_offset(const void *a, const void *b)
 {
     const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
-
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
 }
@@ -12007,9 +11642,7 @@ static int ddp__st_by_offset(const void *a, const void *b)
 static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 {
     uint64_t at = 0;
-    int i;
-
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
         if (t->offset < at)
             return ddp__st_bad(s, t, err, "begins at byte %" PRIu64 ", inside tensor \"%.60s\" "
@@ -12026,7 +11659,6 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
 {
     const ddp__json *v;
-
     if (notes->kind == DDP__JSON_OBJECT) {
         for (v = notes->first; v && v->kind == DDP__JSON_STRING; v = v->next) {}
         if (!v) return DDP_OK;
@@ -12038,7 +11670,6 @@ static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes
 static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
 {
     const ddp__json *v;
-
     if (n == 0 || *text != '{')
         return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
                          "safetensors file", s->name);
@@ -12065,15 +11696,13 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
                                  uint64_t *length, ddp_error *err)
 {
     uint64_t n = 0;
-    int k;
-
     if (size < 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
-    for (k = 7; k >= 0; k--) n = n << 8 | word[k];
+    for (int k = 7; k >= 0; k--) n = n << 8 | word[k];
     if (n > size - 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: its header should have %" PRIu64 " bytes, but only "
-                         "%" PRIu64 " follow: cut off, or no safetensors file", name, n, size - 8);
+                         "%" PRIu64 " follow: cut off, or not a safetensors file", name, n, size - 8);
     if (n > DDP__ST_HEADER)
         return ddp__fail(err, DDP_FORMAT, "%.120s: a header of %" PRIu64 " bytes; at most %" PRIu64
                          " are read", name, n, DDP__ST_HEADER);
@@ -12086,7 +11715,6 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
 static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     char *p = (char *)out;
-
     while (n) {
         ssize_t got = pread(s->fd, p, n, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
@@ -12109,7 +11737,6 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     uint64_t n = 0;
     char *text;
     ddp_status code;
-
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -12131,7 +11758,6 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t size, ddp_error *err)
 {
     uint64_t n = 0;
-
     DDP__TRY(ddp__st_length(s->name, (const unsigned char *)bytes, size, &n, err));
     s->begin = 8 + n;
     s->size = size - s->begin;
@@ -12143,7 +11769,6 @@ static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const vo
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
     ddp_status code;
-
     if (s) s->fd = -1;
     if (s && name) s->name = ddp__strdup(name);
     if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
@@ -12185,9 +11810,7 @@ const ddp_safetensor *ddp_safetensors_at(const ddp_safetensors *s, int index)
 
 const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < ddp_safetensors_count(s); i++)
+    for (int i = 0; i < ddp_safetensors_count(s); i++)
         if (!strcmp(s->tensor[i].name, name)) return &s->tensor[i];
     return NULL;
 }
@@ -12195,7 +11818,6 @@ const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char 
 const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 {
     const ddp__json *v = ddp__json_get(ddp__json_get(s ? s->header : NULL, "__metadata__"), key);
-
     return v ? v->string : NULL;
 }
 
@@ -12208,7 +11830,6 @@ static float ddp__st_from_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
     float out;
-
     if (exponent == 0) {
         out = ldexpf((float)fraction, -24);
         return sign ? -out : out;
@@ -12220,15 +11841,12 @@ static float ddp__st_from_half(uint16_t h)
 
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
-    size_t i;
-    uint32_t bits;
     double wide;
-
-    for (i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++) {
         if (type == DDP_ST_F16) {
             out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
         } else if (type == DDP_ST_BF16) {
-            bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
+            uint32_t bits = (uint32_t)ddp__st_half(from + 2 * i) << 16;
             memcpy(&out[i], &bits, sizeof bits);
         } else {
             memcpy(&wide, from + 8 * i, sizeof wide);
@@ -12242,7 +11860,6 @@ static ddp_status ddp__st_range(const ddp_safetensors *s, const ddp_safetensor *
                                 size_t count, ddp_error *err)
 {
     uint64_t n = ddp_safetensors_elements(t);
-
     if (first <= n && count <= n - first) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
                      "number %" PRIu64 " on were asked for", s->name, t->name, n, count, first);
@@ -12252,7 +11869,6 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
                                  size_t count, void *out, ddp_error *err)
 {
     size_t width = ddp_safetensors_type_bytes(t->type);
-
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     if (s->fd >= 0) return ddp__st_pread(s, s->begin + t->offset + first * width, out, count * width, err);
     if (count) memcpy(out, s->bytes + t->offset + first * width, count * width);
@@ -12263,7 +11879,6 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
                                   size_t count, float *out, ddp_error *err)
 {
     unsigned char chunk[8 * DDP__ST_CHUNK];
-
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
@@ -12286,9 +11901,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
                                 uint64_t *at, ddp__text *text, ddp_error *err)
 {
     ddp_safetensor t = tensors[i];
-    int k;
-
-    for (k = 0; k < i; k++)
+    for (int k = 0; k < i; k++)
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
     if (!strcmp(t.name, "__metadata__") || !ddp__st_measure(&t))
@@ -12296,7 +11909,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
     ddp__text_add(text, ",", text->size > 9);
     ddp__json_string(text, t.name);
     ddp__text_addf(text, ":{\"dtype\":\"%s\",\"shape\":[", ddp_safetensors_type_name(t.type));
-    for (k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
+    for (int k = 0; k < t.dims; k++) ddp__text_addf(text, "%s%" PRId64, k ? "," : "", t.dim[k]);
     ddp__text_addf(text, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", *at, *at + t.bytes);
     *at += t.bytes;
     return DDP_OK;
@@ -12307,13 +11920,11 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 {
     uint64_t at = 0;
     size_t size;
-    int i;
-
     text->size = 0;
     ddp__text_add(text, "\0\0\0\0\0\0\0\0{", 9);
     if (notes && *notes) {
         ddp__text_addf(text, "\"__metadata__\":{");
-        for (i = 0; notes[i]; i += 2) {
+        for (int i = 0; notes[i]; i += 2) {
             ddp__text_add(text, ",", i > 0);
             ddp__json_string(text, notes[i]);
             ddp__text_add(text, ":", 1);
@@ -12321,12 +11932,12 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
         }
         ddp__text_add(text, "}", 1);
     }
-    for (i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
+    for (int i = 0; i < count; i++) DDP__TRY(ddp__st_entry(path, tensors, i, &at, text, err));
     ddp__text_add(text, "}", 1);
     while (!text->failed && text->size % 8) ddp__text_add(text, " ", 1);
     if (text->failed) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     size = text->size - 8;
-    for (i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
+    for (int i = 0; i < 8; i++) text->data[i] = (char)((uint64_t)size >> (8 * i) & 255);
     if (size <= DDP__ST_HEADER) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "cannot write %.120s: %d tensors make a header of %zu bytes; at "
                      "most %" PRIu64 " are read", path, count, size, DDP__ST_HEADER);
@@ -12337,7 +11948,6 @@ ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, con
 {
     ddp__text text = {NULL, 0, 0, 0};
     ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
-
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
     if (s == DDP_OK) ddp__file_put(f, text.data, text.size);
     ddp__text_free(&text);
@@ -12348,10 +11958,8 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
                                  const void *const *data, const char *const *notes, ddp_error *err)
 {
     ddp__file f;
-    int i;
-
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
-    for (i = 0; i < count; i++)
+    for (int i = 0; i < count; i++)
         ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])
                       * ddp_safetensors_type_bytes(tensors[i].type));
     return ddp__file_end(&f, err);
@@ -12409,9 +12017,7 @@ typedef struct ddp__weight {
 /* A layer that only models of one family have. */
 static ddp__weight_family ddp__weights_family(const ddp_graph *g)
 {
-    int i;
-
-    for (i = 0; i < g->layers; i++) {
+    for (int i = 0; i < g->layers; i++) {
         if (!strcmp(g->layer[i].name, "h.0.attn")) return DDP__WEIGHTS_GPT2;
         if (!strcmp(g->layer[i].name, "layer1.0.conv1")) return DDP__WEIGHTS_RESNET;
         if (!strcmp(g->layer[i].name, "conv1_1")) return DDP__WEIGHTS_VGG;
@@ -12428,7 +12034,6 @@ static int ddp__weights_of(const ddp_node *n)
 static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 {
     size_t n = strlen(text), k = strlen(end);
-
     if (n < k || strcmp(text + n - k, end)) return 0;
     *rest = n - k;
     return 1;
@@ -12437,10 +12042,9 @@ static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 /* Operators of the same kind before n in its layer; others: of any kind with arrays, at all. */
 static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
 {
-    int i, same = 0;
-
+    int same = 0;
     *others = 0;
-    for (i = 0; i < g->nodes; i++) {
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *o = g->node[i];
         if (o->layer != n->layer || o == n || !ddp__weights_of(o)) continue;
         ++*others;
@@ -12452,9 +12056,8 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
 /* torchvision numbers the operators of "features": all of ours but the inputs. */
 static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
 {
-    int i, place = 0;
-
-    for (i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
+    int place = 0;
+    for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     return place;
 }
 
@@ -12468,7 +12071,6 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest;
-
     for (; r->layer; r++) {
         if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
@@ -12487,8 +12089,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 {
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
     char node[DDP__WEIGHT_NAME - 24];
-    int i, transposed;
-
+    int transposed;
     memset(w, 0, sizeof *w);
     transposed = ddp__weight_node(g, n, node, sizeof node);
     snprintf(w->name, sizeof w->name, "%s.%.20s", node,
@@ -12496,7 +12097,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     w->data = buffer ? n->buffer[k] : n->param[k];
     w->as.type = DDP_ST_F32;
     w->as.dims = p->shape.dims;
-    for (i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
+    for (int i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
     if (transposed && w->as.dims == 2) {
         w->transposed = 1;
         w->as.dim[0] = p->shape.dim[1];
@@ -12507,9 +12108,8 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 /* Array number index; 0 behind the last. */
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
-    int i, k;
-
-    for (i = 0; i < g->nodes; i++) {
+    int k;
+    for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const int own = ddp__weights_of(n), first = n->tied >= 0;
         if (index >= own) {
@@ -12527,13 +12127,11 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape)
 {
     ddp__weight w;
-    int i;
-
     if (!g || index < 0 || !ddp__weight_at(g, index, &w)) return 0;
     snprintf(name, room, "%s", w.name);
     memset(shape, 0, sizeof *shape);
     shape->dims = w.as.dims;
-    for (i = 0; i < w.as.dims; i++) shape->dim[i] = (long)w.as.dim[i];
+    for (int i = 0; i < w.as.dims; i++) shape->dim[i] = (long)w.as.dim[i];
     return 1;
 }
 
@@ -12557,13 +12155,12 @@ static void ddp__weights_free(ddp__weights *s)
 static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__weights *s, ddp_error *err)
 {
     size_t most = 0, all = 0;
-    int i, there;
-
+    int there;
     memset(s, 0, sizeof *s);
     if (!g || !g->built) return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
-    for (i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
+    for (int i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
     s->list = (ddp__weight *)ddp__calloc((size_t)s->count, sizeof *s->list);
-    for (i = 0; s->list && i < s->count; i++) {
+    for (int i = 0; s->list && i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n;
         ddp__weight_at(g, i, w);
@@ -12585,7 +12182,6 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 {
     enum { BLOCK = 32 };
     int64_t r, c, i, k;
-
     for (r = 0; r < rows; r += BLOCK)
         for (c = 0; c < columns; c += BLOCK)
             for (i = r; i < rows && i < r + BLOCK; i++)
@@ -12596,9 +12192,7 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 
 static ddp__weight *ddp__weight_named(const ddp__weights *s, const char *name)
 {
-    int i;
-
-    for (i = 0; i < s->count; i++)
+    for (int i = 0; i < s->count; i++)
         if (!strcmp(s->list[i].name, name)) return &s->list[i];
     return NULL;
 }
@@ -12609,7 +12203,6 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 {
     char beside[DDP__WEIGHT_NAME];
     size_t rest;
-
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
@@ -12621,7 +12214,6 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
-
     if (w->from)
         return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
                          path, w->from->name, t->name);
@@ -12644,8 +12236,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
     const ddp_safetensor *table = w ? w->from : NULL;
     uint64_t i = 0, n;
     float a[512], b[512];
-    size_t k, now;
-
+    size_t now;
     if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
                          "wte.weight; this model ties them", path, head->name);
@@ -12654,7 +12245,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
         now = n - i < 512 ? (size_t)(n - i) : 512;
         DDP__TRY(ddp_safetensors_floats(f, head, i, now, a, err));
         DDP__TRY(ddp_safetensors_floats(f, table, i, now, b, err));
-        for (k = 0; k < now; k++)
+        for (size_t k = 0; k < now; k++)
             if (memcmp(&a[k], &b[k], sizeof *a))
                 return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" differs from wte.weight in element "
                                  "%" PRIu64 " (%g and %g); this model ties them", path, head->name, i + k, (double)a[k],
@@ -12669,9 +12260,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
 {
     const ddp__weight_family family = ddp__weights_family(g);
     const ddp_safetensor *head = NULL;
-    int i;
-
-    for (i = 0; i < ddp_safetensors_count(f); i++) {
+    for (int i = 0; i < ddp_safetensors_count(f); i++) {
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
         const char *name = t->name;
         ddp__weight *w;
@@ -12687,7 +12276,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
                              "model", path, t->name, s->count);
         DDP__TRY(ddp__weight_match(path, w, t, err));
     }
-    for (i = 0; i < s->count; i++)
+    for (int i = 0; i < s->count; i++)
         if (!s->list[i].from)
             return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" of the model is missing",
                              path, s->list[i].name);
@@ -12696,9 +12285,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
 
 static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
         float *data = s->here ? s->here : w->data;
@@ -12715,7 +12302,6 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
-
     code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);
@@ -12737,14 +12323,12 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
     ddp__file f;
     ddp_status code;
-    int i;
-
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
-    for (i = 0; i < s->count; i++) list[i] = s->list[i].as;
+    for (int i = 0; i < s->count; i++) list[i] = s->list[i].as;
     code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
     DDP_FREE(list);
     if (code != DDP_OK) return code;
-    for (i = 0; i < s->count; i++) {
+    for (int i = 0; i < s->count; i++) {
         const ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(&w->as);
         const float *data = s->here ? s->here : w->data;
@@ -12761,7 +12345,6 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 {
     ddp__weights s;
     ddp_status code = ddp__weights_list(g, path, &s, err);
-
     if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
     ddp__weights_free(&s);
     return code;
@@ -12785,8 +12368,7 @@ typedef struct ddp__wire_table {
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
     /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some, wake() was called, or
      * ddp_now() >= until (until < 0: no limit). */
-    void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv,
-                 double until);
+    void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
     void (*close)(ddp__wire *w);
@@ -12848,14 +12430,14 @@ DDP_LIB void       ddp__hub_free(ddp__hub *hub);
  * DDP_USE_MPI. */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
-/* DDP_OK if this program was built with MPI. */
-DDP_LIB ddp_status ddp__mpi_built(ddp_error *err);
+DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
 /* 1, with rank and world of MPI_COMM_WORLD, where the program has initialised MPI; else 0. */
 DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
 
 /* ==== wire/socket.h ==== [wire] */
 /* TCP sockets without surprises: addresses, listening, dialling, whole frames with a deadline. */
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -12870,7 +12452,11 @@ DDP_LIB int ddp__mpi_ranks(int *rank, int *world);
 #define DDP__DEFAULT_PORT 29500
 
 typedef struct ddp__addr {
-    struct sockaddr_storage sa;
+    union {
+        struct sockaddr_storage sa;
+        struct sockaddr_in in;
+        struct sockaddr_in6 in6;
+    };
     socklen_t size;
 } ddp__addr;
 
@@ -12894,8 +12480,7 @@ DDP_LIB ddp_status ddp__fd_room(int wanted, int least, ddp_error *err);
 /* The own address of a socket, or that of its peer: 0, or -1, errno and size 0. */
 DDP_LIB int ddp__addr_own(int fd, ddp__addr *out);
 DDP_LIB int ddp__addr_peer(int fd, ddp__addr *out);
-/* Non-blocking and closed on exec; 0, or -1 and errno. */
-DDP_LIB int ddp__fd_prepare(int fd);
+DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -1 and errno */
 /* A bound, listening socket; *bound (may be NULL) gets the address, with the port chosen. */
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
@@ -12912,6 +12497,7 @@ DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *cong
 /* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
  * poll returns. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
+DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
 DDP_LIB int ddp__fd_wait(int fd, int events, double until);
 
@@ -12926,7 +12512,7 @@ DDP_LIB void ddp__waker_close(ddp__waker *w); /* fine for one that is all zero *
 DDP_LIB void ddp__waker_wake(ddp__waker *w);  /* any thread */
 DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
-/* ---- iface.c: which of this machine's addresses the others shall use ---- */
+/* ---- which of this machine's addresses the others shall use ---- */
 
 #define DDP__IFACE_TEXT 32
 
@@ -12934,9 +12520,9 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
  * names, "^lo,docker" for all but those. */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
 /* The first address of an interface that is up and that the list (NULL: every list) means, others before loopback; with
- * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. name[DDP__IFACE_TEXT] (may be NULL) gets
- * the interface's. Errors: DDP_ARG if nothing matches: names the interfaces that there are; DDP_NET. */
-DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name, ddp_error *err);
+ * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. Errors: DDP_ARG if nothing matches: names
+ * the interfaces that there are; DDP_NET. */
+DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
 /* The same without a destination: the interface of the default route, else the first that is up and not loopback, else
@@ -13003,8 +12589,7 @@ DDP_LIB int ddp__stream_events(ddp__tls *t, int fd, int want);
 DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until something can be read, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
-/* 1 if the peer has hung up and nothing is left to read. */
-DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd);
+DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up and nothing is left to read */
 /* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the end of the stream:
  * ECONNRESET). *got (may be NULL) counts what was read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
@@ -13073,15 +12658,9 @@ typedef enum ddp__hello_kind {
 } ddp__hello_kind;
 
 typedef enum ddp__refusal {
-    DDP__WELCOME,
-    DDP__REFUSE_VERSION,
-    DDP__REFUSE_RUN,
-    DDP__REFUSE_WORLD,
-    DDP__REFUSE_RANK,
-    DDP__REFUSE_TWICE,
-    DDP__REFUSE_LATE,
-    DDP__REFUSE_LOST,
-    DDP__REFUSE_NAME, /* the certificate is another rank's */
+    DDP__WELCOME, DDP__REFUSE_VERSION, DDP__REFUSE_RUN, DDP__REFUSE_WORLD, DDP__REFUSE_RANK, DDP__REFUSE_TWICE,
+    DDP__REFUSE_LATE, DDP__REFUSE_LOST,
+    DDP__REFUSE_NAME,  /* the certificate is another rank's */
     DDP__REFUSE_RESUME /* links outlive their connections on one side only */
 } ddp__refusal;
 
@@ -13099,8 +12678,7 @@ typedef struct ddp__hello {
     const char *run_name;     /* own side only: the run as the user called it, or NULL */
 } ddp__hello;
 
-/* Little-endian integers of 1 to 8 bytes. */
-DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes);
+DDP_LIB void     ddp__hello_put(unsigned char *at, uint64_t v, int bytes); /* little-endian integers of 1 to 8 bytes */
 DDP_LIB uint64_t ddp__hello_get(const unsigned char *at, int bytes);
 
 /* What a hello says of a world of so many ranks and ids, which are at least as many. */
@@ -13112,10 +12690,8 @@ DDP_LIB void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__
 /* Sends that to somebody on whose socket nothing waits: 0, or -1 and errno. */
 DDP_LIB int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
                             int detail);
-/* 1 if the first `got` bytes may begin a frame. */
-DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got);
-/* 0 if the 64 bytes are not a frame of ours. */
-DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h);
+DDP_LIB int ddp__hello_begins(const unsigned char *b, size_t got); /* 1 if the first `got` bytes may begin a frame */
+DDP_LIB int ddp__hello_parse(const unsigned char *b, ddp__hello *h); /* 0 if the 64 bytes are not a frame of ours */
 /* Whether a peer's frame fits ours. */
 DDP_LIB ddp__refusal ddp__hello_check(const ddp__hello *self, const ddp__hello *other);
 /* The sentence about it, naming both values; `name` is the peer's. */
@@ -13169,8 +12745,7 @@ typedef struct ddp__tls_keys {
     unsigned char psk[32];
 } ddp__tls_keys;
 
-/* Fills table and method of k; 0 when memory is short. */
-DDP_LIB int ddp__tls_plug(ddp__tls_keys *k);
+DDP_LIB int ddp__tls_plug(ddp__tls_keys *k); /* fills table and method of k; 0 when memory is short */
 /* The peer of s is to blame for what follows; the first sentence stays. */
 DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF(2, 3);
 
@@ -13181,16 +12756,14 @@ DDP_LIB void ddp__tls_say(ddp__tls_session *s, const char *fmt, ...) DDP__PRINTF
 
 typedef struct ddp__relay ddp__relay;
 
-/* Errors: DDP_MEMORY. */
-DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err);
+DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
 /* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
  * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name
  * other than 0 ddp__relay_cut ends it: both sockets are closed, what waits is dropped. Any thread. Errors:
  * DDP_MEMORY. */
 DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
 DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
-/* Bytes moved so far. Any thread. */
-DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay);
+DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
 /* Waits until all pairs have ended, 5 s at most and no longer than 1 s without a byte: those who leave at the same time
  * must hear each other's last words. NULL is fine. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
@@ -13225,8 +12798,6 @@ DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 /* ==== wire/door.h ==== [wire] */
 /* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
 
-#include <poll.h>
-
 /* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the decider's; 0: it is
  * closed. */
 typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
@@ -13255,24 +12826,19 @@ typedef struct ddp__door {
     double pause;             /* for which it was shut last */
 } ddp__door;
 
-/* The policy, for everybody who accepts connections:
- *   a caller may be silent for 2 s, and has 5 s for its hello, a handshake of TLS included;
- *   what does not begin as a hello is turned away at its first byte;
- *   64 callers, or 2 x world, are undecided at a time. When there are more, the oldest that is
- *   silent makes room, else the oldest that had 1 s; where one address holds more than half of the
- *   places, its callers make room for those from elsewhere at once;
- *   after 64 that were turned away within a second the door stays shut for 0.1 to 0.8 s;
- *   each is a line in the log, ten in a second at most.
- * 0 if memory is short. */
+/* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its hello, a
+ * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
+ * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
+ * address holds more than half of the places, its callers make room for those from elsewhere at once. After 64 that
+ * were turned away within a second the door stays shut for 0.1 to 0.8 s; each is a line in the log, ten in a second at
+ * most. 0 if memory is short. */
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
                             void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
-/* Callers leave; the door stays. */
-DDP_LIB void ddp__door_empty(ddp__door *d);
+DDP_LIB void ddp__door_empty(ddp__door *d); /* callers leave; the door stays */
 /* Fills polls, at most room + 1, and returns how many; *next is lowered to the time of the next deadline. */
 DDP_LIB int  ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next);
-/* Lets in who waits and hears who is inside; never blocks. */
-DDP_LIB void ddp__door_serve(ddp__door *d, double now);
+DDP_LIB void ddp__door_serve(ddp__door *d, double now); /* lets in who waits and hears who is inside; never blocks */
 /* For decide: a line in the log, and in `refused`, that "ADDRESS why". */
 DDP_LIB void ddp__door_note(ddp__door *d, const ddp__addr *from, const char *why);
 /* The same for a hello that does not fit ours, and a frame that tells the caller. */
@@ -13286,23 +12852,19 @@ DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;            /* [world] one connection per peer, own entry -1, and of those who are not there; the
-                                  wire's from success on */
-    const size_t *sent_before; /* [world] bytes already sent on each while the ranks met; may be NULL */
-    const unsigned char *relayed; /* [world] 1: by way of rank 0, which is asked to join the two again when it breaks;
-                                     may be NULL */
+    const int *fds;            /* [world] connections, the wire's from success on; -1: the own, and who is not there */
+    const unsigned char *relayed; /* [world] 1: by way of rank 0, which joins the two again; may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;     /* data that nobody acknowledges for so long break a connection (Linux; 0 = system's); a
-                                  link that stays broken for so long is given up (0 = never) */
+    double peer_timeout_s;     /* unacknowledged data break a connection (Linux; 0 = system's), and a link that stays
+                                  broken is given up (0 = never), after so long */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
     /* links that come back */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
     const ddp__addr *where;    /* [world] where a rank listens: lower ranks are dialled there, higher ones only asked
                                   whether they live; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
-    size_t replay_bytes;       /* sent but not acknowledged, per peer, at most; 0 = 4 MiB, less where all peers together
-                                  would take more than 32 MiB */
+    size_t replay_bytes;       /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
 } ddp__tcp_config;
 
@@ -13311,9 +12873,8 @@ typedef struct ddp__tcp_config {
 /* Errors: DDP_NET if a socket option is refused; DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *err);
 DDP_LIB int        ddp__wire_tcp_relayed(ddp__wire *w, int peer);
-/* For tests and counters of the kernel: the socket to a peer, and sent_before, which no engine counts. */
+/* For tests and counters of the kernel: the socket to a peer. */
 DDP_LIB int        ddp__wire_tcp_fd(ddp__wire *w, int peer);
-DDP_LIB size_t     ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer);
 
 /* ---- reconnect.c: links that come back ---- */
 
@@ -13327,12 +12888,11 @@ typedef struct ddp__resume_stats {
 
 /* ddp__wire_resume - as ddp__wire_tcp, with sessions. Both ends of each link must have one.
  *
- * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are
- * unacknowledged, is replaced: the higher rank dials the lower one's listening address again, both
- * say how many bytes of the stream they have, and the rest is sent again from memory. Meanwhile
- * send takes nothing and recv has nothing. recv and send return -1 when the peer said that it
- * closes, when its listening port has refused connections for 0.3 s (its process is gone), or when
- * the link stayed broken for peer_timeout_s.
+ * A connection that breaks, or on which nothing is heard for 1.5 heartbeats while bytes are unacknowledged, is
+ * replaced: the higher rank dials the lower one's listening address again, both say how many bytes of the stream they
+ * have, and the rest is sent again from memory. Meanwhile send takes nothing and recv has nothing. recv and send return
+ * -1 when the peer said that it closes, when its listening port has refused connections for 0.3 s (its process is
+ * gone), or when the link stayed broken for peer_timeout_s.
  * Takes over fds and listen_fd on success. Errors: DDP_NET, DDP_MEMORY. */
 DDP_LIB ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_error *err);
 /* Only from the thread that uses the wire, or while none does. */
@@ -13392,7 +12952,6 @@ typedef struct ddp__way {
     int       why;              /* errno of what broke or ended it */
     int       told;             /* recv has reported the end */
     int       relayed, joined;  /* joined: whom is dialled is the peer itself, not (yet) rank 0 */
-    size_t    sent_before;
     ddp__addr where;
     char      name[DDP__ADDR_TEXT + 24];
     /* outgoing */
@@ -13448,27 +13007,23 @@ typedef struct ddp__resume_wire {
 
 /* reconnect.c */
 DDP_LIB size_t ddp__replay_free(const ddp__replay *r);
-/* Appends n <= ddp__replay_free bytes. */
-DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n);
+DDP_LIB void ddp__replay_put(ddp__replay *r, const void *bytes, size_t n); /* appends n <= ddp__replay_free bytes */
 /* Drops what lies before byte `upto` of the stream; 0 if that byte was never here. */
 DDP_LIB int  ddp__replay_forget(ddp__replay *r, uint64_t upto);
 /* Where bytes [from, from + n) lie, all of which must be here: one or two runs; how many. */
 DDP_LIB int  ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov);
 /* Queues a record without bytes. Room is left for one of each kind. */
 DDP_LIB void ddp__way_record(ddp__way *p, ddp__record_kind kind, uint32_t value);
-/* Gives the socket what it takes. */
-DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p);
+DDP_LIB void ddp__way_flush(ddp__resume_wire *t, ddp__way *p); /* gives the socket what it takes */
 
 /* Makes a connected socket the stream to a peer, from its first byte on. */
 DDP_LIB ddp_status ddp__way_open(ddp__resume_wire *t, ddp__way *p, int fd, ddp_error *err);
 
 /* reconnect_link.c */
-/* The ddp__door_fn. */
-DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
+DDP_LIB int  ddp__knock(void *user, int fd, const unsigned char *bytes, const ddp__addr *from); /* the ddp__door_fn */
 /* The connection is of no use any more: another one is needed. */
 DDP_LIB void ddp__way_break(ddp__resume_wire *t, ddp__way *p, int why);
-/* The link is over for good. */
-DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why);
+DDP_LIB void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why); /* the link is over for good */
 /* Does what is due: acknowledges, suspects, dials, listens. Returns when to come again. */
 DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
@@ -13477,10 +13032,8 @@ DDP_LIB double ddp__resume_tick(ddp__resume_wire *t, double now);
 
 typedef struct ddp__rendezvous {
     int rank, world;
-    int ids;          /* resume: the wire has room for so many ranks, those that do not meet come later or never; 0 =
-                         world. Same on all ranks */
-    const char *addr; /* "host:port", "tcp://host:port" of rank 0, or "file://PATH" where rank 0 says it; NULL =
-                         127.0.0.1:29500 */
+    int ids;          /* resume: the wire has room for so many ranks, of all ranks the same; 0 = world */
+    const char *addr; /* "[tcp://]host:port" of rank 0, "file://PATH" where it says that; NULL = 127.0.0.1:29500 */
     int listen_fd;    /* -1, or for rank 0 a bound, listening socket; closed here in any case */
     uint64_t run_id;         /* ranks of unlike runs refuse each other */
     const char *run_name;    /* what the user calls it, for sentences; or NULL */
@@ -13488,11 +13041,9 @@ typedef struct ddp__rendezvous {
     double join_timeout_s;   /* for all ranks to come; 0 = timeout_s */
     const volatile int *cancel; /* NULL, or non-zero ends the meeting: DDP_ABORTED */
     double peer_timeout_s;   /* given to the wire; 0 = none */
-    int insecure;            /* 1: addresses beyond this machine are allowed without tls, although nothing is encrypted
-                                or authenticated */
+    int insecure;            /* 1: addresses beyond this machine are allowed without tls */
     ddp__tls *tls;           /* NULL = plain; borrowed by the wire as well */
-    const char *ifname;      /* interfaces to listen on, NCCL's syntax (socket.h); NULL: that from which rank 0 is
-                                reached */
+    const char *ifname;      /* interfaces to listen on (socket.h); NULL: that from which rank 0 is reached */
     const char *congestion;  /* TCP_CONGESTION, or NULL */
     int resume;              /* 1: links may break and come back (wire/reconnect.h), on all ranks */
     size_t replay_bytes;     /* as there */
@@ -13567,7 +13118,6 @@ typedef struct ddp__meeting {
     struct pollfd *polls;      /* [2 x world + door.room + 1]: peers, legs, the door */
     ddp_error failed;          /* what a caller has brought about, DDP_OK for nothing */
     int *fd;                   /* [world] */
-    size_t *sent;              /* [world] */
     ddp__addr *where;          /* [world] where a rank listens */
     unsigned char *table;      /* frame and entries */
     /* once all have met rank 0 */
@@ -13602,8 +13152,7 @@ DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uin
 /* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
  * and what rank 0 and workers say. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
-/* Accepts all ranks above this one. */
-DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err);
+DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
 DDP_LIB int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
@@ -13617,7 +13166,7 @@ DDP_LIB ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_er
 /* The leg to a peer goes by way of rank 0 from now on. */
 DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 
-/* meetfile.c: a file that says where rank 0 listens, for ranks that share a folder but know no address */
+/* A file that says where rank 0 listens, for ranks that share a folder but know no address */
 /* The path in "file://PATH", or NULL: the address is not one of these. */
 DDP_LIB const char *ddp__meetfile_path(const char *addr);
 /* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
@@ -13627,16 +13176,13 @@ DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uin
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
 /* Takes it away if it still says this. */
 DDP_LIB void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id);
-/* A run id for a run that was given none, so that a left-over file is recognised; never 0. */
-DDP_LIB uint64_t ddp__meetfile_run(void);
 
 /* ==== wire/threads.c ==== [wire] */
 /* Streams between threads: one lock-free ring per ordered pair, one bell per rank.
  *
- * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once
- * more; a peer that moved bytes swaps the bell to 0 and rings only if it was armed. Both are
- * read-modify-writes of one variable, so one of them comes second and sees what the other did:
- * no ring is lost, and nobody spins or takes a lock while bytes flow. */
+ * A rank that wants to sleep arms its bell by an atomic swap and then looks at its rings once more; a peer that moved
+ * bytes swaps the bell to 0 and rings only if it was armed. Both are read-modify-writes of one variable, so one of them
+ * comes second and sees what the other did: no ring is lost, and nobody spins or takes a lock while bytes flow. */
 
 #define DDP__RING_BYTES ((size_t)64 << 10) /* a power of two */
 #define DDP__LINE 64                       /* bytes of a cache line */
@@ -13684,10 +13230,9 @@ static ddp__ring *ddp__hub_ring(ddp__hub *hub, int from, int to)
 
 void ddp__hub_free(ddp__hub *hub)
 {
-    int r;
     if (!hub || ddp__atomic_add(&hub->refs, -1) > 1) return;
     ddp__hub_free(hub->second);
-    for (r = 0; r < hub->bells_ready; r++) {
+    for (int r = 0; r < hub->bells_ready; r++) {
         pthread_mutex_destroy(&hub->bells[r].lock);
         pthread_cond_destroy(&hub->bells[r].cond);
     }
@@ -13741,7 +13286,6 @@ static long ddp__threads_send(ddp__wire *w, int peer, const struct iovec *iov, i
     ddp__hub *hub = ((ddp__thread_wire *)(void *)w)->hub;
     ddp__ring *ring = ddp__hub_ring(hub, w->rank, peer);
     size_t head = ring->head, room, moved = 0;
-    int i;
 
     if (ddp__atomic_load(&ring->deaf)) {
         ((ddp__thread_wire *)(void *)w)->told[peer] |= 2;
@@ -13749,7 +13293,7 @@ static long ddp__threads_send(ddp__wire *w, int peer, const struct iovec *iov, i
         return -1;
     }
     room = DDP__RING_BYTES - (head - ddp__atomic_load(&ring->tail));
-    for (i = 0; i < count && room; i++) {
+    for (int i = 0; i < count && room; i++) {
         const unsigned char *from = (const unsigned char *)iov[i].iov_base;
         size_t n = iov[i].iov_len < room ? iov[i].iov_len : room;
         size_t at = head & (DDP__RING_BYTES - 1), first = DDP__RING_BYTES - at;
@@ -13797,10 +13341,9 @@ static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, cons
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
     ddp__hub *hub = t->hub;
-    int p;
 
     if (ddp__atomic_swap(&hub->bells[w->rank].called, 0)) return 1;
-    for (p = 0; p < w->world; p++) {
+    for (int p = 0; p < w->world; p++) {
         if (p == w->rank) continue;
         if ((!want_recv || want_recv[p]) && !(t->told[p] & 1)) {
             ddp__ring *in = ddp__hub_ring(hub, p, w->rank);
@@ -13854,9 +13397,7 @@ static void ddp__hub_end(ddp__hub *hub, int from, int to)
 
 void ddp__hub_leave(ddp__hub *hub, int rank)
 {
-    int p;
-
-    for (p = 0; p < hub->world; p++)
+    for (int p = 0; p < hub->world; p++)
         if (p != rank) ddp__hub_end(hub, rank, p);
     if (hub->second && !ddp__atomic_load(&hub->second->bells[rank].taken))
         ddp__hub_leave(hub->second, rank); /* it will not come there either */
@@ -13921,10 +13462,11 @@ ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error
 }
 
 /* ==== wire/socket.c ==== [wire] */
-/* Addresses, descriptors, listening, dialling, waiting. */
+/* Addresses, descriptors, listening, dialling, waiting; the interfaces of this machine. */
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/resource.h>
 
@@ -14005,56 +13547,45 @@ const char *ddp__addr_text(const ddp__addr *a, char *out)
 
 int ddp__addr_port(const ddp__addr *a)
 {
-    if (a->sa.ss_family == AF_INET6) return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_port);
-    return ntohs(((const struct sockaddr_in *)(const void *)&a->sa)->sin_port);
+    return ntohs(a->sa.ss_family == AF_INET6 ? a->in6.sin6_port : a->in.sin_port);
 }
 
 void ddp__addr_set_port(ddp__addr *a, int port)
 {
-    if (a->sa.ss_family == AF_INET6) ((struct sockaddr_in6 *)(void *)&a->sa)->sin6_port = htons((uint16_t)port);
-    else ((struct sockaddr_in *)(void *)&a->sa)->sin_port = htons((uint16_t)port);
+    if (a->sa.ss_family == AF_INET6) a->in6.sin6_port = htons((uint16_t)port);
+    else a->in.sin_port = htons((uint16_t)port);
 }
 
 int ddp__addr_is_loopback(const ddp__addr *a)
 {
     if (a->sa.ss_family == AF_INET6) {
-        const struct in6_addr *six = &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr;
-        if (IN6_IS_ADDR_V4MAPPED(six)) return six->s6_addr[12] == 127;
-        return IN6_IS_ADDR_LOOPBACK(six) ? 1 : 0;
+        if (IN6_IS_ADDR_V4MAPPED(&a->in6.sin6_addr)) return a->in6.sin6_addr.s6_addr[12] == 127;
+        return IN6_IS_ADDR_LOOPBACK(&a->in6.sin6_addr) ? 1 : 0;
     }
-    if (a->sa.ss_family == AF_INET)
-        return ntohl(((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr.s_addr) >> 24 == 127;
-    return 0;
+    return a->sa.ss_family == AF_INET && ntohl(a->in.sin_addr.s_addr) >> 24 == 127;
 }
 
 uint32_t ddp__ip_pack(const ddp__addr *a, unsigned char *ip)
 {
     memset(ip, 0, 16);
-    if (a->sa.ss_family == AF_INET6) {
-        memcpy(ip, &((const struct sockaddr_in6 *)(const void *)&a->sa)->sin6_addr, 16);
-        return 6;
-    }
-    memcpy(ip, &((const struct sockaddr_in *)(const void *)&a->sa)->sin_addr, 4);
-    return 4;
+    if (a->sa.ss_family == AF_INET6) memcpy(ip, &a->in6.sin6_addr, 16);
+    else memcpy(ip, &a->in.sin_addr, 4);
+    return a->sa.ss_family == AF_INET6 ? 6 : 4;
 }
 
 int ddp__ip_parse(uint32_t family, const unsigned char *ip, ddp__addr *a)
 {
     memset(a, 0, sizeof *a);
     if (family == 6) {
-        struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-        six->sin6_family = AF_INET6;
-        memcpy(&six->sin6_addr, ip, 16);
-        a->size = sizeof *six;
+        a->in6.sin6_family = AF_INET6;
+        memcpy(&a->in6.sin6_addr, ip, 16);
+        a->size = sizeof a->in6;
     } else if (family == 4) {
-        struct sockaddr_in *in = (struct sockaddr_in *)(void *)&a->sa;
-        in->sin_family = AF_INET;
-        memcpy(&in->sin_addr, ip, 4);
-        a->size = sizeof *in;
-    } else {
-        return 0;
+        a->in.sin_family = AF_INET;
+        memcpy(&a->in.sin_addr, ip, 4);
+        a->size = sizeof a->in;
     }
-    return 1;
+    return a->size != 0;
 }
 
 ddp_status ddp__fd_room(int wanted, int least, ddp_error *err)
@@ -14093,25 +13624,21 @@ int ddp__fd_prepare(int fd)
     return 0;
 }
 
-static int ddp__addr_named(int bad, ddp__addr *a)
+static int ddp__addr_end(int fd, int peer, ddp__addr *out)
 {
-    if (bad) a->size = 0;
+    struct sockaddr *sa = (struct sockaddr *)&out->sa;
+    int bad;
+
+    memset(out, 0, sizeof *out);
+    out->size = sizeof out->sa;
+    bad = peer ? getpeername(fd, sa, &out->size) : getsockname(fd, sa, &out->size);
+    if (bad) out->size = 0;
     return bad;
 }
 
-int ddp__addr_own(int fd, ddp__addr *out)
-{
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    return ddp__addr_named(getsockname(fd, (struct sockaddr *)&out->sa, &out->size), out);
-}
+int ddp__addr_own(int fd, ddp__addr *out) { return ddp__addr_end(fd, 0, out); }
 
-int ddp__addr_peer(int fd, ddp__addr *out)
-{
-    memset(out, 0, sizeof *out);
-    out->size = sizeof out->sa;
-    return ddp__addr_named(getpeername(fd, (struct sockaddr *)&out->sa, &out->size), out);
-}
+int ddp__addr_peer(int fd, ddp__addr *out) { return ddp__addr_end(fd, 1, out); }
 
 ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err)
 {
@@ -14161,14 +13688,19 @@ int ddp__poll_until(struct pollfd *polls, int count, double until)
     }
 }
 
+void ddp__poll_set(struct pollfd *p, int fd, int events)
+{
+    p->fd = fd;
+    p->events = (short)events;
+    p->revents = 0;
+}
+
 int ddp__fd_wait(int fd, int events, double until)
 {
     struct pollfd p;
     int got;
 
-    p.fd = fd;
-    p.events = (short)events;
-    p.revents = 0;
+    ddp__poll_set(&p, fd, events);
     got = ddp__poll_until(&p, 1, until > 0 ? until : 0);
     if (got > 0) return p.revents;
     return got < 0 && errno != EINTR ? POLLERR : 0;
@@ -14211,19 +13743,24 @@ void ddp__waker_drain(ddp__waker *w)
     ddp__atomic_swap(&w->called, 0);
 }
 
+/* Closes it; -1 and that errno. */
+static int ddp__fd_fail(int fd, int why)
+{
+    close(fd);
+    errno = why;
+    return -1;
+}
+
 int ddp__tcp_dial_begin(const ddp__addr *to)
 {
-    int s = socket(to->sa.ss_family, SOCK_STREAM, 0), why;
+    int s = socket(to->sa.ss_family, SOCK_STREAM, 0);
 
     if (s < 0) return -1;
     /* EINTR: the attempt goes on, as with EINPROGRESS */
     if (ddp__fd_prepare(s) == 0 &&
         (connect(s, (const struct sockaddr *)&to->sa, to->size) == 0 || errno == EINPROGRESS || errno == EINTR))
         return s;
-    why = errno;
-    close(s);
-    errno = why;
-    return -1;
+    return ddp__fd_fail(s, errno);
 }
 
 int ddp__tcp_dial_end(int s)
@@ -14233,8 +13770,7 @@ int ddp__tcp_dial_end(int s)
     int on = 1, why = 0;
 
     if (getsockopt(s, SOL_SOCKET, SO_ERROR, &why, &size) < 0) why = errno;
-    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself
-                 */
+    if (!why) { /* with nobody listening on a port of the ephemeral range, TCP may connect to itself */
         if (ddp__addr_own(s, &own) < 0 || ddp__addr_peer(s, &peer) < 0) why = errno;
         else if (own.size == peer.size && !memcmp(&own.sa, &peer.sa, own.size)) why = ECONNREFUSED;
     }
@@ -14246,33 +13782,24 @@ int ddp__tcp_dial_end(int s)
 
 int ddp__tcp_dial(const ddp__addr *to, double until)
 {
-    int s = ddp__tcp_dial_begin(to), why = 0;
+    int s = ddp__tcp_dial_begin(to);
 
     if (s < 0) return -1;
-    if (!ddp__fd_wait(s, POLLOUT, until)) why = ETIMEDOUT;
-    else if (ddp__tcp_dial_end(s) < 0) why = errno;
-    if (!why) return s;
-    close(s);
-    errno = why;
-    return -1;
+    if (!ddp__fd_wait(s, POLLOUT, until)) return ddp__fd_fail(s, ETIMEDOUT);
+    return ddp__tcp_dial_end(s) < 0 ? ddp__fd_fail(s, errno) : s;
 }
 
 int ddp__tcp_accept(int listen_fd, ddp__addr *from)
 {
     ddp__addr a;
-    int s, on = 1, why;
+    int s, on = 1;
 
     memset(&a, 0, sizeof a);
     a.size = sizeof a.sa;
     do s = accept(listen_fd, (struct sockaddr *)&a.sa, &a.size);
     while (s < 0 && errno == EINTR);
     if (s < 0) return -1;
-    if (ddp__fd_prepare(s) < 0) {
-        why = errno;
-        close(s);
-        errno = why;
-        return -1;
-    }
+    if (ddp__fd_prepare(s) < 0) return ddp__fd_fail(s, errno);
     setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (from) *from = a;
     return s;
@@ -14313,6 +13840,132 @@ ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, 
     return DDP_OK;
 }
 
+/* ---- which of this machine's addresses the others shall use ---- */
+
+int ddp__iface_matches(const char *list, const char *name)
+{
+    int except = *list == '^', whole, found = 0;
+
+    if (except) list++;
+    whole = *list == '=';
+    if (whole) list++;
+    while (*list) {
+        size_t n = strcspn(list, ",");
+        if (n && !strncmp(list, name, n) && (!whole || strlen(name) == n)) found = 1;
+        list += n + (list[n] == ',');
+    }
+    return found != except;
+}
+
+static int ddp__iface_usable(const struct ifaddrs *i)
+{
+    return i->ifa_addr && (i->ifa_flags & IFF_UP) &&
+           (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
+}
+
+static void ddp__iface_addr(const struct ifaddrs *i, ddp__addr *out)
+{
+    memset(out, 0, sizeof *out);
+    out->size = i->ifa_addr->sa_family == AF_INET ? (socklen_t)sizeof out->in : (socklen_t)sizeof out->in6;
+    memcpy(&out->sa, i->ifa_addr, out->size);
+    ddp__addr_set_port(out, 0);
+}
+
+/* The lower the better: loopback last, then the other family, then addresses that need a scope. */
+static int ddp__iface_order(const struct ifaddrs *i, int family)
+{
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+    int order = i->ifa_addr->sa_family == family ? 0 : 2;
+
+    if (i->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) order++;
+    return order + (i->ifa_flags & IFF_LOOPBACK ? 4 : 0);
+}
+
+/* "eth0 (10.0.0.2), lo (127.0.0.1)" */
+static void ddp__iface_list(const struct ifaddrs *all, ddp__text *t)
+{
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        char text[DDP__ADDR_TEXT], *port;
+        ddp__addr a;
+        if (!ddp__iface_usable(i)) continue;
+        ddp__iface_addr(i, &a);
+        ddp__addr_text(&a, text);
+        port = strrchr(text, ':');
+        if (port) *port = 0;
+        ddp__text_addf(t, "%s%s (%s)", t->size ? ", " : "", i->ifa_name, text);
+    }
+}
+
+ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err)
+{
+    struct ifaddrs *all = NULL, *i, *best = NULL;
+    ddp_status bad = DDP_OK;
+    ddp__text t = {NULL, 0, 0, 0};
+
+    if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
+    for (i = all; i; i = i->ifa_next) {
+        if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
+        if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
+    }
+    if (best) {
+        ddp__iface_addr(best, out);
+    } else {
+        ddp__iface_list(all, &t);
+        bad = ddp__fail(err, DDP_ARG, "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
+                        list ? list : "", t.size ? t.data : "none");
+        ddp__text_free(&t);
+    }
+    freeifaddrs(all);
+    return bad;
+}
+
+int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
+{
+    int s = socket(to->sa.ss_family, SOCK_DGRAM, 0), why = 0;
+    ddp__addr target = *to;
+
+    if (s < 0) return -1;
+    if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
+    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0) why = errno;
+    if (why) return ddp__fd_fail(s, why);
+    close(s);
+    ddp__addr_set_port(out, 0);
+    return 0;
+}
+
+void ddp__iface_default(ddp__addr *out)
+{
+    ddp__addr far;
+
+    memset(&far, 0, sizeof far);
+    far.in.sin_family = AF_INET;
+    far.in.sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1, of documentation: default route */
+    far.size = sizeof far.in;
+    if (ddp__iface_toward(&far, out) == 0) return;
+    if (ddp__iface_pick(NULL, AF_INET, out, NULL) == DDP_OK) return;
+    far.in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    *out = far;
+}
+
+const char *ddp__iface_name(const ddp__addr *a, char *name)
+{
+    struct ifaddrs *all = NULL, *i;
+    ddp__addr own, other = *a;
+    char want[DDP__ADDR_TEXT], text[DDP__ADDR_TEXT];
+
+    name[0] = 0;
+    ddp__addr_set_port(&other, 0);
+    ddp__addr_text(&other, want);
+    if (getifaddrs(&all) < 0) return name;
+    for (i = all; i && !name[0]; i = i->ifa_next) {
+        if (!ddp__iface_usable(i)) continue;
+        ddp__iface_addr(i, &own);
+        if (!strcmp(ddp__addr_text(&own, text), want)) snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
+    }
+    freeifaddrs(all);
+    return name;
+}
+
 /* ==== wire/hello.c ==== [wire] */
 /* The frames of a meeting: packing, checking, and what to say of those that do not fit. */
 
@@ -14320,15 +13973,13 @@ static const unsigned char ddp__hello_magic[8] = {'d', 'r', 'e', 'a', 'm', 'd', 
 
 void ddp__hello_put(unsigned char *at, uint64_t v, int bytes)
 {
-    int i;
-    for (i = 0; i < bytes; i++) at[i] = (unsigned char)(v >> (8 * i) & 255);
+    for (int i = 0; i < bytes; i++) at[i] = (unsigned char)(v >> (8 * i) & 255);
 }
 
 uint64_t ddp__hello_get(const unsigned char *at, int bytes)
 {
     uint64_t v = 0;
-    int i;
-    for (i = 0; i < bytes; i++) v |= (uint64_t)at[i] << (8 * i);
+    for (int i = 0; i < bytes; i++) v |= (uint64_t)at[i] << (8 * i);
     return v;
 }
 
@@ -14440,8 +14091,6 @@ void ddp__hello_dispute(const ddp__hello *self, ddp__refusal reason, const ddp__
 /* ==== wire/stream.c ==== [wire] */
 /* What crosses a connected socket: the bytes themselves, or what TLS makes of them. */
 
-#include <poll.h>
-
 int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 0) : 0; }
 
 int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
@@ -14502,16 +14151,18 @@ int ddp__stream_gone(ddp__tls *t, int fd)
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
 
+static int ddp__stream_late(void)
+{
+    errno = ETIMEDOUT;
+    return -1;
+}
+
 int ddp__stream_greet(ddp__tls *t, int fd, double until)
 {
     int done;
 
-    if (!t) return 0;
-    while ((done = t->table->shake(t, fd)) == 0) {
-        if (ddp__fd_wait(fd, t->table->events(t, fd, POLLIN), until)) continue;
-        errno = ETIMEDOUT;
-        return -1;
-    }
+    while ((done = ddp__stream_shake(t, fd)) == 0)
+        if (!ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLIN), until)) return ddp__stream_late();
     return done < 0 ? -1 : 0;
 }
 
@@ -14526,10 +14177,7 @@ int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, dou
         if (n < 0) return -1;
         iov.iov_base = (char *)iov.iov_base + n;
         iov.iov_len -= (size_t)n;
-        if (n == 0 && !ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLOUT), until)) {
-            errno = ETIMEDOUT;
-            return -1;
-        }
+        if (n == 0 && !ddp__fd_wait(fd, ddp__stream_events(t, fd, POLLOUT), until)) return ddp__stream_late();
     }
     return 0;
 }
@@ -14544,10 +14192,7 @@ int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *g
         if (n < 0) return -1;
         have += (size_t)n;
         if (got) *got = have;
-        if (n == 0 && !ddp__stream_wait(t, fd, until)) {
-            errno = ETIMEDOUT;
-            return -1;
-        }
+        if (n == 0 && !ddp__stream_wait(t, fd, until)) return ddp__stream_late();
     }
     return 0;
 }
@@ -14572,12 +14217,11 @@ const char *ddp__stream_why(ddp__tls *t, int fd) { return t ? t->table->why(t, f
 void ddp__stream_close(ddp__tls *t, int fd)
 {
     char sink[4096];
-    int k;
 
     if (fd < 0) return;
     if (t) t->table->end(t, fd);
     shutdown(fd, SHUT_WR);
-    for (k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
+    for (int k = 0; k < 256 && recv(fd, sink, sizeof sink, 0) > 0; k++) {}
     close(fd);
 }
 
@@ -14596,8 +14240,6 @@ void ddp__stream_no_tls(int fd)
 /* ==== wire/tls.c ==== [wire] */
 /* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
  * never blocks: what it could not send stays here and is sent by the next call. */
-
-#include <poll.h>
 
 #ifdef DDP_USE_OPENSSL
 /* ---- the socket, as OpenSSL sees it ---- */
@@ -14859,8 +14501,7 @@ static long ddp__tls_recv(ddp__tls *t, int fd, void *buf, size_t bytes)
     return (long)got;
 }
 
-/* Seals s->held bytes as a record, unless that has been done, and sends it: 1, 0 if it has to wait,
- * -1. */
+/* Seals s->held bytes as a record, unless that has been done, and sends it: 1, 0 if it has to wait, -1. */
 static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
 {
     int n;
@@ -14950,11 +14591,9 @@ static int ddp__tls_gone(ddp__tls *t, int fd)
 /* The name of a certificate for a log: printable, whatever its issuer let through. */
 static void ddp__tls_subject(X509 *cert, char *out, size_t room)
 {
-    size_t i;
-
     out[0] = 0;
     if (X509_NAME_get_text_by_NID(X509_get_subject_name(cert), NID_commonName, out, (int)room) < 0) out[0] = 0;
-    for (i = 0; out[i]; i++)
+    for (size_t i = 0; out[i]; i++)
         if (!isprint((unsigned char)out[i])) out[i] = '?';
 }
 
@@ -15088,9 +14727,8 @@ static void ddp__tls_end(ddp__tls *t, int fd)
 static void ddp__tls_destroy(ddp__tls *t)
 {
     ddp__tls_keys *k = (ddp__tls_keys *)(void *)t;
-    int i;
 
-    for (i = 0; i < k->sessions; i++) ddp__tls_leave(t, i);
+    for (int i = 0; i < k->sessions; i++) ddp__tls_leave(t, i);
     if (k->session) DDP_FREE(k->session);
     SSL_CTX_free(k->ctx);
     BIO_meth_free(k->method);
@@ -15270,9 +14908,8 @@ static ddp_status ddp__tls_prepare(ddp__tls_keys *k, const ddp__tls_files *f, dd
 {
     k->ctx = SSL_CTX_new(TLS_method());
     if (!k->ctx) return ddp__fail(err, DDP_MEMORY, "out of memory for TLS");
-    if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) ||
-        !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION) ||
-        !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
+    if (!SSL_CTX_set_min_proto_version(k->ctx, TLS1_3_VERSION) || !SSL_CTX_set_max_proto_version(k->ctx, TLS1_3_VERSION)
+        || !SSL_CTX_set_ciphersuites(k->ctx, "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256"))
         return ddp__fail(err, DDP_UNSUPPORTED, "this OpenSSL has no TLS 1.3 with AES-GCM: install a complete one");
     SSL_CTX_set_app_data(k->ctx, k);
     SSL_CTX_set_session_cache_mode(k->ctx, SSL_SESS_CACHE_OFF);
@@ -15328,7 +14965,6 @@ typedef struct ddp__tcp_peer {
     int fd;   /* -1: own rank */
     int told; /* bit 0: recv has reported the end, bit 1: send has */
     int relayed;
-    size_t sent_before;
     char name[DDP__ADDR_TEXT + 24];
 } ddp__tcp_peer;
 
@@ -15371,12 +15007,10 @@ static void ddp__tcp_wait(ddp__wire *w, const unsigned char *want_send, const un
         if (want_send && want_send[i] && !(told & 2)) events |= POLLOUT;
         if (events & POLLIN) ready |= ddp__stream_ready(t->tls, t->peers[i].fd);
         if (events) events = ddp__stream_events(t->tls, t->peers[i].fd, events);
-        t->polls[i].fd = events ? t->peers[i].fd : -1; /* else a hang-up would keep us awake */
-        t->polls[i].events = (short)events;
-        t->polls[i].revents = 0;
+        ddp__poll_set(&t->polls[i], events ? t->peers[i].fd : -1, events); /* else a hang-up would keep us awake */
     }
-    t->polls[w->world].revents = 0;
     if (ready) until = 0;
+    t->polls[w->world].revents = 0;
     (void)ddp__poll_until(t->polls, w->world + 1, until);
     if (t->polls[w->world].revents) ddp__waker_drain(&t->bell);
 }
@@ -15396,9 +15030,8 @@ static void ddp__tcp_free(ddp__tcp_wire *t)
 static void ddp__tcp_close(ddp__wire *w)
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)(void *)w;
-    int i;
 
-    for (i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
+    for (int i = 0; i < w->world; i++) ddp__stream_close(t->tls, t->peers[i].fd);
     ddp__relay_close(t->relay);
     ddp__tcp_free(t);
 }
@@ -15415,7 +15048,6 @@ static ddp_status ddp__tcp_peer_open(const ddp__tcp_config *c, int peer, ddp__tc
 
     p->fd = peer == c->rank ? -1 : c->fds[peer];
     if (peer == c->rank) return DDP_OK;
-    p->sent_before = c->sent_before ? c->sent_before[peer] : 0;
     p->relayed = c->relayed && c->relayed[peer];
     if (ddp__addr_peer(p->fd, &a) < 0)
         return ddp__fail(err, DDP_NET, "the connection to rank %d broke: %s", peer, strerror(errno));
@@ -15427,7 +15059,6 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
 {
     ddp__tcp_wire *t = (ddp__tcp_wire *)ddp__calloc(1, sizeof *t);
     ddp_status bad = DDP_OK;
-    int i;
 
     if (t) {
         t->peers = (ddp__tcp_peer *)ddp__calloc((size_t)c->world, sizeof *t->peers);
@@ -15436,7 +15067,7 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
     if (!t || !t->peers || !t->polls)
         bad = ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
     if (!bad) bad = ddp__waker_open(&t->bell, err);
-    for (i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
+    for (int i = 0; i < c->world && !bad; i++) bad = ddp__tcp_peer_open(c, i, &t->peers[i], err);
     if (bad) {
         if (t) ddp__tcp_free(t);
         return bad;
@@ -15446,28 +15077,19 @@ ddp_status ddp__wire_tcp(const ddp__tcp_config *c, ddp__wire **out, ddp_error *e
     t->base.world = c->world;
     t->tls = c->tls;
     t->relay = c->relay;
-    t->polls[c->world].fd = t->bell.fd[0];
-    t->polls[c->world].events = POLLIN;
+    ddp__poll_set(&t->polls[c->world], t->bell.fd[0], POLLIN);
     *out = &t->base;
     return DDP_OK;
 }
 
 int ddp__wire_tcp_fd(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].fd; }
 
-size_t ddp__wire_tcp_hello_bytes(ddp__wire *w, int peer)
-{
-    return ((ddp__tcp_wire *)(void *)w)->peers[peer].sent_before;
-}
-
 int ddp__wire_tcp_relayed(ddp__wire *w, int peer) { return ((ddp__tcp_wire *)(void *)w)->peers[peer].relayed; }
 
 /* ==== wire/door.c ==== [wire] */
 /* Who comes to the door: let in, heard, turned away; door.h has the policy. */
 
-#include <netinet/in.h>
-
-static const double ddp__silent_limit = 2; /* seconds until a caller's first byte */
-static const double ddp__hello_limit = 5;  /* and until the last one of its hello */
+static const double ddp__silent_limit = 2, ddp__hello_limit = 5; /* seconds until a caller's first and last byte */
 static const double ddp__hello_grace = 1;  /* of them nobody else is preferred */
 static const double ddp__shut_first = 0.1, ddp__shut_most = 0.8;
 enum { DDP__CALLERS = 64, DDP__TURNED_MOST = 64, DDP__LINES_MOST = 10 };
@@ -15717,15 +15339,10 @@ int ddp__door_polls(const ddp__door *d, struct pollfd *polls, double *next)
     for (int i = 0; i < d->room && count < d->inside; i++) {
         const ddp__caller *c = &d->caller[i];
         if (c->fd < 0) continue;
-        polls[count].fd = c->fd;
-        polls[count].events = POLLIN;
-        if (c->spoken) polls[count].events = (short)ddp__stream_events(d->tls, c->fd, POLLIN);
-        polls[count++].revents = 0;
+        ddp__poll_set(&polls[count++], c->fd, c->spoken ? ddp__stream_events(d->tls, c->fd, POLLIN) : POLLIN);
         if (ddp__caller_until(c) < *next) *next = ddp__caller_until(c);
     }
-    polls[count].fd = d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd;
-    polls[count].events = POLLIN;
-    polls[count].revents = 0;
+    ddp__poll_set(&polls[count], d->shut > 0 && ddp_now() < d->shut ? -1 : d->listen_fd, POLLIN);
     if (d->listen_fd >= 0 && polls[count].fd < 0 && d->shut < *next) *next = d->shut;
     return count + 1;
 }
@@ -15780,8 +15397,7 @@ int ddp__replay_forget(ddp__replay *r, uint64_t upto)
 
 int ddp__replay_find(const ddp__replay *r, uint64_t from, size_t n, struct iovec *iov)
 {
-    size_t at = (r->at + (size_t)(from - r->first)) % r->room;
-    size_t run = n < r->room - at ? n : r->room - at;
+    size_t at = (r->at + (size_t)(from - r->first)) % r->room, run = n < r->room - at ? n : r->room - at;
 
     iov[0].iov_base = r->data + at;
     iov[0].iov_len = run;
@@ -16048,9 +15664,7 @@ static void ddp__resume_wait(ddp__wire *w, const unsigned char *want_send, const
             ddp__way *p = &t->way[i];
             int events = ddp__way_wishes(p, want_send && want_send[i], !want_recv || want_recv[i], &next);
             if (events && p->state != DDP__LINK_DIALLING) events = ddp__stream_events(t->cfg.tls, p->fd, events);
-            t->polls[i].events = (short)events;
-            t->polls[i].fd = events ? p->fd : -1;
-            t->polls[i].revents = 0;
+            ddp__poll_set(&t->polls[i], events ? p->fd : -1, events);
         }
         t->polls[w->world].revents = 0;
         count = first + ddp__door_polls(&t->door, t->polls + first, &next);
@@ -16162,7 +15776,6 @@ static ddp_status ddp__way_first(ddp__resume_wire *t, ddp__way *p, ddp_error *er
     DDP__TRY(ddp__way_open(t, p, c->fds[p->peer], err));
     p->relayed = c->relayed && c->relayed[p->peer];
     if (p->relayed) snprintf(p->name, sizeof p->name, "relayed by rank 0");
-    p->sent_before = c->sent_before ? c->sent_before[p->peer] : 0;
     return DDP_OK;
 }
 
@@ -16188,7 +15801,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->self = c->self;
     t->quiet_s = 1.5 * beat;
     t->ack_bytes = room / 8 < ((size_t)256 << 10) ? room / 8 : (size_t)256 << 10;
-    t->number = (uint32_t)(ddp__meetfile_run() >> 16 ^ (uint64_t)(size_t)t ^ (uint64_t)c->rank) | 1;
+    t->number = (uint32_t)ddp__fresh_number();
     t->way = (ddp__way *)ddp__calloc(world, sizeof *t->way);
     if (!ddp__door_open(&t->door, c->world, c->tls, &c->log, ddp__knock, t))
         return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", c->rank);
@@ -16207,8 +15820,7 @@ static ddp_status ddp__resume_fill(ddp__resume_wire *t, ddp_error *err)
     t->pairs.log = &t->cfg.log;
     t->stats.replay_bytes = (world - 1) * room;
     DDP__TRY(ddp__waker_open(&t->bell, err));
-    t->polls[world].fd = t->bell.fd[0];
-    t->polls[world].events = POLLIN;
+    ddp__poll_set(&t->polls[world], t->bell.fd[0], POLLIN);
     for (int i = 0; i < c->world; i++) {
         ddp__way *p = &t->way[i];
         p->peer = i;
@@ -16231,10 +15843,6 @@ ddp_status ddp__wire_resume(const ddp__tcp_config *cfg, ddp__wire **out, ddp_err
     if (!t) return ddp__fail(err, DDP_MEMORY, "out of memory for the wire of rank %d", cfg->rank);
     t->cfg = *cfg;
     bad = ddp__resume_fill(t, err);
-    t->cfg.fds = NULL;
-    t->cfg.where = NULL;
-    t->cfg.relayed = NULL;
-    t->cfg.sent_before = NULL;
     if (bad) t->door.listen_fd = -1; /* still the caller's */
     if (bad) ddp__resume_free(t);
     else *out = &t->base;
@@ -16252,7 +15860,6 @@ void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out) { *out = ((ddp
  *   56  u32  number of the receiver's wire, 0 = never heard       60  u32  attempt, counted up
  * The lower rank answers with its own. */
 
-#include <netinet/in.h>
 #include <netinet/tcp.h>
 
 static const double ddp__dial_first = 0.02, ddp__dial_most = 0.3; /* pauses between attempts */
@@ -16346,12 +15953,11 @@ void ddp__way_end(ddp__resume_wire *t, ddp__way *p, int why)
 static void ddp__way_return(ddp__resume_wire *t, ddp__way *p, int fd, const ddp__resume_hello *h)
 {
     double now = ddp_now(), away = now - p->down_at;
-    ddp_error err;
+    ddp_error err = {DDP_OK, ""};
 
     p->fd = fd;
     p->state = DDP__LINK_LIVE;
     t->away--;
-    memset(&err, 0, sizeof err);
     if (ddp__tcp_tune(fd, t->cfg.peer_timeout_s, t->cfg.congestion, &err))
         ddp__log(&t->cfg.log, DDP_LOG_WARN, "rank %d: %s", t->base.rank, err.msg);
     p->peer_number = h->number;
@@ -16893,9 +16499,8 @@ void ddp__relay_close(ddp__relay *r)
 static ddp__pair *ddp__pairs_find(ddp__pairs *x, int low, int high)
 {
     ddp__pair *p;
-    int i;
 
-    for (i = 0; i < x->count; i++)
+    for (int i = 0; i < x->count; i++)
         if (x->pair[i].low == low && x->pair[i].high == high) return &x->pair[i];
     if (x->count == x->room) {
         int room = x->room ? 2 * x->room : 8;
@@ -16921,16 +16526,15 @@ static ddp_status ddp__pairs_join(ddp__pairs *x, ddp__pair *p, uint32_t name, dd
 {
     ddp__pair v = *p;
     ddp_status bad = DDP_OK;
-    int k;
 
     *p = x->pair[--x->count];
     if (!x->relay) bad = ddp__relay_open(&x->relay, err);
-    for (k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
+    for (int k = 0; k < 2 && !bad; k++) bad = ddp__tcp_tune(v.fd[k], x->peer_timeout_s, x->congestion, err);
     if (bad || ddp__pairs_tell(x, v.fd[0], v.high) < 0 || ddp__pairs_tell(x, v.fd[1], v.low) < 0) {
-        for (k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
+        for (int k = 0; k < 2; k++) ddp__stream_close(x->tls, v.fd[k]); /* its end sees that, and asks once more */
         return bad;
     }
-    for (k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
+    for (int k = 0; k < 2; k++) ddp__stream_leave(x->tls, v.fd[k]); /* what follows is between those two */
     ddp__log(x->log, DDP_LOG_WARN, "ranks %d and %d cannot connect directly: rank 0 relays between them", v.low,
              v.high);
     return ddp__relay_add(x->relay, v.fd[0], v.fd[1], name, err);
@@ -16964,204 +16568,8 @@ void ddp__pairs_close(ddp__pairs *x)
     memset(x, 0, sizeof *x);
 }
 
-/* ==== wire/iface.c ==== [wire] */
-/* Which of this machine's addresses the others shall use. */
-
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netinet/in.h>
-
-int ddp__iface_matches(const char *list, const char *name)
-{
-    int except = *list == '^', whole, found = 0;
-
-    if (except) list++;
-    whole = *list == '=';
-    if (whole) list++;
-    while (*list) {
-        size_t n = strcspn(list, ",");
-        if (n && !strncmp(list, name, n) && (!whole || strlen(name) == n)) found = 1;
-        list += n + (list[n] == ',');
-    }
-    return found != except;
-}
-
-static int ddp__iface_usable(const struct ifaddrs *i)
-{
-    return i->ifa_addr && (i->ifa_flags & IFF_UP) &&
-           (i->ifa_addr->sa_family == AF_INET || i->ifa_addr->sa_family == AF_INET6);
-}
-
-static void ddp__iface_addr(const struct ifaddrs *i, ddp__addr *out)
-{
-    memset(out, 0, sizeof *out);
-    out->size = i->ifa_addr->sa_family == AF_INET ? (socklen_t)sizeof(struct sockaddr_in)
-                                                  : (socklen_t)sizeof(struct sockaddr_in6);
-    memcpy(&out->sa, i->ifa_addr, out->size);
-    ddp__addr_set_port(out, 0);
-}
-
-/* The lower the better: loopback last, then the other family, then addresses that need a scope. */
-static int ddp__iface_order(const struct ifaddrs *i, int family)
-{
-    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
-    int order = i->ifa_addr->sa_family == family ? 0 : 2;
-
-    if (i->ifa_addr->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) order++;
-    return order + (i->ifa_flags & IFF_LOOPBACK ? 4 : 0);
-}
-
-/* "eth0 (10.0.0.2), lo (127.0.0.1)" */
-static void ddp__iface_list(const struct ifaddrs *all, ddp__text *t)
-{
-    const struct ifaddrs *i;
-
-    for (i = all; i; i = i->ifa_next) {
-        char text[DDP__ADDR_TEXT], *port;
-        ddp__addr a;
-        if (!ddp__iface_usable(i)) continue;
-        ddp__iface_addr(i, &a);
-        ddp__addr_text(&a, text);
-        port = strrchr(text, ':');
-        if (port) *port = 0;
-        ddp__text_addf(t, "%s%s (%s)", t->size ? ", " : "", i->ifa_name, text);
-    }
-}
-
-ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, char *name, ddp_error *err)
-{
-    struct ifaddrs *all = NULL, *i, *best = NULL;
-    ddp_status bad = DDP_OK;
-    ddp__text t;
-
-    if (getifaddrs(&all) < 0) return ddp__fail(err, DDP_NET, "cannot list the interfaces: %s", strerror(errno));
-    for (i = all; i; i = i->ifa_next) {
-        if (!ddp__iface_usable(i) || (list && !ddp__iface_matches(list, i->ifa_name))) continue;
-        if (!best || ddp__iface_order(i, family) < ddp__iface_order(best, family)) best = i;
-    }
-    if (best) {
-        ddp__iface_addr(best, out);
-        if (name) snprintf(name, DDP__IFACE_TEXT, "%.31s", best->ifa_name);
-    } else {
-        memset(&t, 0, sizeof t);
-        ddp__iface_list(all, &t);
-        bad = ddp__fail(err, DDP_ARG, "DREAMDDP_SOCKET_IFNAME=%.60s matches no interface that is up; there are: %.300s",
-                        list ? list : "", t.size ? t.data : "none");
-        ddp__text_free(&t);
-    }
-    freeifaddrs(all);
-    return bad;
-}
-
-int ddp__iface_toward(const ddp__addr *to, ddp__addr *out)
-{
-    int s = socket(to->sa.ss_family, SOCK_DGRAM, 0), why = 0;
-    ddp__addr target = *to;
-
-    if (s < 0) return -1;
-    if (!ddp__addr_port(&target)) ddp__addr_set_port(&target, 9); /* any: nothing is sent */
-    if (connect(s, (const struct sockaddr *)&target.sa, target.size) < 0 || ddp__addr_own(s, out) < 0) why = errno;
-    close(s);
-    errno = why;
-    if (why) return -1;
-    ddp__addr_set_port(out, 0);
-    return 0;
-}
-
-void ddp__iface_default(ddp__addr *out)
-{
-    ddp__addr far;
-    struct sockaddr_in *in = (struct sockaddr_in *)(void *)&far.sa;
-
-    memset(&far, 0, sizeof far);
-    in->sin_family = AF_INET;
-    in->sin_addr.s_addr = htonl(0xc0000201); /* 192.0.2.1, of documentation: default route */
-    far.size = sizeof *in;
-    if (ddp__iface_toward(&far, out) == 0) return;
-    if (ddp__iface_pick(NULL, AF_INET, out, NULL, NULL) == DDP_OK) return;
-    in->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    *out = far;
-}
-
-const char *ddp__iface_name(const ddp__addr *a, char *name)
-{
-    struct ifaddrs *all = NULL, *i;
-    ddp__addr own, other = *a;
-    char want[DDP__ADDR_TEXT], text[DDP__ADDR_TEXT];
-
-    name[0] = 0;
-    ddp__addr_set_port(&other, 0);
-    ddp__addr_text(&other, want);
-    if (getifaddrs(&all) < 0) return name;
-    for (i = all; i && !name[0]; i = i->ifa_next) {
-        if (!ddp__iface_usable(i)) continue;
-        ddp__iface_addr(i, &own);
-        if (!strcmp(ddp__addr_text(&own, text), want)) snprintf(name, DDP__IFACE_TEXT, "%.31s", i->ifa_name);
-    }
-    freeifaddrs(all);
-    return name;
-}
-
-/* ==== wire/meetfile.c ==== [wire] */
-/* A file that says where rank 0 listens: written whole, read whatever it holds, taken away again. */
-
-const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
-
-ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
-{
-    char line[DDP__MEETFILE_TEXT + 32];
-    int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
-
-    return ddp__file_write(path, line, (size_t)n, err);
-}
-
-int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
-{
-    char line[DDP__MEETFILE_TEXT + 32], *space, *end;
-    struct stat st;
-    ssize_t n = -1;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
-
-    if (fd < 0) return 0;
-    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) n = read(fd, line, sizeof line - 1);
-    close(fd);
-    if (n <= 0) return 0;
-    line[n] = 0;
-    space = strchr(line, ' ');
-    if (!space || space == line || space - line >= DDP__MEETFILE_TEXT) return 0;
-    if (!isdigit((unsigned char)space[1])) return 0;
-    errno = 0;
-    *run_id = (uint64_t)strtoull(space + 1, &end, 10);
-    if (errno || strcmp(end, "\n")) return 0;
-    *space = 0;
-    memcpy(addr, line, (size_t)(space - line) + 1);
-    return 1;
-}
-
-void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
-{
-    char there[DDP__MEETFILE_TEXT];
-    uint64_t run;
-
-    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr)) unlink(path);
-}
-
-uint64_t ddp__meetfile_run(void)
-{
-    struct timespec now;
-    double up = ddp_now();
-    pid_t self = getpid();
-    uint64_t h = ddp__hash(DDP__HASH_START, &self, sizeof self);
-
-    clock_gettime(CLOCK_REALTIME, &now);
-    h = ddp__hash(h, &now.tv_sec, sizeof now.tv_sec);
-    h = ddp__hash(h, &now.tv_nsec, sizeof now.tv_nsec);
-    h = ddp__hash(h, &up, sizeof up);
-    return h ? h : 1;
-}
-
 /* ==== wire/meeting.c ==== [wire] */
-/* What is said while the ranks meet: frames, who comes to the door, whom to wait for. */
+/* What is said while the ranks meet: frames, who comes to the door, whom to wait for; and a file that says where. */
 
 double ddp__slice(const ddp__meeting *m, double until)
 {
@@ -17236,7 +16644,6 @@ int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind)
 int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n)
 {
     double grace = ddp_now() + 1; /* a frame that is due may be sent even when time has just run out */
-    m->sent[peer] += n;
     return ddp__stream_send_all(m->r->tls, m->fd[peer], b, n, m->until > grace ? m->until : grace);
 }
 
@@ -17314,21 +16721,13 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
     return DDP_OK;
 }
 
-static void ddp__poll_set(struct pollfd *p, int fd, int events)
-{
-    p->fd = fd;
-    p->events = (short)events;
-    p->revents = 0;
-}
-
 /* Fills the list: peers and legs, then the door; how many there are. *next: when to look again. */
 static int ddp__poll_list(ddp__meeting *m, double now, double *next)
 {
     struct pollfd *peers = m->polls, *legs = peers + m->r->world;
     ddp__tls *tls = m->r->tls;
-    int i;
 
-    for (i = 0; i < m->r->world; i++) {
+    for (int i = 0; i < m->r->world; i++) {
         const ddp__leg *l = &m->leg[i];
         int listen = m->meshing && m->fd[i] >= 0 && (m->r->rank ? i == 0 && !m->go : 1);
         ddp__poll_set(&peers[i], listen ? m->fd[i] : -1, ddp__stream_events(tls, m->fd[i], POLLIN));
@@ -17371,7 +16770,6 @@ static void ddp__peer_take(ddp__meeting *m, int fd, const ddp__hello *h, const d
     ddp__addr *where = &m->where[h->rank];
 
     m->fd[h->rank] = fd;
-    m->sent[h->rank] = 0;
     if (!ddp__ip_parse(h->family, h->ip, where)) *where = *from;
     ddp__addr_set_port(where, (int)(h->port & 65535));
     if (ddp__frame_say(m, (int)h->rank, DDP__HELLO) < 0) {
@@ -17401,10 +16799,8 @@ int ddp__meeting_decide(void *user, int fd, const unsigned char *bytes, const dd
     if (!why && m->meshing && rank == 0 && h.kind == DDP__RELAY && h.rank > 0 && h.detail > 0 &&
         h.detail < (uint32_t)m->r->world && h.detail != h.rank) {
         int other;
-        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other) {
+        if (ddp__pairs_take(&m->pairs, &h, fd, &other, &m->failed) == DDP_OK && other)
             (void)ddp__pairs_tell(&m->pairs, m->fd[other], (int)h.rank); /* one that is gone never is ready */
-            m->sent[other] += DDP__HELLO_BYTES;
-        }
         return 1;
     }
     if (!why && (h.kind != DDP__HELLO || h.rank < (uint32_t)rank)) why = DDP__REFUSE_RANK;
@@ -17440,10 +16836,51 @@ ddp_status ddp__gather(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
+/* ---- the file that says where rank 0 listens ---- */
+
+const char *ddp__meetfile_path(const char *addr) { return addr && !strncmp(addr, "file://", 7) ? addr + 7 : NULL; }
+
+ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err)
+{
+    char line[DDP__MEETFILE_TEXT + 32];
+    int n = snprintf(line, sizeof line, "%.127s %" PRIu64 "\n", addr, run_id);
+
+    return ddp__file_write(path, line, (size_t)n, err);
+}
+
+int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id)
+{
+    char line[DDP__MEETFILE_TEXT + 32], *space, *end;
+    struct stat st;
+    ssize_t n = -1;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
+
+    if (fd < 0) return 0;
+    if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0) return 0;
+    line[n] = 0;
+    space = strchr(line, ' ');
+    if (!space || space == line || space - line >= DDP__MEETFILE_TEXT) return 0;
+    if (!isdigit((unsigned char)space[1])) return 0;
+    errno = 0;
+    *run_id = (uint64_t)strtoull(space + 1, &end, 10);
+    if (errno || strcmp(end, "\n")) return 0;
+    *space = 0;
+    memcpy(addr, line, (size_t)(space - line) + 1);
+    return 1;
+}
+
+void ddp__meetfile_remove(const char *path, const char *addr, uint64_t run_id)
+{
+    char there[DDP__MEETFILE_TEXT];
+    uint64_t run;
+
+    if (ddp__meetfile_read(path, there, &run) && run == run_id && !strcmp(there, addr)) unlink(path);
+}
+
 /* ==== wire/mesh.c ==== [wire] */
 /* The connections of all pairs without rank 0: who dials whom, and who is relayed instead. */
-
-#include <netinet/in.h>
 
 #define DDP__AGAIN 0.1 /* seconds until a connection that broke off is tried once more */
 
@@ -17521,7 +16958,6 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     ddp__leg *l = &m->leg[peer];
 
     m->fd[peer] = l->fd;
-    m->sent[peer] = DDP__HELLO_BYTES;
     m->relayed[peer] = (unsigned char)l->relay;
     l->fd = -1;
     ddp__leg_drop(m, l);
@@ -17533,8 +16969,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
-    int with = l->relay && !l->joined ? 0 : peer;
-    int done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
+    int with = l->relay && !l->joined ? 0 : peer, done = ddp__stream_shake(m->r->tls, l->fd), broken = errno;
     char text[DDP__STREAM_TEXT];
     const char *why = done < 0 ? ddp__stream_why(m->r->tls, l->fd) : NULL;
 
@@ -17597,21 +17032,17 @@ ddp_status ddp__leg_serve(ddp__meeting *m, int peer, int revents, ddp_error *err
 static ddp_status ddp__mesh_begin(ddp__meeting *m, ddp_error *err)
 {
     ddp__addr own;
-    int p;
 
     (void)ddp__addr_own(m->fd[0], &own);
-    for (p = 1; p < m->r->rank; p++) {
+    for (int p = 1; p < m->r->rank; p++) {
         const unsigned char *e = m->table + (size_t)p * DDP__ENTRY_BYTES;
         ddp__leg *l = &m->leg[p];
         ddp__addr *a = &m->where[p];
         if (!ddp__ip_parse((uint32_t)ddp__hello_get(e, 2), e + 8, a))
             return ddp__fail(err, DDP_NET, "%s sent no usable address of rank %d", m->root, p);
         ddp__addr_set_port(a, (int)ddp__hello_get(e + 2, 2));
-        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6) {
-            struct sockaddr_in6 *six = (struct sockaddr_in6 *)(void *)&a->sa;
-            if (IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr)) /* the interface has to be named */
-                six->sin6_scope_id = ((const struct sockaddr_in6 *)(const void *)&own.sa)->sin6_scope_id;
-        }
+        if (a->sa.ss_family == AF_INET6 && own.sa.ss_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->in6.sin6_addr))
+            a->in6.sin6_scope_id = own.in6.sin6_scope_id; /* the interface has to be named */
         l->begin = ddp_now();
         l->to = *a;
         DDP__TRY(m->r->relay_all ? ddp__leg_turn(m, p, "a relay was asked for", err) : ddp__leg_dial(m, p, err));
@@ -17903,10 +17334,9 @@ static const char *ddp__mpi_level(int level)
 
 static ddp_status ddp__mpi_says(ddp_error *err, const char *call, int result)
 {
-    char text[MPI_MAX_ERROR_STRING + 1];
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
     int n = 0;
 
-    memset(text, 0, sizeof text);
     (void)MPI_Error_string(result, text, &n);
     return ddp__fail(err, DDP_NET, "%s failed: %.300s", call, text);
 }
@@ -18089,8 +17519,6 @@ int ddp__mpi_ranks(int *rank, int *world)
 /* ==== wire/rendezvous.c ==== [wire] */
 /* From an address to a meeting: who listens where, who dials whom; meeting.h has the order. */
 
-#include <netinet/in.h>
-
 /* Beyond this machine only with TLS, or where somebody has said that the network can be trusted. */
 static ddp_status ddp__check_reach(const ddp__meeting *m, const ddp__addr *a, ddp_error *err)
 {
@@ -18128,11 +17556,10 @@ static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
     const char *why = ", from where rank 0 is reached";
     ddp__addr own;
 
-    if (ddp__addr_own(fd, &own) < 0)
-        return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
+    if (ddp__addr_own(fd, &own) < 0) return ddp__fail(err, DDP_NET, "cannot tell the own address: %s", strerror(errno));
     /* a run on one machine needs no interface, whatever is set for others */
     if (m->r->ifname && !ddp__addr_is_loopback(&own)) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, NULL, err));
+        DDP__TRY(ddp__iface_pick(m->r->ifname, own.sa.ss_family, &own, err));
         DDP__TRY(ddp__check_reach(m, &own, err));
         why = ", as DREAMDDP_SOCKET_IFNAME says";
     }
@@ -18202,7 +17629,7 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
     char text[DDP__ADDR_TEXT];
     double now = ddp_now();
     ddp_status bad;
-    ddp_error local;
+    ddp_error local = {DDP_OK, ""};
     ddp__hello h;
     int fd = ddp__tcp_dial(to, m->until < now + 3 ? m->until : now + 3);
 
@@ -18213,10 +17640,8 @@ static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why
         return DDP_PEER_LOST;
     }
     m->fd[0] = fd;
-    m->sent[0] = 0;
     snprintf(m->root, sizeof m->root, "rank 0 at %s", ddp__addr_text(to, text));
     if (m->door.listen_fd < 0) DDP__TRY(ddp__listen_beside(m, fd, err));
-    memset(&local, 0, sizeof local);
     memset(&h, 0, sizeof h);
     bad = ddp__greet_root(m, &local);
     if (!bad) {
@@ -18272,10 +17697,8 @@ static ddp_status ddp__dial(ddp__meeting *m, ddp__addr *list, int count, ddp_err
 /* Rank 0 writes where everybody listens. */
 static void ddp__table_pack(const ddp__meeting *m, unsigned char *b)
 {
-    int p;
-
     ddp__hello_pack(&m->self, DDP__TABLE, DDP__WELCOME, 0, b);
-    for (p = 1; p < m->r->world; p++) {
+    for (int p = 1; p < m->r->world; p++) {
         unsigned char *e = b + DDP__HELLO_BYTES + (size_t)p * DDP__ENTRY_BYTES;
         const ddp__addr *a = &m->where[p];
         ddp__hello_put(e + 2, (uint64_t)ddp__addr_port(a), 2);
@@ -18333,7 +17756,7 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     int count;
 
     if (m->r->ifname) {
-        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+        DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
         return ddp__check_reach(m, a, err);
     }
     if (!m->r->insecure && !m->r->tls) return ddp__addr_parse("127.0.0.1:0", a, 1, &count, err);
@@ -18345,13 +17768,12 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
  * network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
-    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sa;
     int port = ddp__addr_port(a);
 
-    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(in->sin_addr.s_addr) != 0x7f000101 ||
+    if ((!m->r->insecure && !m->r->tls) || a->sa.ss_family != AF_INET || ntohl(a->in.sin_addr.s_addr) != 0x7f000101 ||
         strstr(m->r->addr, "127.0.1.1"))
         return DDP_OK;
-    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, NULL, err));
+    if (m->r->ifname) DDP__TRY(ddp__iface_pick(m->r->ifname, AF_INET, a, err));
     else ddp__iface_default(a);
     ddp__addr_set_port(a, port);
     return DDP_OK;
@@ -18361,7 +17783,6 @@ static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_e
 static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, ddp_error *err)
 {
     const ddp__rendezvous *r = m->r;
-    int i;
 
     if (m->door.listen_fd >= 0) {
         if (ddp__fd_prepare(m->door.listen_fd) < 0 || ddp__addr_own(m->door.listen_fd, &list[0]) < 0)
@@ -18385,7 +17806,7 @@ static ddp_status ddp__find_root(ddp__meeting *m, ddp__addr *list, int *count, d
         if (r->addr) DDP__TRY(ddp__no_local_alias(m, &list[0], err));
     }
     ddp__set_root(m, &list[0]);
-    for (i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
+    for (int i = 0; i < *count; i++) DDP__TRY(ddp__check_reach(m, &list[i], err));
     return DDP_OK;
 }
 
@@ -18407,7 +17828,7 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
         ddp__say_where(m, &list[0], "");
         return ddp__meet_as_root(m, err);
     }
-    if (!m->self.run_id) m->self.run_id = ddp__meetfile_run();
+    if (!m->self.run_id) m->self.run_id = ddp__fresh_number(); /* so that a left-over file is recognised */
     DDP__TRY(ddp__meetfile_publish(m->path, m->addr, m->self.run_id, err));
     ddp__say_where(m, &list[0], ", as the file of the run tells the others");
     bad = ddp__meet_as_root(m, err);
@@ -18419,7 +17840,6 @@ static ddp_status ddp__meet(ddp__meeting *m, ddp_error *err)
 static int ddp__meeting_alloc(ddp__meeting *m)
 {
     size_t world = (size_t)m->ids;
-    int i;
 
     int listen_fd = m->door.listen_fd;
     int door = ddp__door_open(&m->door, m->r->world, m->r->tls, &m->r->log, ddp__meeting_decide, m);
@@ -18427,30 +17847,26 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->door.listen_fd = listen_fd;
     m->polls = (struct pollfd *)ddp__calloc((size_t)m->door.room + 1 + 2 * world, sizeof *m->polls);
     m->fd = (int *)ddp__calloc(world, sizeof *m->fd);
-    m->sent = (size_t *)ddp__calloc(world, sizeof *m->sent);
     m->where = (ddp__addr *)ddp__calloc(world, sizeof *m->where);
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
     m->ready = (unsigned char *)ddp__calloc(world, 1);
-    for (i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
-    for (i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->sent && m->where && m->table && m->leg && m->relayed && m->ready;
+    for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
+    for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
+    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed && m->ready;
 }
 
 /* All that does not belong to the wire. */
 static void ddp__meeting_free(ddp__meeting *m, int failed)
 {
-    int i;
-
-    for (i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
-    for (i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
+    for (int i = 0; failed && m->fd && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->fd[i]);
+    for (int i = 0; m->leg && i < m->r->world; i++) ddp__stream_close(m->r->tls, m->leg[i].fd);
     if (failed) ddp__relay_close(m->pairs.relay);
     ddp__pairs_close(&m->pairs);
     ddp__door_close(&m->door);
     DDP_FREE(m->polls);
     DDP_FREE(m->fd);
-    DDP_FREE(m->sent);
     DDP_FREE(m->where);
     DDP_FREE(m->table);
     DDP_FREE(m->leg);
@@ -18473,7 +17889,6 @@ static ddp_status ddp__meeting_wire(ddp__meeting *m, ddp__wire **out, ddp_error 
     c.rank = r->rank;
     c.world = m->ids;
     c.fds = m->fd;
-    c.sent_before = m->sent;
     c.listen_fd = m->door.listen_fd;
     c.where = m->where;
     c.relayed = m->relayed;
@@ -18554,12 +17969,10 @@ typedef enum ddp__frame_type {
     /* a membership's */
     DDP__FRAME_STATE,     /* payload: what the sender knows while an epoch is sought */
     DDP__FRAME_EPOCH,     /* payload: the epoch that all that follows belongs to */
-    DDP__FRAME_DONE,      /* complete: all before seq, and seq + i where bit i of count is set;
-                             offset has the upper half of the bits */
+    DDP__FRAME_DONE,      /* complete: all before seq, and seq + i where bit i of offset << 32 | count is set */
     DDP__FRAME_WANT,      /* asks for the result of operation seq */
     /* ranks that are threads of one process (share.c); no payload */
-    DDP__FRAME_OFFER,     /* all-reduce: own values may be used where they are; offset = where that
-                             is written; needs a credit */
+    DDP__FRAME_OFFER,     /* all-reduce: own values may be used in place, as offer `offset` says; needs a credit */
     DDP__FRAME_SUMMED     /* the sender touches nothing of the operation any more; offset > 0:
                              because the receiver's values from offset - 1 on were written */
 } ddp__frame_type;
@@ -18569,8 +17982,7 @@ enum { DDP__CODING_BLOCK = 64 };
 /* verb, count and layer describe the sender's operation, for the mismatch check. */
 typedef struct ddp__frame {
     int      type;
-    int      p2p;    /* seq counts messages of this pair and lane instead of collectives; its two upper
-                        bits are the lane */
+    int      p2p;    /* seq counts messages of this pair and lane (its two upper bits) instead of collectives */
     int      verb;   /* up to DDP__ASK */
     uint32_t seq;
     uint32_t count;  /* values of the whole operation */
@@ -18584,8 +17996,7 @@ typedef struct ddp__frame {
 
 /* Values in the payload; SIZE_MAX where no number of values has that length. */
 DDP_LIB size_t   ddp__frame_values(const ddp__frame *f);
-/* The payload of count values. */
-DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count);
+DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
 /* Little-endian: magic u16, version:6 coding:2, type:4 p2p:1 verb:3, seq, count, offset, length,
  * layer, sent, check, CRC-32C of the 32 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
@@ -18594,8 +18005,7 @@ DDP_LIB int  ddp__frame_decode(const unsigned char *head, ddp__frame *f);
 
 /* CRC-32C (Castagnoli), as in iSCSI: RFC 3720 appendix B.4. Chained: the first call's h is 0. */
 DDP_LIB uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n);
-/* The processor has an instruction for it. */
-DDP_LIB int      ddp__crc32c_is_fast(void);
+DDP_LIB int      ddp__crc32c_is_fast(void); /* the processor has an instruction for it */
 
 /* ==== emulate/links.h ==== [emulate] */
 /* What is emulated for one worker: its access link, the ways to its peers, and a script of incidents. Texts are read
@@ -18603,14 +18013,10 @@ DDP_LIB int      ddp__crc32c_is_fast(void);
 
 /* ---- shape.c ---- */
 
-/* From `at` seconds after the start on, a worker's access link has this rate: bytes per second, 0 = unlimited, below
- * 0 = nothing passes. */
-typedef struct ddp__turn {
-    double at, rate;
-} ddp__turn;
+/* From `at` seconds after the start on, an access link has this rate: bytes/s; 0 = unlimited, below: nothing passes. */
+typedef struct ddp__turn { double at, rate; } ddp__turn;
 
-/* One worker's access link: an uplink and a downlink, each of rate bytes per second (0 = unlimited) and shared by all
- * its peers. */
+/* A worker's access link: an uplink and a downlink, each of rate bytes/s (0 = unlimited), shared by all its peers. */
 typedef struct ddp__link {
     double rate;              /* until the first turn */
     const ddp__turn *turn;    /* [turns], in order of time; the last one lets bytes pass */
@@ -18631,8 +18037,7 @@ typedef struct ddp__path {
 
 /* When so many bytes, of which the first may go at time start, have passed. */
 DDP_LIB double ddp__link_pass(const ddp__link *l, double start, double bytes);
-/* 1 if nothing passes at that time. */
-DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at);
+DDP_LIB int    ddp__link_stalled(const ddp__link *l, double at); /* 1 if nothing passes at that time */
 /* The next time after `at` at which the rate turns; -1: it stays. */
 DDP_LIB double ddp__link_turns(const ddp__link *l, double at);
 
@@ -18645,20 +18050,16 @@ DDP_LIB double ddp__path_receive(ddp__path *from, double left);
 /* A frame whose last byte reached this rank's downlink at arrival; returns when it would count as received if it were
  * next. Alone: at once; behind others: one serialisation after the one before. */
 DDP_LIB double ddp__link_due(const ddp__link *l, double arrival, size_t bytes);
-/* The same, and it is next. */
-DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes);
+DDP_LIB double ddp__link_receive(ddp__link *l, double arrival, size_t bytes); /* the same, and it is next */
 /* The same for a small control frame, which uses the downlink but overtakes data. */
 DDP_LIB double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes);
-/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and the first sums come back early, within
- * 4..128 KiB. */
+/* Chunk for a rate: 1 ms of it, so that an urgent frame waits no longer and sums come back early; 4..128 KiB. */
 DDP_LIB size_t ddp__link_chunk(double rate);
 
 /* ---- links.c ---- */
 
 /* A link as text: bytes per second, 0 = unlimited; seconds. */
-typedef struct ddp__netspec {
-    double rate, delay_s, jitter_s;
-} ddp__netspec;
+typedef struct ddp__netspec { double rate, delay_s, jitter_s; } ddp__netspec;
 
 typedef enum ddp__incident_kind {
     DDP__STALL, /* nothing passes worker a's access link for `seconds` */
@@ -18667,11 +18068,7 @@ typedef enum ddp__incident_kind {
     DDP__KILL   /* a's process dies of SIGKILL */
 } ddp__incident_kind;
 
-typedef struct ddp__incident {
-    ddp__incident_kind kind;
-    double at, seconds, rate;
-    int    a, b;
-} ddp__incident;
+typedef struct ddp__incident { ddp__incident_kind kind; double at, seconds, rate; int a, b; } ddp__incident;
 
 typedef struct ddp__incidents { /* in the order of the script; freed by ddp__incidents_free */
     ddp__incident *list;
@@ -18700,8 +18097,6 @@ typedef struct ddp__links {
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
-/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
-DDP_LIB int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s);
 /* What can be emulated: 0 = unlimited, or 1 byte/s to 10^15 bit/s; up to an hour. */
 DDP_LIB int ddp__netspec_fits(double rate, double delay_s);
 
@@ -18734,8 +18129,7 @@ enum { DDP__WINDOW = 16 /* most collectives in flight */ };
 typedef struct ddp__op_span {
     double  begin, end;  /* first and last byte on this rank, ddp_now() seconds */
     double  submitted;
-    double  due;         /* when the last byte was due: on an emulated link before `end`, by as much
-                            as the thread was late; < 0 while it runs */
+    double  due;         /* when the last byte was due: before `end` where the thread was late; < 0 while it runs */
     double  peer_wait; /* part of begin..end in which nothing moved because a peer had not submitted */
     int64_t bytes;       /* payload bytes this rank sent */
     long    step;
@@ -18782,7 +18176,7 @@ typedef struct ddp__engine_config {
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int           min_world;        /* membership: as in ddp_config */
-    size_t        elastic_bytes;    /* membership: for inputs and results in flight: more operations queue,
+    size_t        kept_bytes;       /* membership: for inputs and results in flight: more operations queue,
                                        a longer message is an error; 0 = grows with the longest */
     uint64_t      live;             /* membership: bit r = worker r is there from the start; 0 = all */
     int           joining;          /* membership: this worker waits to be admitted by those in live */
@@ -18841,8 +18235,7 @@ DDP_LIB void       ddp__engine_abort(ddp__engine *e, ddp_status code, const char
 DDP_LIB void       ddp__engine_settle(ddp__engine *e);
 /* The engine's first error, DDP_OK while it is healthy. */
 DDP_LIB ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err);
-/* The lowest rank that has said goodbye; -1 = none. */
-DDP_LIB int        ddp__engine_left(ddp__engine *e);
+DDP_LIB int        ddp__engine_left(ddp__engine *e); /* the lowest rank that has said goodbye; -1 = none */
 
 /* ---- the record (record.c) ---- */
 
@@ -18851,20 +18244,18 @@ DDP_LIB int        ddp__engine_left(ddp__engine *e);
 DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, int room);
 
 typedef struct ddp__net_stats {
-    int64_t bytes_sent,
-        bytes_received; /* all bytes handed to or taken from the wire, headers included */
+    int64_t bytes_sent, bytes_received; /* all bytes handed to or taken from the wire, headers included */
     int64_t payload_sent;
     int64_t operations;
     double  busy_s;                       /* union of operation spans */
     double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
     size_t  staging_bytes;                /* memory the engine took from the allocator */
     size_t  delay_bytes;                  /* of it, for link shaping */
-    size_t  elastic_bytes;                /* of it, for inputs and results that are kept */
+    size_t  kept_bytes;                   /* of it, for inputs and results that are kept */
     char    algorithm;                    /* of the last all-reduce, 0 = none yet */
 } ddp__net_stats;
 DDP_LIB void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out);
-/* "all-reduce" and its like. */
-DDP_LIB const char *ddp__verb_name(int verb);
+DDP_LIB const char *ddp__verb_name(int verb); /* "all-reduce" and its like */
 /* "direct" and its like of a span or of the statistics; "none" of 0. */
 DDP_LIB const char *ddp__algorithm_name(char letter);
 
@@ -18923,8 +18314,7 @@ typedef struct ddp__epoch_info {
     long     changes;    /* epochs that this engine has begun */
     double   recovery_s; /* from the first sign of the loss to the last change's new epoch */
 } ddp__epoch_info;
-/* The epoch in force. Any thread. */
-DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out);
+DDP_LIB void       ddp__engine_epoch(ddp__engine *e, ddp__epoch_info *out); /* the epoch in force. Any thread. */
 
 /* ==== comm/state.h ==== [comm] */
 /* What the files of the engine share, in the order in which they call each other: each uses those above it. Everything
@@ -19006,15 +18396,12 @@ typedef struct ddp__exchange {
     int    seen;     /* something came: the peer has begun it */
     double divergence;
     union {
-        struct {
+        struct {              /* of a ring: of the segment with the peer's number */
             size_t sent;      /* contribution or data, bytes fully taken by the wire or under way */
             size_t results;   /* own finished values given to that peer */
             size_t taken;     /* contribution of the peer, summed */
             size_t finished;  /* data, or results of the peer's segment, stored */
         } flow;
-        struct {              /* of the segment with the peer's number */
-            size_t sent, results, taken, finished;
-        } ring;
         struct {
             int    frames;    /* sent so far */
             int    over;      /* it has added up its last chunk */
@@ -19028,8 +18415,7 @@ typedef struct ddp__slot {
     ddp__frame f;
     double     arrived; /* read from the wire */
     double     reached; /* the emulated link's end, had nobody been late */
-    int        next;    /* free list, pending list or delay queue */
-    int        peer;
+    int        next, peer; /* next: in the free list, the pending list or the delay queue */
     float     *data;
 } ddp__slot;
 
@@ -19091,10 +18477,7 @@ typedef struct ddp__control { /* a control frame in the delay queue */
 enum { DDP__GROUPS = 64, DDP__GROUP_SHIFT = 26 }; /* groups, the world included; see ddp__seq */
 
 /* The ranks that a collective runs over, rising, and where in them a rank is, or -1. */
-typedef struct ddp__members {
-    int        members;
-    const int *member, *place;
-} ddp__members;
+typedef struct ddp__members { int members; const int *member, *place; } ddp__members;
 
 /* One way in which the values of an operation travel. The operations of one number take the same on all ranks. Frames
  * of an operation come from one peer in the order in which it sent them. */
@@ -19105,7 +18488,7 @@ typedef struct ddp__algorithm {
     int         whole; /* every rank sums all values, which are the segment of each */
     int         stages; /* contributions stay pending until those of all are here */
     int         relays; /* sums are sent on from the slot that they came in, from rank to rank */
-    /* 1 if it is for this operation, whose message is known, not yet its memory. */
+    /* 1 if it is for this operation, whose message is known, not yet its memory. NULL: the last, for what is left. */
     int  (*fits)(const ddp__engine *e, const ddp__op *op);
     /* Counts what is left, and who has to send something. */
     void (*begin)(ddp__engine *e, ddp__op *op);
@@ -19114,7 +18497,7 @@ typedef struct ddp__algorithm {
     /* That frame begins to be written; the slot that holds its payload, or -1: it is in memory. */
     int  (*leaves)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f);
     /* It was written. NULL: that is so much less to do. */
-    void (*sent)(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now);
+    void (*sent)(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now);
     /* 1 if a frame of the operation's number, verb, count and layer is one that a peer could send. NULL: by `types`. */
     int  (*agrees)(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f);
     /* It is here: staged in a slot, which is the algorithm's then (one that stages contributions finds them in the
@@ -19162,7 +18545,7 @@ typedef struct ddp__membership {
 struct ddp__engine {
     ddp__engine_config cfg;
     const ddp__membership *membership; /* NULL: a lost peer is an error */
-    struct ddp__elastic *elastic;      /* the membership's */
+    struct ddp__member_data *member_data; /* what it keeps */
     int                frozen;         /* membership: nothing but its frames moves */
     int                newcomer;       /* membership: in no epoch yet */
     int                silent;         /* membership: what ended this engine concerns nobody else */
@@ -19174,21 +18557,16 @@ struct ddp__engine {
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
-    double             slowest;       /* emulated rate anywhere, on all ranks; 0 = all unlimited */
-    double             farthest;      /* emulated delay anywhere */
-    int                shaped;        /* frames pass the delay queue */
-    int                paced;         /* frames pass the emulated uplink */
+    double             slowest, farthest; /* emulated rate (0 = all unlimited) and delay anywhere, on all ranks */
+    int                shaped, paced; /* frames pass the delay queue; the emulated uplink */
     int                checks;        /* payloads leave with a checksum */
     int                stalled;       /* nothing passes the emulated access link now */
     int                acted;         /* acts of the script that are over */
     size_t             chunk;         /* floats */
-    size_t             ring_bytes;    /* all-reduces from here on are rings */
-    size_t             full_bytes;    /* up to here full exchanges */
-    size_t             share_bytes;   /* from here on summed in place, among threads */
+    /* all-reduces from here on are rings; up to here full exchanges; from here on summed in place, among threads */
+    size_t             ring_bytes, full_bytes, share_bytes;
     int                lanes;         /* that are in use: 2, or all */
-    int                credits;       /* slots per peer for frames that need one */
-    int                extra;         /* slots per peer for results */
-    int                slots;         /* both */
+    int                credits, extra, slots; /* for each peer: for frames that need one, for results, both */
     int                width;         /* collectives in flight, at most DDP__WINDOW */
     size_t             block_bytes;
 
@@ -19227,8 +18605,7 @@ struct ddp__engine {
     int                fault_origin;
     double             last_move;
     double             look_by;       /* when liveness was to be looked at again; 0 = now */
-    int                closing;       /* goodbye was queued */
-    int                stopping;      /* close was called */
+    int                closing, stopping; /* goodbye was queued; close was called */
     double             next_check;    /* of liveness */
 
     /* shared, under lock */
@@ -19240,9 +18617,8 @@ struct ddp__engine {
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
     int                quiet;         /* the comm thread will not touch memory again */
-    int                parked;        /* the comm thread leaves the engine to the caller that drives it, */
-    double             park_until;    /* until then */
-    int                driven;        /* a caller moves the bytes */
+    int                parked, driven; /* the comm thread leaves the engine to a caller; one moves the bytes */
+    double             park_until;    /* as long as that */
     pthread_cond_t     park;
     int                stop, sleeping;
     long               submitted, first; /* tickets [first, submitted) are not all done */
@@ -19261,7 +18637,7 @@ struct ddp__engine {
 /* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
-DDP_LIB void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
 DDP_LIB ddp__exchange *ddp__row(ddp__engine *e, const ddp__op *op, int peer);
@@ -19274,8 +18650,7 @@ DDP_LIB uint32_t ddp__seq(const ddp__engine *e, int group, uint32_t next);
 /* 1 if a collective's number was given out before. */
 DDP_LIB int  ddp__seq_past(const ddp__engine *e, uint32_t seq);
 DDP_LIB const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op);
-/* All-reduce or reduce-scatter. */
-DDP_LIB int  ddp__sums(const ddp__op *op);
+DDP_LIB int  ddp__sums(const ddp__op *op); /* all-reduce or reduce-scatter */
 /* Whose memory a broadcast spreads: m.peer's, or that of the lowest live id. */
 DDP_LIB int  ddp__root(const ddp__engine *e, const ddp__op *op);
 /* Segment of rank `of`: what it sums in an all-reduce, its block in an all-gather. */
@@ -19288,15 +18663,12 @@ DDP_LIB int  ddp__paired(const ddp__op *op);
 /* The operation in flight that a peer's frame belongs to, or NULL. */
 DDP_LIB ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f);
 DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, size_t count);
-/* Since when an operation has not moved. */
-DDP_LIB double ddp__still_since(const ddp__op *op);
-/* Subtracts values from what is left; completes the operation at zero. Its memory stays valid until the end of the
- * comm thread's round. */
+DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
+/* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's end. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
-/* Nothing reads its input any more. */
-DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op);
+DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op); /* nothing reads its input any more */
 /* That peer has to send something, to be called in begin; it has begun it. */
 DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
@@ -19324,22 +18696,18 @@ DDP_LIB void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t
 DDP_LIB void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, const void *data);
 /* What has come is written, or added: values and how far they were from those that stood there. */
 DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t count, double *divergence);
-/* result = scale * (terms[0] + ... + terms[terms - 1]), of which terms[place] are the own values and e->terms has the
- * others; e->terms is advanced. */
+/* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              double *divergence);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
 DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine because of that; both:
- * 0 after a failure. */
+/* 1 unless the memory changed since it was hashed (op may be another rank's); ends the engine for that: 0; both. */
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
-DDP_LIB void ddp__guard_fault(ddp__engine *e, const ddp__op *op);
+DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-
-/* ---- coding.c: values that do not travel as floats ---- */
-/* The payload of a frame about to leave; 0 after a failure: a value has no code. */
+/* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
 /* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
 DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
@@ -19371,15 +18739,13 @@ DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, si
 
 /* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
-DDP_LIB const ddp__algorithm *ddp__direct_way(void);
-DDP_LIB const ddp__algorithm *ddp__full_way(void);
+DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
 DDP_LIB size_t ddp__ring_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__share_way(void);
 DDP_LIB size_t ddp__share_bytes(const ddp__engine *e); /* SIZE_MAX: the ranks are no threads */
-/* Adds up a few chunks; 1 if it did. */
-DDP_LIB int    ddp__share_run(ddp__engine *e, double now);
+DDP_LIB int    ddp__share_run(ddp__engine *e, double now); /* adds up a few chunks; 1 if it did */
 
 /* ---- liveness.c ---- */
 /* Whether a peer has not begun an operation of this rank, as far as is known here. */
@@ -19396,8 +18762,7 @@ DDP_LIB void   ddp__emulate_plan(ddp__engine *e);
 DDP_LIB void   ddp__emulate_start(ddp__engine *e);
 /* Does what the script asks for by now; returns when to look again, -1: never. */
 DDP_LIB double ddp__emulate_script(ddp__engine *e, double now);
-/* Rounded up: a frame must not seem to arrive earlier than it may. */
-DDP_LIB uint32_t ddp__microseconds(double t);
+DDP_LIB uint32_t ddp__microseconds(double t); /* rounded up: a frame must not seem to arrive earlier than it may */
 /* Puts a chunk in its slot, or the control frame just read, on the emulated way. */
 DDP_LIB void   ddp__delay_chunk(ddp__engine *e, int slot, double now);
 DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
@@ -19405,8 +18770,7 @@ DDP_LIB void   ddp__delay_control(ddp__engine *e, int peer, double now);
 DDP_LIB double ddp__last_due(const ddp__engine *e, int peer);
 
 /* ---- receive.c ---- */
-/* Reads what is there; 1 if anything moved. */
-DDP_LIB int  ddp__receive_all(ddp__engine *e);
+DDP_LIB int  ddp__receive_all(ddp__engine *e); /* reads what is there; 1 if anything moved */
 /* Frames that have reached this rank: a chunk in its slot, a control frame. */
 DDP_LIB void ddp__slot_ready(ddp__engine *e, int slot, double now);
 DDP_LIB void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double now);
@@ -19429,10 +18793,8 @@ DDP_LIB int  ddp__start_next(ddp__engine *e, int peer, double now);
 DDP_LIB void ddp__note_waiting(ddp__engine *e, double now);
 
 /* ---- record.c ---- */
-/* Tells the submitters what is complete. */
-DDP_LIB void ddp__publish(ddp__engine *e);
-/* Under the lock: a copy of the log for who waits for it. */
-DDP_LIB void ddp__oplog_serve(ddp__engine *e);
+DDP_LIB void ddp__publish(ddp__engine *e); /* tells the submitters what is complete */
+DDP_LIB void ddp__oplog_serve(ddp__engine *e); /* under the lock: a copy of the log for who waits for it */
 
 /* ---- thread.c ---- */
 /* Does what can be done now; 1 if anything moved, else *until says when to look again. */
@@ -19458,7 +18820,6 @@ static uint32_t ddp__crc32c_plain(uint32_t c, const unsigned char *p, size_t n)
         0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
         0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
         0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
-
     for (size_t i = 0; i < n; i++) {
         c ^= p[i];
         c = (c >> 4) ^ table[c & 15];
@@ -19483,7 +18844,6 @@ enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which a proces
 static uint64_t ddp__crc32c_read(const unsigned char *p)
 {
     uint64_t v;
-
     memcpy(&v, p, sizeof v);
     return v;
 }
@@ -19510,7 +18870,6 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
          0xe4172b16u, 0x3b18e8b0u, 0x5fe4daabu, 0x80eb190du, 0x961cbe9du, 0x49137d3bu, 0x2def4f20u, 0xf2e08c86u},
     };
     uint32_t out = 0;
-
     for (int i = 0; i < 8; i++) out ^= table[i][c >> 4 * i & 15];
     return out;
 }
@@ -19518,7 +18877,6 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
 static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
 {
     uint64_t c = h;
-
     for (; n >= 3 * DDP__CRC_PART; n -= 3 * DDP__CRC_PART, p += 3 * DDP__CRC_PART) {
         uint64_t c1 = 0, c2 = 0;
         for (int i = 0; i < DDP__CRC_PART; i += 8) {
@@ -19542,7 +18900,6 @@ int ddp__crc32c_is_fast(void) { return DDP__CRC_HERE != 0; }
 uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 {
     const unsigned char *p = (const unsigned char *)data;
-
     return ~(DDP__CRC_HERE ? ddp__crc32c_fast(~h, p, n) : ddp__crc32c_plain(~h, p, n));
 }
 
@@ -19551,11 +18908,8 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 size_t ddp__frame_values(const ddp__frame *f)
 {
     const size_t block = sizeof(float) + DDP__CODING_BLOCK;
-    size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t)
-                  : f->coding == (int)DDP__AS_BYTES ? 1
-                                                    : sizeof(float),
-           blocks;
-
+    size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : f->coding == (int)DDP__AS_BYTES ? 1
+                  : sizeof(float), blocks;
     if (f->coding != (int)DDP_AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
     blocks = f->length / block + (f->length % block != 0);
     if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
@@ -19565,7 +18919,6 @@ size_t ddp__frame_values(const ddp__frame *f)
 uint32_t ddp__frame_payload(int coding, size_t count)
 {
     const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
-
     if (coding == (int)DDP__AS_BYTES) return (uint32_t)count;
     if (coding == (int)DDP_AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
     return (uint32_t)(count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
@@ -19580,7 +18933,6 @@ static void ddp__frame_put(unsigned char *head, int i, uint32_t v)
 static uint32_t ddp__frame_get(const unsigned char *head, int i)
 {
     uint32_t v = 0;
-
     for (int b = 0; b < 4; b++) v |= (uint32_t)head[4 * i + b] << 8 * b;
     return v;
 }
@@ -19602,7 +18954,6 @@ void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
     const uint32_t first = ddp__frame_get(head, 0), kind = first >> 24;
-
     if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
     if (ddp__frame_get(head, 8) != ddp__crc32c(0, head, DDP__FRAME_BYTES - 4)) return 0;
     f->coding = (int)(first >> 22 & 3);
@@ -19620,13 +18971,11 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 }
 
 /* ==== comm/operation.c ==== [comm] */
-/* What an operation is: who takes part, who owns which of its values, and the words for it; what of it has moved; and
- * what ends an engine before its time. */
+/* What an operation is: who takes part, who owns its values, its words; what of it has moved; what ends an engine. */
 
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
-
     if (name && name[0]) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
     else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
@@ -19644,20 +18993,17 @@ const char *ddp__verb_name(int verb)
 const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room)
 {
     char layer[64], peer[32];
-
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
-    if (op->p2p)
-        snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
+    if (op->p2p) snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
     snprintf(buf, room, "%s%s of %s (step %ld)", ddp__verb_name((int)op->m.verb), peer, layer, op->m.step);
     return buf;
 }
 
-void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
+int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 {
     va_list args;
-
-    if (e->fault.code != DDP_OK) return;
+    if (e->fault.code != DDP_OK) return 0;
     va_start(args, fmt);
     vsnprintf(e->fault.msg, sizeof e->fault.msg, fmt, args);
     va_end(args);
@@ -19667,12 +19013,12 @@ void ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
     if (e->error.code == DDP_OK) e->error = e->fault;
     else e->fault = e->error;
     pthread_mutex_unlock(&e->lock);
+    return 0;
 }
 
 void ddp__notify(ddp__engine *e)
 {
     int sleeping = e->sleeping;
-
     e->sleeping = 0;
     pthread_cond_broadcast(&e->changed);
     if (e->parked && !e->driven) pthread_cond_signal(&e->park);
@@ -19690,7 +19036,6 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 {
     const size_t at = (size_t)op->m.group * (size_t)e->world;
     ddp__members team;
-
     team.members = op->m.group ? e->group_members[op->m.group] : e->members;
     team.member = e->member + at;
     team.place = e->place + at;
@@ -19700,7 +19045,6 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 void ddp__members_set(ddp__engine *e, uint64_t live)
 {
     int n = 0;
-
     e->members = 0;
     for (int r = 0; r < e->world; r++) {
         int in = e->world > 64 || (live >> r & 1);
@@ -19724,7 +19068,6 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 {
     const uint32_t group = e->membership ? 0 : seq >> DDP__GROUP_SHIFT;
     const uint32_t next = group ? e->group_next[group] : e->next_seq;
-
     if (e->membership) return (int32_t)(seq - next) < 0;
     return (int32_t)((seq - next) << (32 - DDP__GROUP_SHIFT)) < 0;
 }
@@ -19734,15 +19077,11 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
 {
     int i = 0;
-
-    while (!e->ways[i]->fits(e, op)) i++; /* the last two fit whatever there is */
+    while (e->ways[i]->fits && !e->ways[i]->fits(e, op)) i++;
     return e->ways[i];
 }
 
-int ddp__sums(const ddp__op *op)
-{
-    return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER;
-}
+int ddp__sums(const ddp__op *op) { return op->m.verb == DDP_ALL_REDUCE || op->m.verb == DDP_REDUCE_SCATTER; }
 
 int ddp__root(const ddp__engine *e, const ddp__op *op)
 {
@@ -19755,7 +19094,6 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     /* in the world's all-gather the blocks of the lost are there, and 0 */
     int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
     size_t parts = (size_t)(all ? e->world : team.members), j;
-
     *from = *to = 0;
     if (op->way->whole) *to = op->n;
     if (op->way->whole || team.place[of] < 0) return;
@@ -19770,7 +19108,6 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
 size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of)
 {
     size_t from, to;
-
     ddp__segment(e, op, of, &from, &to);
     return to - from;
 }
@@ -19780,7 +19117,6 @@ int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
     size_t from, to;
     int i = 0;
     const ddp__members team = ddp__team_of(e, op);
-
     do ddp__segment(e, op, team.member[i], &from, &to);
     while (offset >= to && i + 1 < team.members && ++i);
     return team.member[i];
@@ -19800,10 +19136,7 @@ int ddp__paired_lane(const ddp__op *op)
     }
 }
 
-int ddp__paired(const ddp__op *op)
-{
-    return 2 * ddp__paired_lane(op) + (op->m.verb >= DDP_RECEIVE);
-}
+int ddp__paired(const ddp__op *op) { return 2 * ddp__paired_lane(op) + (op->m.verb >= DDP_RECEIVE); }
 
 ddp__op *ddp__find_op(ddp__engine *e, int peer, const ddp__frame *f)
 {
@@ -19832,16 +19165,11 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
 
 /* ---- progress ---- */
 
-double ddp__still_since(const ddp__op *op)
-{
-    return op->last_move > op->active_at ? op->last_move : op->active_at;
-}
+double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_at ? op->last_move : op->active_at; }
 
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
-    double now =
-        ddp_now(); /* on an emulated link later than the event's time if the thread was late */
-
+    double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
     op->state = DDP__OP_DONE;
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
@@ -19910,7 +19238,6 @@ void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer)
 void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
-
     x->seen = 1;
     if (!x->expected) return;
     x->expected = 0;
@@ -19936,9 +19263,9 @@ void ddp__check_left(ddp__engine *e, int peer)
 }
 
 /* ==== comm/memory.c ==== [comm] */
-/* The memory of messages: arithmetic on it, the pieces that it lies in, and the detection of foreign writes to it:
- * every chunk is hashed when the message is submitted and compared before it leaves, before it is summed and before a
- * result overwrites it. */
+/* The memory of messages: arithmetic on it, the pieces that it lies in, how its values travel, and the detection of
+ * foreign writes to it: every chunk is hashed when the message is submitted and compared before it leaves, before it is
+ * summed and before a result overwrites it. */
 
 /* ---- arithmetic ---- */
 
@@ -19959,7 +19286,6 @@ static void ddp__scale_block(float *x, float scale)
 void ddp__floats_add(float *sum, const float *x, size_t n)
 {
     size_t at = 0;
-
     for (; at + DDP__SUM_BLOCK <= n; at += DDP__SUM_BLOCK) ddp__add_block(sum + at, x + at);
     for (; at < n; at++) sum[at] += x[at];
 }
@@ -19989,7 +19315,6 @@ void ddp__floats_store(float *own, const float *from, size_t n, double *divergen
 void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale, double *divergence)
 {
     float sum[DDP__SUM_BLOCK];
-
     for (size_t at = 0; at < n; at += DDP__SUM_BLOCK) {
         const size_t here = n - at < DDP__SUM_BLOCK ? n - at : (size_t)DDP__SUM_BLOCK;
         memcpy(sum, terms[0] + at, here * sizeof *sum);
@@ -20003,7 +19328,6 @@ void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n,
 static uint32_t ddp__bfloat_bits(float x)
 {
     uint32_t bits, nan;
-
     memcpy(&bits, &x, sizeof bits);
     nan = (bits & 0x7fffffffu) > 0x7f800000u; /* rounding up could carry a NaN into infinity */
     return nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
@@ -20018,7 +19342,6 @@ void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n)
 {
     /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
     const unsigned char *from = (const unsigned char *)x;
-
     for (size_t i = 0; i < n; i++) {
         uint16_t half;
         uint32_t bits;
@@ -20042,7 +19365,6 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 {
     int low = 0, high = in->count - 1;
     const ddp__strip *s;
-
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (in->strip[middle].start <= offset) low = middle;
@@ -20059,7 +19381,6 @@ const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->f
 void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out)
 {
     size_t here;
-
     for (unsigned char *to = (unsigned char *)out; count > 0; at += here, count -= here, to += here * op->unit) {
         const void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(to, own, here * op->unit);
@@ -20070,7 +19391,6 @@ void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, si
 {
     const unsigned char *from = (const unsigned char *)data;
     size_t here;
-
     for (; count > 0; at += here, count -= here, from += here * op->unit) {
         void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(own, from, here * op->unit);
@@ -20081,7 +19401,6 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 {
     const float *from = (const float *)data;
     size_t here;
-
     if (op->unit == 1) {
         ddp__memory_scatter(op, &op->to, at, count, data);
         return;
@@ -20096,7 +19415,6 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
     size_t here;
-
     for (; count > 0; at += here, count -= here) {
         /* three lists may part a range in unlike ways: how far all run on */
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
@@ -20108,6 +19426,80 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     }
 }
 
+/* ---- values that do not travel as floats ----
+ *
+ * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
+ * its own contribution like everybody's, so that how values are cut into segments is no matter, and holds the result as
+ * it sends it. Blocks of int8 begin at multiples of their length from the start of the message (ddp__segment). */
+
+static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
+{
+    char text[160];
+    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip "
+                      "gradients or choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
+}
+
+/* x becomes what the others will read; 0 after a failure. */
+static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t count)
+{
+    unsigned char *room = (unsigned char *)e->recoded;
+    ddp_error err;
+    if (op->m.coding == DDP_AS_BFLOAT) {
+        ddp__bfloat_round(x, count);
+        return 1;
+    }
+    if (e->cfg.coder->encode(room, x, count, &err) || e->cfg.coder->decode(x, room, count, &err))
+        return ddp__code_fault(e, op, &err);
+    return 1;
+}
+
+int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
+{
+    ddp__peer *p = &e->peers[peer];
+    size_t count = ddp__frame_values(f);
+    ddp_error err;
+    ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
+    if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
+    else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
+        return ddp__code_fault(e, op, &err);
+    return 1;
+}
+
+size_t ddp__coded_at(const ddp__frame *f)
+{
+    return f->coding == (int)DDP_AS_BFLOAT ? f->length : 0; /* widened in place from there */
+}
+
+int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
+{
+    size_t count = ddp__frame_values(&s->f);
+    ddp_error err;
+    if (s->f.coding == (int)DDP_AS_BFLOAT) {
+        ddp__bfloat_widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
+        return 1;
+    }
+    memcpy(e->recoded, s->data, s->f.length);
+    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
+    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s", peer,
+                      (unsigned long)s->f.seq, err.msg);
+}
+
+int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
+{
+    const ddp__members team = ddp__team_of(e, op);
+    float *sum = e->rounded;
+    ddp__memory_gather(op, &op->from, at, count, sum);
+    if (!ddp__code_round(e, op, sum, count)) return 0;
+    e->terms[team.place[e->rank]] = sum;
+    ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
+    if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
+    if (!ddp__code_round(e, op, sum, count)) return 0;
+    for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
+    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
+    ddp__memory_store(op, at, sum, count, divergence);
+    return 1;
+}
+
 /* ---- foreign writes ---- */
 
 ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
@@ -20116,7 +19508,6 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     size_t bytes = (size_t)e->cfg.queue * room * sizeof(uint64_t);
     ddp_status status = DDP_OK;
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
-
     if (!sums)
         return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
@@ -20138,7 +19529,6 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 void ddp__guard_close(ddp__engine *e)
 {
     size_t bytes = (size_t)e->cfg.queue * e->sums_room * sizeof(uint64_t);
-
     if (!e->sums) return;
     ddp__release(&e->cfg.allocator, e->sums, bytes);
     e->stats.staging_bytes -= bytes;
@@ -20168,7 +19558,6 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 {
     uint64_t h = offset;
     size_t here;
-
     for (; count > 0; offset += here, count -= here) {
         const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
         h = ddp__floats_hash(h, (const float *)data, here);
@@ -20180,7 +19569,6 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
-
     return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
@@ -20194,7 +19582,6 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     int segments = op->m.verb == DDP_ALL_REDUCE && !op->way->whole ? team.members : 1;
-
     if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
@@ -20210,104 +19597,18 @@ int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t c
     return !op->sums || op->sums[ddp__hash_index(e, op, offset)] == ddp__hash_range(op, offset, count);
 }
 
-void ddp__guard_fault(ddp__engine *e, const ddp__op *op)
+int ddp__guard_fault(ddp__engine *e, const ddp__op *op)
 {
     char layer[64];
-
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
-    ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
-               "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer,
-               op->m.verb == DDP_ALL_REDUCE ? "averaged" : "sent", op->m.step);
+    return ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
+                      "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer, op->m.verb == DDP_ALL_REDUCE ?
+                      "averaged" : "sent", op->m.step);
 }
 
 int ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count)
 {
-    if (ddp__guard_intact(e, op, offset, count)) return 1;
-    ddp__guard_fault(e, op);
-    return 0;
-}
-
-/* ==== comm/coding.c ==== [comm] */
-/* All-reduces whose contributions and results do not travel as floats. Sums are in float, in rank
- * order; the owner of a segment rounds its own contribution like everybody's, so that how values
- * are cut into segments is no matter, and holds the result as it sends it. Blocks of int8 begin at
- * multiples of their length from the start of the message, on all ranks (ddp__segment). */
-
-static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
-{
-    char text[160];
-
-    ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip gradients or "
-               "choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
-    return 0;
-}
-
-/* x becomes what the others will read; 0 after a failure. */
-static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t count)
-{
-    unsigned char *room = (unsigned char *)e->recoded;
-    ddp_error err;
-
-    if (op->m.coding == DDP_AS_BFLOAT) {
-        ddp__bfloat_round(x, count);
-        return 1;
-    }
-    if (e->cfg.coder->encode(room, x, count, &err) || e->cfg.coder->decode(x, room, count, &err))
-        return ddp__code_fault(e, op, &err);
-    return 1;
-}
-
-int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
-{
-    ddp__peer *p = &e->peers[peer];
-    size_t count = ddp__frame_values(f);
-    ddp_error err;
-
-    ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
-    if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
-    else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
-        return ddp__code_fault(e, op, &err);
-    return 1;
-}
-
-size_t ddp__coded_at(const ddp__frame *f)
-{
-    return f->coding == (int)DDP_AS_BFLOAT ? f->length : 0; /* widened in place from there */
-}
-
-int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
-{
-    size_t count = ddp__frame_values(&s->f);
-    ddp_error err;
-
-    if (s->f.coding == (int)DDP_AS_BFLOAT) {
-        ddp__bfloat_widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
-        return 1;
-    }
-    memcpy(e->recoded, s->data, s->f.length);
-    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK)
-        return 1;
-    ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s",
-               peer, (unsigned long)s->f.seq, err.msg);
-    return 0;
-}
-
-int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
-{
-    const ddp__members team = ddp__team_of(e, op);
-    float *sum = e->rounded;
-
-    ddp__memory_gather(op, &op->from, at, count, sum);
-    if (!ddp__code_round(e, op, sum, count)) return 0;
-    e->terms[team.place[e->rank]] = sum;
-    ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
-    if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
-    if (!ddp__code_round(e, op, sum, count)) return 0;
-    for (size_t i = 0; op->m.residual && i < count; i++)
-        op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
-    if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
-    ddp__memory_store(op, at, sum, count, divergence);
-    return 1;
+    return ddp__guard_intact(e, op, offset, count) || ddp__guard_fault(e, op);
 }
 
 /* ==== comm/staging.c ==== [comm] */
@@ -20322,7 +19623,6 @@ static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__peer *p = &e->peers[peer];
     int i = 0;
-
     while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
     if (i == DDP__SLOTS_MAX) {
         ddp__fault(e, DDP_NET, "rank %d sends more than its credits allow: it runs another version of this library or "
@@ -20342,7 +19642,6 @@ void ddp__slot_free(ddp__engine *e, int slot)
 {
     ddp__slot *s = &e->slot[slot];
     ddp__peer *p = &e->peers[s->peer];
-
     s->next = p->free_slot;
     p->free_slot = slot;
     if (s->f.type == DDP__FRAME_RESULT) {
@@ -20356,7 +19655,6 @@ void ddp__slot_free(ddp__engine *e, int slot)
 void ddp__pending_add(ddp__engine *e, int slot)
 {
     ddp__peer *p = &e->peers[e->slot[slot].peer];
-
     e->slot[slot].next = -1;
     if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
     else p->first_pending = slot;
@@ -20366,9 +19664,7 @@ void ddp__pending_add(ddp__engine *e, int slot)
 int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
     int s = e->peers[peer].first_pending;
-
-    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p))
-        s = e->slot[s].next;
+    while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
     return s;
 }
 
@@ -20376,11 +19672,7 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 {
     ddp__peer *p = &e->peers[peer];
     int before = -1, s = p->first_pending;
-
-    while (s != slot) {
-        before = s;
-        s = e->slot[s].next;
-    }
+    for (; s != slot; s = e->slot[s].next) before = s;
     if (before >= 0) e->slot[before].next = e->slot[s].next;
     else p->first_pending = e->slot[s].next;
     if (p->last_pending == s) p->last_pending = before;
@@ -20388,19 +19680,17 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 
 /* ---- slots there ---- */
 
-/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts
- * the slots it occupies there. Whatever the priorities, the oldest operation that is unfinished
- * anywhere must always get a slot: an operation that holds none may take one if the older ones
- * that hold none keep one each; one that holds some leaves a slot to every operation in the window
- * that holds none. One slot is kept for each lane between two, whose order is unrelated, and one
- * for the sums that a ring sends on (ring.c), which leave room for older operations only. */
+/* Credits. A frame may reach a rank before it has submitted the operation, so the sender counts the slots it occupies
+ * there. Whatever the priorities, the oldest operation that is unfinished anywhere must always get a slot: an operation
+ * that holds none may take one if the older ones that hold none keep one each; one that holds some leaves a slot to
+ * every operation in the window that holds none. One slot is kept for each lane between two, whose order is unrelated,
+ * and one for the sums that a ring sends on (ring.c), which leave room for older operations only. */
 int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
 {
     const ddp__peer *p = &e->peers[peer];
     int free_slots = e->credits - e->lanes - p->held_collective;
     int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
     int claims = 0, bubble = op->way->relays && !forward;
-
     for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
         if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
     if (op->p2p && own == 0) return 1;
@@ -20430,11 +19720,9 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
     ddp__peer *p = &e->peers[peer];
     const int count = (int)f->offset;
     int *held = f->p2p ? &p->held_p2p[f->seq >> 30] : &p->held_collective;
-
     *held -= count;
     for (int i = 0; i < DDP__WINDOW && !f->p2p; i++)
-        if (e->window[i] && e->window[i]->seq == f->seq)
-            ddp__row(e, e->window[i], peer)->held -= count;
+        if (e->window[i] && e->window[i]->seq == f->seq) ddp__row(e, e->window[i], peer)->held -= count;
     if (*held < 0)
         ddp__fault(e, DDP_NET, "rank %d gave back more staging slots than it had; it runs another "
                    "version of this library or its stream is damaged", peer);
@@ -20445,7 +19733,6 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
-
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
@@ -20469,7 +19756,6 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
-
     if (f->type == DDP__FRAME_RESULT) {
         x->u.flow.results += count;
         return -1;
@@ -20482,16 +19768,14 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 
 int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
 {
-    ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all ranks "
-               "must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
-               (unsigned long)at);
-    return 0;
+    return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, expected were those from %lu: all "
+                      "ranks must use the same chunk size", peer, (unsigned long)f->offset, (unsigned long)f->seq,
+                      (unsigned long)at);
 }
 
 int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at)
 {
     const size_t count = ddp__frame_values(f);
-
     if (f->offset != from + *at || count > to - f->offset) return ddp__out_of_order(e, peer, f, from + *at);
     *at += count;
     return 1;
@@ -20502,7 +19786,6 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
-
     if (!ddp__in_order(e, peer, f, from, to, &x->u.flow.finished)) return;
     if (slot >= 0) {
         if (!ddp__guard_check(e, op, f->offset, count)) return;
@@ -20515,20 +19798,27 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
     ddp__op_advance(e, op, count);
 }
 
-/* ==== comm/plain.c ==== [comm] */
-/* Values that nobody adds up on the way: broadcast, all-gather, and messages between two ranks. */
+/* ==== comm/direct.c ==== [comm] */
+/* Values that go straight from the rank that has them to those that need them.
+ *
+ * The plain way: values that nobody adds up, of broadcasts, all-gathers and messages between two ranks.
+ *
+ * The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's segment, sums
+ * those of its own in rank order, and (all-reduce) sends the result back to all.
+ *
+ * And the full exchange: each rank sends all its values to everybody, and everybody adds them up in rank order: the
+ * same bits after one delay instead of two, for n / 2 times the bytes. A rank must not overwrite a chunk of its own
+ * values with the sum before all others were sent it. Contributions take slots as in the direct way, a chunk gives
+ * them back once all of its contributions are here, and chunks come in order, so what keeps direct operations from
+ * locking up (ddp__may_stage) holds for these. Not where there is a membership, whose survivors would hold sums over
+ * unlike members, nor for bfloat16 or int8, where the owner's rounding makes the ranks equal. */
 
-static int ddp__plain_fits(const ddp__engine *e, const ddp__op *op)
-{
-    (void)e;
-    return !ddp__sums(op);
-}
+/* ---- plain ---- */
 
 /* The values that this rank sends to a peer, or (in) that the peer sends. */
 static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int in, size_t *from, size_t *to)
 {
     const int of = in ? peer : e->rank;
-
     *from = *to = 0;
     if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == in && op->m.peer == peer ? op->n : 0;
     else if (ddp__team_of(e, op).place[peer] < 0) return 0;
@@ -20537,11 +19827,9 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
     return *to - *from;
 }
 
-/* The blocks in an all-gather of those who are lost. */
 static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 {
     size_t block = op->n / (size_t)e->world;
-
     for (int r = 0; r < e->world && e->members < e->world; r++) {
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
@@ -20554,8 +19842,7 @@ static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
     size_t from, to;
-
-    if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op);
+    if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank || (op->p2p && r != op->m.peer)) continue;
         op->left += ddp__plain_part(e, op, r, 0, &from, &to);
@@ -20568,7 +19855,6 @@ static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const size_t chunk = e->chunk * sizeof(float) / op->unit;
     size_t from, to, at;
-
     (void)ddp__plain_part(e, op, peer, 0, &from, &to);
     at = from + ddp__row(e, op, peer)->u.flow.sent;
     if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
@@ -20579,7 +19865,6 @@ static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     size_t from, to;
-
     (void)ddp__plain_part(e, op, peer, 1, &from, &to);
     ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
 }
@@ -20587,7 +19872,6 @@ static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
 static int ddp__plain_unsent(ddp__engine *e, const ddp__op *op, int peer)
 {
     size_t from, to;
-
     return ddp__row(e, op, peer)->u.flow.sent < ddp__plain_part(e, op, peer, 0, &from, &to);
 }
 
@@ -20595,7 +19879,6 @@ static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to;
-
     return !ddp__plain_unsent(e, op, peer) && x->u.flow.finished >= ddp__plain_part(e, op, peer, 1, &from, &to) &&
            !x->expected;
 }
@@ -20603,30 +19886,18 @@ static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
 const ddp__algorithm *ddp__plain_way(void)
 {
     static const ddp__algorithm way = {
-        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0,
-        ddp__plain_fits, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL, NULL, ddp__plain_arrived,
-        ddp__plain_unsent, ddp__plain_over, NULL};
-
+        'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL,
+        NULL, ddp__plain_arrived, ddp__plain_unsent, ddp__plain_over, NULL};
     return &way;
 }
 
-/* ==== comm/direct.c ==== [comm] */
-/* The direct all-reduce and the reduce-scatter: each rank sends to every other the values of that one's segment, sums
- * those of its own in rank order, and (all-reduce) sends the result back to all.
- *
- * And the full exchange: each rank sends all its values to everybody, and everybody adds them up in rank order: the
- * same bits after one delay instead of two, for n / 2 times the bytes. A rank must not overwrite a chunk of its own
- * values with the sum before all others were sent it. Contributions take slots as in the direct way, a chunk gives
- * them back once all of its contributions are here, and chunks come in order, so what keeps direct operations from
- * locking up (ddp__may_stage) holds for these. Not where there is a membership, whose survivors would hold sums over
- * unlike members, nor for bfloat16 or int8, where the owner's rounding makes the ranks equal. */
+/* ---- direct, and full ---- */
 
 #define DDP__FULL_BYTES ((size_t)64 << 10) /* of two ranks on unshaped wires */
 
 size_t ddp__full_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, flight = e->farthest * e->slowest, window = (double)ddp__engine_window(e);
-
     if (e->membership) return 0;
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->cfg.links && e->cfg.links->by_pair) return 0;
@@ -20656,7 +19927,6 @@ static void ddp__direct_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     const size_t own = ddp__segment_length(e, op, e->rank);
-
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         const size_t results = ddp__direct_returns(op) ? ddp__segment_length(e, op, r) : 0;
@@ -20671,7 +19941,6 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to, at;
-
     if (ddp__direct_returns(op) && x->u.flow.results < op->reduced) {
         size_t count = op->reduced - x->u.flow.results;
         ddp__segment(e, op, e->rank, &from, &to);
@@ -20690,7 +19959,6 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
-
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         if (r == e->rank) continue;
@@ -20722,7 +19990,6 @@ static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t
 static int ddp__chunks_here(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
-
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank && ddp__pending(e, team.member[i], op) < 0) return 0;
     if (op->way->whole && !ddp__sent_to_all(e, op, at, count)) return 0;
@@ -20741,10 +20008,8 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 {
     const ddp__members team = ddp__team_of(e, op);
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
-
     for (int i = 0; i < team.members; i++)
-        if (team.member[i] != e->rank)
-            e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
+        if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
     if (op->m.coding) {
         if (!ddp__reduce_coded(e, op, at, count, divergence)) return 0;
     } else {
@@ -20765,7 +20030,6 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
     size_t from, to;
-
     ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
@@ -20778,9 +20042,8 @@ static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
     }
 }
 
-static void ddp__direct_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+static void ddp__direct_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now)
 {
-    (void)peer;
     if (f->type != DDP__FRAME_RESULT) ddp__direct_release(e, op);
     ddp__op_advance(e, op, ddp__frame_values(f));
     if (op->way->whole && op->state == DDP__OP_ACTIVE) ddp__reduce_ready(e, op, now);
@@ -20789,7 +20052,6 @@ static void ddp__direct_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__f
 static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     size_t from, to;
-
     ddp__segment(e, op, peer, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__reduce_ready(e, op, now);
     else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
@@ -20804,7 +20066,6 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t own = ddp__segment_length(e, op, e->rank), got = x->u.flow.taken;
-
     if (ddp__direct_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__direct_returns(op))
         return x->u.flow.results >= own && x->u.flow.finished >= ddp__segment_length(e, op, peer);
@@ -20814,32 +20075,22 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
     return got >= own;
 }
 
-const ddp__algorithm *ddp__direct_way(void)
+const ddp__algorithm *ddp__direct_way(int whole)
 {
-    static const ddp__algorithm way = {
-        'd', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0,
-        ddp__direct_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
-        ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
-
-    return &way;
-}
-
-const ddp__algorithm *ddp__full_way(void)
-{
-    static const ddp__algorithm way = {
-        'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0,
-        ddp__full_fits, ddp__direct_begin, ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL,
-        ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL};
-
-    return &way;
+    static const ddp__algorithm way[2] = {
+        {'d', "direct", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__direct_fits, ddp__direct_begin,
+         ddp__direct_next, ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent,
+         ddp__direct_over, NULL},
+        {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_begin, ddp__direct_next,
+         ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
+    return &way[whole];
 }
 
 /* ==== comm/ring.c ==== [comm] */
-/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way
- * to rank j, which scales the sum once; from there the result goes round to rank j - 1. Every
- * segment is thus summed along one path and then copied: the same bits on all ranks, each time,
- * though not those of a sum in rank order. (Patarasuk and Yuan 2009, Bandwidth optimal all-reduce
- * algorithms for clusters of workstations, section 3; here in chunks.)
+/* The ring all-reduce. Segment j starts at rank j + 1 and gathers every rank's values on its way to rank j, which
+ * scales the sum once; from there the result goes round to rank j - 1. Every segment is thus summed along one path and
+ * then copied: the same bits on all ranks, each time, though not those of a sum in rank order. (Patarasuk and Yuan
+ * 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations, section 3; here in chunks.)
  *
  * A partial sum is made and sent on in the staging slot it arrived in; the parameters stay as they
  * are until the result overwrites them, and results are sent on from there.
@@ -20862,10 +20113,7 @@ const ddp__algorithm *ddp__full_way(void)
  * So O finishes, and by induction everything. */
 
 /* The live id that is k places after another in the ring, k from 0 to their number. */
-static int ddp__ring_after(const ddp__engine *e, int id, int k)
-{
-    return e->ring[(e->turn[id] + k) % e->members];
-}
+static int ddp__ring_after(const ddp__engine *e, int id, int k) { return e->ring[(e->turn[id] + k) % e->members]; }
 static int ddp__ring_next(const ddp__engine *e) { return ddp__ring_after(e, e->rank, 1); }
 static int ddp__ring_prev(const ddp__engine *e) { return ddp__ring_after(e, e->rank, e->members - 1); }
 
@@ -20876,12 +20124,10 @@ size_t ddp__engine_window(const ddp__engine *e)
 
 /* Direct pays 2 delays, the ring 2 (n - 1), but no incast where ranks are out of step (in step both take 1 to 2 % more
  * than the transfer of 2 (n - 1) / n M / B, measured with 4 and 8 ranks): ring where its extra delay is at most 2 %. A
- * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip outgrows the staging
- * of one peer. */
+ * hop delays by the link's delay and one chunk. Never on unshaped wires, nor where the round trip outgrows staging. */
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));
-
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
     if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
@@ -20893,12 +20139,10 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
 {
     ddp_status status = DDP_OK;
     ddp__epoch_info info;
-
     for (int i = 0; order && i < e->world; i++) {
         int times = 0;
         for (int j = 0; j < e->world; j++) times += order[j] == i;
-        if (times != 1)
-            return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
+        if (times != 1) return ddp__fail(err, DDP_ARG, "a ring order that names rank %d %d times", i, times);
     }
     ddp__engine_epoch(e, &info);
     pthread_mutex_lock(&e->lock);
@@ -20926,7 +20170,6 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
     size_t results = op->n - ddp__segment_length(e, op, e->rank); /* that come */
-
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
@@ -20934,8 +20177,7 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
     op->u.ring.first_sum = op->u.ring.last_sum = -1;
     op->missing = op->n > 0; /* until something is here that has been at every rank */
     /* the first sum of the rank before depends on nobody else */
-    if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0)
-        ddp__op_expect(e, op, prev);
+    if (ddp__segment_length(e, op, ddp__ring_after(e, prev, e->members - 1)) > 0) ddp__op_expect(e, op, prev);
 }
 
 static int ddp__ring_unsent(ddp__engine *e, const ddp__op *op, int peer)
@@ -20953,8 +20195,7 @@ static int ddp__ring_is_oldest(const ddp__engine *e, const ddp__op *op)
 {
     for (int i = 0; i < DDP__WINDOW; i++) {
         const ddp__op *other = e->window[i];
-        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0)
-            return 0;
+        if (other && other->way == op->way && other->ticket < op->ticket && other->u.ring.sums_left > 0) return 0;
     }
     return 1;
 }
@@ -20969,10 +20210,10 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
     for (int k = 2; k <= e->members && op->u.ring.results_left > 0; k++) {
         int of = ddp__ring_after(e, e->rank, k);
         const ddp__exchange *x = ddp__row(e, op, of);
-        size_t count = x->u.ring.finished - x->u.ring.results;
+        size_t count = x->u.flow.finished - x->u.flow.results;
         if (count == 0) continue;
         ddp__segment(e, op, of, &from, &to);
-        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.ring.results, count < e->chunk ? count : e->chunk);
+        ddp__describe(f, op, DDP__FRAME_RESULT, from + x->u.flow.results, count < e->chunk ? count : e->chunk);
         return 1;
     }
     if (op->u.ring.sums_left == 0 || !ddp__ring_is_oldest(e, op)) return 0;
@@ -20982,7 +20223,7 @@ static int ddp__ring_frame(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         return 1;
     }
     ddp__segment(e, op, start, &from, &to);
-    at = from + ddp__row(e, op, start)->u.ring.sent;
+    at = from + ddp__row(e, op, start)->u.flow.sent;
     if (at < to && ddp__may_stage(e, op, peer, 0)) {
         ddp__describe(f, op, DDP__FRAME_SUM, at, to - at < e->chunk ? to - at : e->chunk);
         return 1;
@@ -20996,13 +20237,12 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, of);
     const size_t count = f->length / sizeof(float);
     int slot;
-
     if (f->type == DDP__FRAME_RESULT) {
-        x->u.ring.results += count;
+        x->u.flow.results += count;
         op->u.ring.results_left -= count;
         return -1;
     }
-    x->u.ring.sent += count;
+    x->u.flow.sent += count;
     op->u.ring.sums_left -= count;
     ddp__hold_credit(e, op, peer);
     if (of == ddp__ring_prev(e)) {
@@ -21021,18 +20261,14 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
     ddp__exchange *x = ddp__row(e, op, of);
     size_t count = f->length / sizeof(float), from, to, rest;
-
     ddp__segment(e, op, of, &from, &to);
     rest = to - f->offset;
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
-        count != (rest < e->chunk ? rest : e->chunk)) {
-        ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, which goes round a ring, and not from "
-                   "there: all ranks must use the same chunk size and order of the ring", peer,
-                   (unsigned long)f->offset, (unsigned long)op->seq);
-        return 0;
-    }
-    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.ring.finished : &x->u.ring.taken))
-        return 0;
+        count != (rest < e->chunk ? rest : e->chunk))
+        return ddp__fault(e, DDP_NET, "rank %d sent values from %lu of operation %lu, which goes round a ring, and not "
+                          "from there: all ranks must use the same chunk size and order of the ring", peer,
+                          (unsigned long)f->offset, (unsigned long)op->seq);
+    if (!ddp__in_order(e, peer, f, from, to, result ? &x->u.flow.finished : &x->u.flow.taken)) return 0;
     op->u.ring.to_come -= count;
     /* Results, and the sums of the own segment, have been at every rank. */
     if (result || of == e->rank) op->missing = 0;
@@ -21044,14 +20280,13 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
 {
     ddp__slot *s = &e->slot[slot];
     size_t count = f->length / sizeof(float), done = 0, here;
-
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (ddp__segment_of(e, op, f->offset) == e->rank) {
         ddp__exchange *x = ddp__row(e, op, e->rank);
         e->terms[0] = s->data;
         ddp__memory_sum(e, op, f->offset, count, 1, 2, op->m.divergence ? &x->divergence : NULL);
         ddp__guard_update(e, op, f->offset, count);
-        x->u.ring.finished += count;
+        x->u.flow.finished += count;
         ddp__slot_free(e, slot);
         return;
     }
@@ -21071,7 +20306,6 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
     const size_t count = f->length / sizeof(float);
     const float *data = e->slot[slot].data;
-
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), f->offset, count, data);
     ddp__memory_store(op, f->offset, data, count, op->m.divergence ? &x->divergence : NULL);
@@ -21095,10 +20329,8 @@ static void ddp__ring_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, c
 const ddp__algorithm *ddp__ring_way(void)
 {
     static const ddp__algorithm way = {
-        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1,
-        ddp__ring_fits, ddp__ring_begin, ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived,
-        ddp__ring_unsent, ddp__ring_over, NULL};
-
+        'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, ddp__ring_begin,
+        ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
     return &way;
 }
 
@@ -21116,8 +20348,7 @@ const ddp__algorithm *ddp__ring_way(void)
  * rounded must not depend on who was quicker.
  *
  * A rank that fails must not free memory on which others are at work: it shuts its offers, after which nobody
- * begins, and waits for those who are at it. They work on a few chunks at a time (DDP__SHARE_BATCH) and wait for
- * nothing meanwhile. */
+ * begins, and waits for those who are at it: for a few chunks (DDP__SHARE_BATCH), during which they never wait. */
 
 #define DDP__SHARE_BYTES ((size_t)256 << 10) /* below, two rounds of frames take longer */
 #define DDP__SHARE_BLOCK 2048 /* floats: those of all ranks stay in the second-level cache */
@@ -21132,7 +20363,6 @@ static ddp__offer *ddp__offer_of(const ddp__engine *e, int rank, int row)
     return &e->wire->offers[rank * DDP__OFFERS + row];
 }
 
-/* The offer of a rank that has offered. */
 static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
 {
     return ddp__offer_of(e, rank, rank == e->rank ? op->row : ddp__row(e, op, rank)->u.share.row);
@@ -21141,7 +20371,6 @@ static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
 size_t ddp__share_bytes(const ddp__engine *e)
 {
     const ddp__links *links = e->cfg.links;
-
     if (!e->wire->offers || e->shaped || e->membership) return SIZE_MAX;
     if (links && links->acts > 0) return SIZE_MAX;
     return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
@@ -21157,7 +20386,6 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
-
     op->u.share.state = DDP__SHARE_OFFERED;
     op->u.share.next = 0;
     op->left = 2 * op->n * (size_t)(team.members - 1); /* one n per SUMMED sent and received */
@@ -21173,7 +20401,6 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
 static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 {
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
-
     if (ddp__atomic_load(&own->users) < (long)DDP__OFFER_OPEN) return;
     ddp__atomic_add(&own->users, -(long)DDP__OFFER_OPEN);
     while (ddp__atomic_load(&own->users) > 0) ddp__sleep_until(ddp_now() + 50e-6);
@@ -21184,13 +20411,11 @@ static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
-
     if (x->u.share.frames == 0 && ddp__may_stage(e, op, peer, 0)) {
         ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
         return 1;
     }
-    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0))
-        return 0;
+    if (x->u.share.frames != 1 || (op->u.share.state != DDP__SHARE_OVER && x->u.share.complaint == 0)) return 0;
     ddp__describe(f, op, DDP__FRAME_SUMMED, x->u.share.complaint, 0);
     return 1;
 }
@@ -21202,9 +20427,8 @@ static int ddp__share_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__f
     return -1;
 }
 
-static void ddp__share_sent(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f, double now)
+static void ddp__share_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, double now)
 {
-    (void)peer;
     (void)now;
     /* one that complains is not the end of anything */
     ddp__op_advance(e, op, f->type == DDP__FRAME_SUMMED && f->offset == 0 ? op->n : 0);
@@ -21244,7 +20468,6 @@ static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
 static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
-
     for (int i = 0; i < team.members; i++) {
         int r = team.member[i];
         if (ddp__guard_intact(e, ddp__offered(e, op, r)->op, at, count)) continue;
@@ -21260,7 +20483,6 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
-
     for (int i = 0; i < team.members; i++)
         if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
     return 0;
@@ -21277,7 +20499,6 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
     const ddp__members team = ddp__team_of(e, op);
     const ddp__offer *own = ddp__offered(e, op, e->rank);
     size_t here, skip;
-
     for (; count > 0; at += here, count -= here) {
         float *sum, *to;
         here = !measures && count > DDP__SHARE_BLOCK ? (size_t)DDP__SHARE_BLOCK : count;
@@ -21303,7 +20524,6 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     const ddp__members team = ddp__team_of(e, op);
     const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
     size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
-
     do {
         if (measures) unit = op->u.share.next++;
         else unit = ddp__atomic_add(next, (size_t)1);
@@ -21320,19 +20540,16 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
     int open = 1;
-
     for (int i = 0; i < team.members; i++)
         open &= ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, by) >= (long)DDP__OFFER_OPEN;
     return open;
 }
 
-/* Statistics count values given and got as if they had travelled: an owner of each segment gets those of the others,
- * and gives them its sum. */
+/* Statistics count values as if they had travelled: a segment's owner gets those of the others, and gives its sum. */
 static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
     const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
-
     op->bytes += bytes;
     ddp__atomic_add(&e->stats.payload_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
@@ -21343,11 +20560,9 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
 static ddp__op *ddp__share_best(const ddp__engine *e)
 {
     ddp__op *best = NULL;
-
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
-        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED)
-            continue;
+        if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED) continue;
         if (!best || op->m.priority < best->m.priority ||
             (op->m.priority == best->m.priority && op->ticket < best->ticket))
             best = op;
@@ -21360,7 +20575,6 @@ int ddp__share_run(ddp__engine *e, double now)
     ddp__op *op = ddp__share_best(e);
     size_t at, count;
     int measures;
-
     if (!op) return 0;
     if (!ddp__share_hold(e, op, 1)) {
         (void)ddp__share_hold(e, op, -1);
@@ -21382,25 +20596,21 @@ const ddp__algorithm *ddp__share_way(void)
 {
     /* a shared sum has the bits of the direct way, and passes for it */
     static const ddp__algorithm way = {
-        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0,
-        ddp__share_fits, ddp__share_begin, ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL,
-        ddp__share_arrived, ddp__share_unsent, ddp__share_is_over, ddp__share_finished};
-
+        'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0, ddp__share_fits, ddp__share_begin,
+        ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent,
+        ddp__share_is_over, ddp__share_finished};
     return &way;
 }
 
 /* ==== comm/liveness.c ==== [comm] */
-/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, and lines about long
- * waits. */
+/* Peers that are lost or silent, operations that do not move: who has not begun them, deadlines, lines about waits. */
 
-/* Not every rank sends something to every other in an operation: where a peer owes nothing, only
- * its heartbeats tell. */
+/* Not every rank sends something to every other: where a peer owes nothing, only its heartbeats tell. */
 int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__peer *p = &e->peers[peer];
     const ddp__exchange *x = ddp__row(e, op, peer);
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
-
     if (peer == e->rank || ddp__team_of(e, op).place[peer] < 0 || x->seen) return 0;
     if (op->p2p && peer != op->m.peer) return 0;
     /* heartbeats tell of the world's operations, and of nothing urgent */
@@ -21413,7 +20623,6 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
 {
     size_t used = 0;
     int listed = 0, more = 0;
-
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) more += ddp__is_missing(e, op, r);
     if (more > 0) used = (size_t)snprintf(buf, room, more > 1 ? "ranks " : "rank ");
@@ -21430,7 +20639,6 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
-
     for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
         const int of = (i - DDP__WINDOW) / DDP__PAIRED;
         ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[of].paired[(i - DDP__WINDOW) % DDP__PAIRED];
@@ -21442,7 +20650,6 @@ static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 static double ddp__beat(const ddp__engine *e)
 {
     double beat = 5; /* seconds: often enough to tell before a limit passes who is where */
-
     if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
     if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
     return beat / 5;
@@ -21451,7 +20658,6 @@ static double ddp__beat(const ddp__engine *e)
 static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf, size_t room)
 {
     double longest = 2.5 * ddp__beat(e);
-
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
@@ -21466,7 +20672,6 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
 static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double waited)
 {
     char text[128], who[96], where[64];
-
     ddp__op_text(e, op, text, sizeof text);
     ddp__missing_text(e, op, who, sizeof who);
     where[0] = '\0';
@@ -21486,7 +20691,6 @@ static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
     ddp__op *op = ddp__oldest_op(e, -1);
     double since;
-
     if (!op) return;
     since = ddp__still_since(op);
     if (now - since >= op->note_s) {
@@ -21500,7 +20704,6 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 {
     const ddp__op *op = ddp__oldest_op(e, peer);
     char text[128], layer[64];
-
     buf[0] = '\0';
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
@@ -21515,9 +20718,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     char when[140];
-
-    if (e->membership)
-        e->membership->lost(e, peer, why);
+    if (e->membership) e->membership->lost(e, peer, why);
     else
         ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s: %s; restart the job from its last checkpoint", peer,
                    e->wire->table->peer_name(e->wire, peer), ddp__when_text(e, peer, when, sizeof when), why);
@@ -21528,7 +20729,6 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
 {
     double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
-
     if (!op || op->state != DDP__OP_ACTIVE || limit <= 0) return;
     passed = now - op->clock;
     if (passed < limit) {
@@ -21554,7 +20754,6 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     double limit = e->cfg.op_timeout_s;
     int s = e->peers[peer].first_pending;
     char layer[64];
-
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
@@ -21562,8 +20761,7 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
                    "ranks must submit the same operations; raise DREAMDDP_OP_TIMEOUT (now %g s) if this one is merely "
                    "slow", peer, now - e->slot[s].arrived, ddp__verb_name(e->slot[s].f.verb),
                    ddp__layer_text(e, e->slot[s].f.layer, layer, sizeof layer), e->rank, limit);
-    else if (e->slot[s].arrived + limit < *again)
-        *again = e->slot[s].arrived + limit;
+    else if (e->slot[s].arrived + limit < *again) *again = e->slot[s].arrived + limit;
 }
 
 double ddp__check_liveness(ddp__engine *e, double now)
@@ -21571,8 +20769,7 @@ double ddp__check_liveness(ddp__engine *e, double now)
     double beat = ddp__beat(e), again = now + beat, late = now - e->look_by;
 
     if (e->look_by > 0 && late > beat + 1) {
-        /* This process itself was stopped or starved: what its peers have sent meanwhile is to be
-         * read before anybody is judged. */
+        /* This process was stopped or starved: what came meanwhile is to be read before anybody is judged. */
         ddp__log(&e->cfg.log, DDP_LOG_WARN, "rank %d: this process was stopped for %.1f s", e->rank, late);
         return e->look_by = now + beat / 5;
     }
@@ -21611,17 +20808,13 @@ double ddp__check_liveness(ddp__engine *e, double now)
 
 #include <signal.h>
 
-uint32_t ddp__microseconds(double t)
-{
-    return (uint32_t)(uint64_t)ceil(t * 1e6);
-}
+uint32_t ddp__microseconds(double t) { return (uint32_t)(uint64_t)ceil(t * 1e6); }
 
 /* ---- the configuration ---- */
 
 void ddp__emulate_plan(ddp__engine *e)
 {
     const ddp__links *links = e->cfg.links;
-
     e->link.rate = links ? links->rate : e->cfg.rate;
     e->slowest = links ? links->slowest : e->cfg.rate;
     e->farthest = links ? links->farthest : e->cfg.delay_s;
@@ -21651,7 +20844,6 @@ double ddp__emulate_script(ddp__engine *e, double now)
     const ddp__links *links = e->cfg.links;
     int stalled = e->stalled;
     double next;
-
     if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
     e->stalled = ddp__link_stalled(&e->link, now);
     /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
@@ -21663,8 +20855,8 @@ double ddp__emulate_script(ddp__engine *e, double now)
         double at = e->link.zero + act->at;
         if (at > now) return next >= 0 && next < at ? next : at;
         ddp__log(&e->cfg.log, DDP_LOG_INFO, "rank %d: the script %s %d at t=%g s", e->rank,
-                 act->peer < 0 ? "kills rank" : "drops the connection to rank",
-                 act->peer < 0 ? e->rank : act->peer, act->at);
+                 act->peer < 0 ? "kills rank" : "drops the connection to rank", act->peer < 0 ? e->rank : act->peer,
+                 act->at);
         if (act->peer < 0) (void)raise(SIGKILL);
         else e->wire->table->cut(e->wire, act->peer);
     }
@@ -21680,7 +20872,6 @@ static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
     double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
-
     if (p->transit_at > 0 && late > 0) {
         if (now - late > p->reached) p->reached = now - late;
     } else {
@@ -21701,12 +20892,10 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
     int before = e->last_due;
-
     s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
-        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next)
-            before = next;
+        for (before = -1; e->slot[next].reached <= s->reached; next = e->slot[next].next) before = next;
     }
     s->next = before >= 0 ? e->slot[before].next : e->first_due;
     if (before >= 0) e->slot[before].next = slot;
@@ -21720,7 +20909,6 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     double reached = ddp__reaches(e, peer, now);
     int at = e->control_first + e->control_count++;
     ddp__control c;
-
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
@@ -21737,7 +20925,6 @@ double ddp__last_due(const ddp__engine *e, int peer)
 {
     ddp__link l = e->link;
     double last = -1;
-
     for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
         double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
@@ -21753,7 +20940,6 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 {
     static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
                                        "answers", "asks for", "receives", "serves", "pulls"};
-
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding)
         return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
@@ -21764,7 +20950,6 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     char own[64], other[64];
-
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
@@ -21789,7 +20974,6 @@ static int ddp__meets(const ddp__op *op, int verb)
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
-
     if (ok && op->way->agrees) ok = op->way->agrees(e, op, peer, f);
     else if (ok)
         ok = op->way->types >> f->type & 1 && f->coding == (int)op->m.coding &&
@@ -21802,7 +20986,6 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
 static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *out)
 {
     int found = 0;
-
     pthread_mutex_lock(&e->lock);
     for (int i = 0; i < e->cfg.queue && !found; i++) {
         const ddp__op *old = &e->ops[i];
@@ -21814,23 +20997,18 @@ static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *
     return found;
 }
 
-static int ddp__is_control(const ddp__frame *f)
-{
-    return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER;
-}
+static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_CREDIT && f->type < DDP__FRAME_OFFER; }
 
 /* Whether a chunk has a shape that some operation of this engine could have. */
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
     const size_t most = e->chunk * sizeof(float), values = ddp__frame_values(f);
-
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
     }
     /* a coding that this engine has no room for is another rank's setting */
-    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding)
-        return 0;
+    if (f->coding != (int)DDP_AS_FLOAT && f->coding != (int)DDP__AS_BYTES && f->coding != (int)e->cfg.coding) return 0;
     return f->length > 0 && f->length <= most && values <= most && f->offset <= f->count &&
            (values <= e->chunk || f->coding == (int)DDP__AS_BYTES) && values <= f->count - f->offset &&
            !(f->p2p && f->type != DDP__FRAME_DATA) && (!f->p2p || (f->seq >> 30) < (uint32_t)e->lanes);
@@ -21848,7 +21026,6 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__op old, *op = NULL;
     int ok;
-
     if (ddp__is_control(f)) {
         ok = ddp__control_possible(e, peer, f);
     } else {
@@ -21878,7 +21055,6 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
     ddp__slot *s = &e->slot[slot];
     const ddp__frame f = s->f;
     ddp__op *op = ddp__find_op(e, s->peer, &f);
-
     if (!op && f.type == DDP__FRAME_RESULT) { /* of an operation that has ended meanwhile */
         ddp__slot_free(e, slot);
         return;
@@ -21962,7 +21138,6 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     int solicited = p->in.type == DDP__FRAME_RESULT;
     ddp__op *op = ddp__find_op(e, peer, &p->in);
-
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
@@ -21989,14 +21164,12 @@ static int ddp__place_payload(ddp__engine *e, int peer)
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];
-
     *here = p->in.length - got;
     if (p->discard) {
         if (*here > e->chunk * sizeof(float)) *here = e->chunk * sizeof(float);
         return e->sink;
     }
-    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in))
-        return e->membership->payload(e, peer, &p->in) + got;
+    if (p->in.type >= DDP__FRAME_STATE && ddp__is_control(&p->in)) return e->membership->payload(e, peer, &p->in) + got;
     if (ddp__is_control(&p->in)) return (unsigned char *)p->text + got;
     if (p->in_op) {
         const size_t unit = p->in_op->unit, values = got / unit, part = got % unit;
@@ -22014,24 +21187,21 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     const ddp__frame *f = &e->peers[peer].in;
     size_t got = 0, here;
     uint32_t h = 0;
-
     if (!f->check || !f->length || !ddp__crc32c_is_fast()) return 1;
     for (; got < f->length; got += here) {
         const unsigned char *data = ddp__payload_at(e, peer, got, &here);
         h = ddp__crc32c(h, data, here);
     }
     if (h == f->check) return 1;
-    ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory is "
-               "faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the layer); restart "
-               "the job from its last checkpoint", (unsigned long)f->length, (unsigned long)f->seq, peer,
-               e->wire->table->peer_name(e->wire, peer));
-    return 0;
+    return ddp__fault(e, DDP_NET, "%lu bytes of operation %lu from rank %d (%s) arrived changed: its network or memory "
+                      "is faulty, or values were written while they were being sent (DREAMDDP_DEBUG=1 names the "
+                      "layer); restart the job from its last checkpoint", (unsigned long)f->length,
+                      (unsigned long)f->seq, peer, e->wire->table->peer_name(e->wire, peer));
 }
 
 static void ddp__control_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
-
     if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
         e->membership->read(e, peer, &p->in, now); /* passes every queue */
         return;
@@ -22051,7 +21221,6 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
-
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
     if (p->discard) {
@@ -22079,7 +21248,6 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
     int why = errno;
-
     p->closed = 1;
     if (p->out_of_world) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
@@ -22090,7 +21258,6 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 static int ddp__head_read(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
-
     p->in_got = 0;
     if (!ddp__frame_decode(p->in_head, &p->in)) {
         if (p->out_of_world) p->closed = 1;
@@ -22122,8 +21289,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
             if (!ddp__place_payload(e, peer)) return moved;
             p->in_state = DDP__IN_PAYLOAD;
         }
-        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room)
-            return moved;
+        if (p->in_state == DDP__IN_HEAD && e->shaped && e->control_count == e->control_room) return moved;
         if (p->in_state == DDP__IN_PAYLOAD && p->in_got == p->in.length) {
             ddp__frame_read(e, peer, ddp_now());
             frames++;
@@ -22141,8 +21307,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
         p->in_got += (size_t)got;
         p->last_got = -1; /* set by the caller: one clock reading for all */
         ddp__atomic_add(&e->stats.bytes_received, (int64_t)got);
-        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer))
-            return 1;
+        if (p->in_state == DDP__IN_HEAD && p->in_got == DDP__FRAME_BYTES && !ddp__head_read(e, peer)) return 1;
     }
     return moved;
 }
@@ -22150,7 +21315,6 @@ static int ddp__receive_from(ddp__engine *e, int peer)
 int ddp__receive_all(ddp__engine *e)
 {
     int moved = 0;
-
     for (int k = 1; k < e->world && e->fault.code == DDP_OK; k++) {
         int peer = (e->rank + k) % e->world;
         if (!e->peers[peer].closed) moved |= ddp__receive_from(e, peer);
@@ -22170,7 +21334,6 @@ int ddp__receive_all(ddp__engine *e)
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
-
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
     ddp__op_advance(e, op, op->left);
@@ -22243,7 +21406,6 @@ static int ddp__over(const ddp__engine *e, long ticket)
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
-
     if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
     *groups |= group;
     e->waiting[e->waits++] = op->ticket;
@@ -22254,7 +21416,6 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 static int ddp__vacant(const ddp__engine *e)
 {
     int n = -e->waits;
-
     for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
     return n;
 }
@@ -22264,7 +21425,6 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
     int s = e->peers[peer].first_pending;
-
     while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
     return s;
 }
@@ -22276,7 +21436,6 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     const int lane = ddp__paired_lane(op);
     const ddp__frame *f;
     int slot = -1;
-
     for (int r = 0; r < e->world; r++) {
         const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1 : ddp__first_chunk(e, r, lane);
         if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
@@ -22289,18 +21448,17 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
     if (op->m.verb != DDP_SERVE) return 1;
     if (f->count > op->n)
-        ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a time",
-                   op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
+        return ddp__fault(e, DDP_MISMATCH, "rank %d pushes %lu values of layer %d, rank %d serves at most %lu at a "
+                          "time", op->m.peer, (unsigned long)f->count, op->m.layer, e->rank, (unsigned long)op->n);
     op->n = f->count;
     if (op->m.received) op->m.received->verb = f->verb == (int)DDP__ASK ? DDP_PULL : DDP_PUSH;
-    return e->fault.code == DDP_OK;
+    return 1;
 }
 
 /* The position that an operation between two could have now; NULL: none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
-
     if (op->m.peer == DDP_ANY && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;
@@ -22493,17 +21651,14 @@ static int ddp__frame_iov(ddp__engine *e, ddp__peer *p, size_t at, struct iovec 
     return n;
 }
 
-/* The checksum of the payload that is about to leave. */
 static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
 {
     struct iovec iov[DDP__IOV];
     size_t at = DDP__FRAME_BYTES;
     uint32_t h = 0;
-
     while (at < p->out_total) {
         const int n = ddp__frame_iov(e, p, at, iov);
-        for (int i = 0; i < n; at += iov[i++].iov_len)
-            h = ddp__crc32c(h, iov[i].iov_base, iov[i].iov_len);
+        for (int i = 0; i < n; at += iov[i++].iov_len) h = ddp__crc32c(h, iov[i].iov_base, iov[i].iov_len);
     }
     return h;
 }
@@ -22512,7 +21667,6 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now, double leaves)
 {
     ddp__peer *p = &e->peers[peer];
-
     p->out = *f;
     p->out.sent = ddp__microseconds(leaves);
     p->out_op = op;
@@ -22534,7 +21688,6 @@ int ddp__start_next(ddp__engine *e, int peer, double now)
 {
     ddp__frame f;
     ddp__op *op;
-
     return ddp__next_frame(e, peer, &f, &op) && ddp__start_frame(e, peer, &f, op, now, now);
 }
 
@@ -22542,7 +21695,6 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
     ddp__op *op = p->out_op;
-
     if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_state = DDP__OUT_IDLE;
     p->out_op = NULL;
@@ -22550,7 +21702,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
     op->bytes += p->out.length;
     ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
     ddp__op_moves(e, op, now);
-    if (op->way->sent) op->way->sent(e, op, peer, &p->out, now);
+    if (op->way->sent) op->way->sent(e, op, &p->out, now);
     else ddp__op_advance(e, op, ddp__frame_values(&p->out));
 }
 
@@ -22558,7 +21710,6 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
     int moved = 0;
-
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
         int n = ddp__frame_iov(e, p, p->out_sent, iov);
@@ -22583,7 +21734,6 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
-
     return f->type == DDP__FRAME_RESULT ? x->u.flow.results : x->u.flow.sent;
 }
 
@@ -22605,7 +21755,6 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     int chosen = -1;
     ddp__frame f, best;
     ddp__op *op, *best_op = NULL;
-
     e->up_waiting = e->link.up_free > now;
     if (e->up_waiting) return 0;
     memset(&best, 0, sizeof best);
@@ -22629,7 +21778,6 @@ static int ddp__load_uplink(ddp__engine *e, double now)
 int ddp__send_all(ddp__engine *e, double now)
 {
     int moved = 0;
-
     for (int k = 1; k < e->world; k++) {
         const int peer = (e->rank + k) % e->world;
         moved |= ddp__continue_frame(e, peer, now);
@@ -22667,7 +21815,6 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 {
     int n = 0;
     long from;
-
     pthread_mutex_lock(&e->lock);
     from = e->span_count > DDP__SPANS ? e->span_count - DDP__SPANS : 0;
     for (; from < e->span_count && n < room; from++) {
@@ -22693,7 +21840,7 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
     out->busy_s = e->stats.busy_s + (e->running > 0 ? ddp_now() - e->running_since : 0);
     out->staging_bytes = e->stats.staging_bytes;
     out->delay_bytes = e->stats.delay_bytes;
-    out->elastic_bytes = e->stats.elastic_bytes;
+    out->kept_bytes = e->stats.kept_bytes;
     out->algorithm = e->stats.algorithm;
     pthread_mutex_unlock(&e->lock);
 }
@@ -22717,7 +21864,6 @@ void ddp__oplog_free(ddp__oplog *log)
 static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span, ddp__op_progress progress)
 {
     ddp__op_record *r = &log->record[log->count++];
-
     memset(r, 0, sizeof *r);
     r->span = *span;
     r->progress = progress;
@@ -22728,7 +21874,6 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
-
     for (long t = e->first; t < e->submitted && log->count < log->room; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
         ddp__op_record *r;
@@ -22751,8 +21896,7 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
         ddp__peer_record *r = &log->peer[p];
         const ddp__peer *peer = &e->peers[p];
         int own = p == e->rank;
-        if (!own)
-            snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
+        if (!own) snprintf(r->name, sizeof r->name, "%s", e->wire->table->peer_name(e->wire, p));
         r->begun = own ? (long)e->next_seq : peer->heard_at > 0 ? (long)peer->begun : -1;
         r->heard_s = own ? 0 : peer->heard_at > 0 ? log->now - peer->heard_at : -1;
         r->got_s = own ? 0 : peer->last_got > 0 ? log->now - peer->last_got : -1;
@@ -22764,7 +21908,6 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
     long unfinished = 0, done, kept;
-
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
     done = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
     kept = log->room - unfinished;
@@ -22790,9 +21933,7 @@ void ddp__oplog_serve(ddp__engine *e)
 static int ddp__oplog_order(const void *a, const void *b)
 {
     const ddp__op_record *p = (const ddp__op_record *)a, *q = (const ddp__op_record *)b;
-
-    if (p->span.submitted != q->span.submitted)
-        return p->span.submitted < q->span.submitted ? -1 : 1;
+    if (p->span.submitted != q->span.submitted) return p->span.submitted < q->span.submitted ? -1 : 1;
     return (p->span.seq > q->span.seq) - (p->span.seq < q->span.seq);
 }
 
@@ -22850,7 +21991,6 @@ static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double 
 static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 {
     ddp__event next = DDP__EVENT_NONE;
-
     *when = -1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].out_state == DDP__OUT_SERIALISING)
@@ -22861,8 +22001,7 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
         ddp__earlier(DDP__EVENT_CHUNK, ddp__link_due(&e->link, s->reached, DDP__FRAME_BYTES + s->f.length), &next,
                      when);
     }
-    if (e->control_count > 0)
-        ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
+    if (e->control_count > 0) ddp__earlier(DDP__EVENT_CONTROL, e->control[e->control_first].due, &next, when);
     if (e->begun < e->taken)
         ddp__earlier(DDP__EVENT_SUBMITTED, e->ops[e->begun % e->cfg.queue].span.submitted, &next, when);
     return next;
@@ -22871,7 +22010,6 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 static void ddp__control_due(ddp__engine *e, double when)
 {
     ddp__control *c = &e->control[e->control_first];
-
     if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
         double last = ddp__last_due(e, c->peer);
         if (last >= 0) {
@@ -22884,7 +22022,6 @@ static void ddp__control_due(ddp__engine *e, double when)
     ddp__control_ready(e, c->peer, &c->f, when);
 }
 
-/* Writes the frames that have left by then. */
 static void ddp__uplink_done(ddp__engine *e, double when)
 {
     for (int r = 0; r < e->world; r++) {
@@ -22950,7 +22087,6 @@ static void ddp__look(ddp__engine *e)
 void ddp__sleep(ddp__engine *e, double until)
 {
     int ready;
-
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
@@ -22973,8 +22109,7 @@ void ddp__sleep(ddp__engine *e, double until)
 static void ddp__let_go(ddp__engine *e)
 {
     for (int i = 0; i < DDP__WINDOW; i++)
-        if (e->window[i] && e->window[i]->way->finished)
-            e->window[i]->way->finished(e, e->window[i]);
+        if (e->window[i] && e->window[i]->way->finished) e->window[i]->way->finished(e, e->window[i]);
 }
 
 /* After a failure: finishes frames that are half written, so that streams stay readable, tells
@@ -23055,7 +22190,6 @@ static int ddp__wire_begin(ddp__engine *e)
 {
     ddp_error err;
     ddp_status status;
-
     memset(&err, 0, sizeof err);
     status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
     pthread_mutex_lock(&e->lock);
@@ -23085,8 +22219,7 @@ int ddp__round(ddp__engine *e, double *until)
         ddp__publish(e);
         moved = 1;
     }
-    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check))
-        e->next_check = ddp__check_liveness(e, now);
+    if (e->fault.code == DDP_OK && (!moved || now >= e->next_check)) e->next_check = ddp__check_liveness(e, now);
     *until = e->next_check;
     if (moved || e->fault.code != DDP_OK) return moved;
     ddp__note_waiting(e, now);
@@ -23100,15 +22233,11 @@ int ddp__round(ddp__engine *e, double *until)
     return 0;
 }
 
-int ddp__needed(const ddp__engine *e)
-{
-    return e->submitted != e->first || e->stop || e->error.code != DDP_OK;
-}
+int ddp__needed(const ddp__engine *e) { return e->submitted != e->first || e->stop || e->error.code != DDP_OK; }
 
 static int ddp__park(ddp__engine *e)
 {
     int parked = 0;
-
     pthread_mutex_lock(&e->lock);
     while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
         parked = e->parked = 1;
@@ -23123,7 +22252,6 @@ void *ddp__engine_main(void *engine)
 {
     ddp__engine *e = (ddp__engine *)engine;
     double now, until;
-
     if (!ddp__wire_begin(e)) return NULL;
     now = e->next_check = ddp_now();
     if (e->paced)
@@ -23150,16 +22278,15 @@ void *ddp__engine_main(void *engine)
 static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
     ways[0] = ddp__ring_way();
-    ways[1] = ddp__full_way();
+    ways[1] = ddp__direct_way(1);
     ways[2] = ddp__share_way();
-    ways[3] = ddp__direct_way();
+    ways[3] = ddp__direct_way(0);
     ways[4] = ddp__plain_way();
 }
 
 const char *ddp__algorithm_name(char letter)
 {
     const ddp__algorithm *ways[DDP__WAYS];
-
     ddp__ways_fill(ways);
     for (int i = 0; i < DDP__WAYS; i++)
         if (ways[i]->letter == letter) return ways[i]->name;
@@ -23190,8 +22317,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->spans = (ddp__op_span *)ddp__carve(block, &used, DDP__SPANS, sizeof *e->spans);
     e->want_send = (unsigned char *)ddp__carve(block, &used, world, 1);
     e->want_recv = (unsigned char *)ddp__carve(block, &used, world, 1);
-    if (e->membership)
-        e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
+    if (e->membership) e->sink = (unsigned char *)ddp__carve(block, &used, e->chunk, sizeof(float));
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
     e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
     if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
@@ -23247,8 +22373,7 @@ static void ddp__dimension(ddp__engine *e)
     e->control_room = 1;
     if (e->shaped) {
         /* What is under way for one delay, at most 8 MiB per peer. */
-        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) /
-                            (double)bytes + 5;
+        double flight = (e->cfg.links ? e->cfg.links->flight : e->cfg.rate * e->cfg.delay_s) / (double)bytes + 5;
         double cap = (double)(8 * DDP__STAGING_BYTES) / (double)bytes;
         e->extra += (int)(flight < cap ? flight : cap);
         e->control_room = 64 + 4 * e->world * (int)slots;
@@ -23265,16 +22390,14 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
 {
     if (cfg->world < 2 || cfg->rank < 0 || cfg->rank >= cfg->world)
         return ddp__fail(err, DDP_ARG, "rank %d of world %d has no one to talk to", cfg->rank, cfg->world);
-    if (!cfg->wire)
-        return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
+    if (!cfg->wire) return ddp__fail(err, DDP_ARG, "an engine for %d ranks needs a wire", cfg->world);
     if (!(cfg->rate >= 0) || !(cfg->delay_s >= 0) || !(cfg->delay_s < 60))
         return ddp__fail(err, DDP_ARG, "link rate %g bytes/s or delay %g s is out of range", cfg->rate, cfg->delay_s);
     for (int i = 0; cfg->links && i < cfg->links->acts; i++)
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
             return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
                              "t=%g: choose tcp or threads", cfg->links->act[i].at);
-    if (cfg->coding == DDP_AS_INT8 && !cfg->coder)
-        return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
+    if (cfg->coding == DDP_AS_INT8 && !cfg->coder) return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
     if (cfg->check_writes && cfg->max_count == 0)
         return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
@@ -23308,7 +22431,6 @@ static int ddp__engine_locks(ddp__engine *e)
 static void ddp__engine_free(ddp__engine *e)
 {
     ddp_allocator allocator = e->cfg.allocator;
-
     ddp__guard_close(e);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);
@@ -23391,15 +22513,13 @@ void ddp__engine_close(ddp__engine *e)
 static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int *place;
-
     if (m->group == 0) return DDP_OK;
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
     if (m->verb >= DDP_SEND && m->verb != DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_ARG, "%s names a rank, not group %d", verb, m->group);
-    if (place[e->rank] < 0)
-        return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
+    if (place[e->rank] < 0) return ddp__fail(err, DDP_ARG, "rank %d is not in group %d", e->rank, m->group);
     if (m->verb == DDP_BROADCAST && place[m->peer] < 0)
         return ddp__fail(err, DDP_ARG, "the root %d of a broadcast is not in group %d", m->peer, m->group);
     return DDP_OK;
@@ -23408,14 +22528,13 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
 ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
 {
     ddp_status status = DDP_OK;
-
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
             return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
                              ranks[i], i, e->world - 1);
     if (n < 1) return ddp__fail(err, DDP_ARG, "a group of %d ranks: at least one is needed", n);
     if (e->membership)
-        return ddp__fail(err, DDP_UNSUPPORTED, "groups in an elastic world (min_world): leave one of the two out");
+        return ddp__fail(err, DDP_UNSUPPORTED, "groups in a world that changes (min_world): leave one of the two out");
     pthread_mutex_lock(&e->lock);
     if (e->groups == DDP__GROUPS) {
         status = ddp__fail(err, DDP_ARG, "more than %d groups", DDP__GROUPS - 1);
@@ -23452,7 +22571,6 @@ const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
-
     for (int i = 0; i < count; i++) n = piece[i].count > UINT32_MAX - n ? SIZE_MAX : n + piece[i].count;
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
@@ -23462,7 +22580,6 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
     const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
-
     if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
@@ -23483,7 +22600,6 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
 {
     const int alone = m->verb >= DDP_RECEIVE && m->from_count == 0 && m->to;
-
     *count = alone ? m->to_count : m->from_count;
     return alone ? m->to : m->from;
 }
@@ -23522,7 +22638,6 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
-
     if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
@@ -23532,7 +22647,6 @@ static long ddp__strips_fill(ddp__engine *e, const ddp__op *op, ddp__strips *out
                              const ddp_piece *piece, int count)
 {
     size_t n = 0;
-
     out->strip = e->strips + start % e->strip_room;
     out->count = 0;
     for (int i = 0; i < count; i++) {
@@ -23566,8 +22680,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     op->n = ddp__pieces_count(from, from_count);
     op->strips_end = ddp__strips_fill(e, op, &op->from, start, from, from_count);
     op->to = op->from;
-    if (m->to && m->to != from)
-        op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
+    if (m->to && m->to != from) op->strips_end = ddp__strips_fill(e, op, &op->to, op->strips_end, m->to, m->to_count);
     op->ticket = e->submitted;
     op->p2p = m->verb >= DDP_SEND;
     op->state = DDP__OP_QUEUED;
@@ -23596,31 +22709,26 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     ddp_status bad = ddp__message_check(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     long start = -1;
-
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
-    if (e->membership && (bad = e->membership->fits(e, m, err)) != DDP_OK) {
-        pthread_mutex_unlock(&e->lock);
-        return bad;
-    }
-    while (e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
-                                       (start = ddp__strip_place(e, pieces)) < 0))
+    if (e->membership) bad = e->membership->fits(e, m, err);
+    while (bad == DDP_OK && e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
+                                                        (start = ddp__strip_place(e, pieces)) < 0))
         pthread_cond_wait(&e->changed, &e->lock);
-    if (e->error.code != DDP_OK) {
+    if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
         if (!e->driven) ddp__settle(e); /* else the comm thread waits for this one */
-        pthread_mutex_unlock(&e->lock);
-        return bad;
+    } else if (bad == DDP_OK) {
+        ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
+        e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
+        if (ticket) *ticket = e->submitted;
+        e->submitted++;
+        if (e->membership) e->membership->queued(e, m);
+        ddp__notify(e);
     }
-    ddp__op_fill(e, &e->ops[e->submitted % e->cfg.queue], m, start);
-    e->strips_head = e->ops[e->submitted % e->cfg.queue].strips_end;
-    if (ticket) *ticket = e->submitted;
-    e->submitted++;
-    if (e->membership) e->membership->queued(e, m);
-    ddp__notify(e);
     pthread_mutex_unlock(&e->lock);
-    return DDP_OK;
+    return bad;
 }
 
 static int ddp__ticket_done(const ddp__engine *e, long ticket)
@@ -23636,7 +22744,6 @@ static int ddp__ticket_released(const ddp__engine *e, long ticket)
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
 {
     ddp_status status = DDP_OK;
-
     pthread_mutex_lock(&e->lock);
     while (!over(e, ticket) && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
     if (!over(e, ticket)) {
@@ -23660,7 +22767,6 @@ ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
 int ddp__engine_done(ddp__engine *e, long ticket)
 {
     int done;
-
     pthread_mutex_lock(&e->lock);
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
@@ -23687,7 +22793,6 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 {
     ddp_status status;
-
     pthread_mutex_lock(&e->lock);
     status = e->error.code;
     if (err) *err = e->error;
@@ -23698,7 +22803,6 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 int ddp__engine_left(ddp__engine *e)
 {
     int gone = -1;
-
     pthread_mutex_lock(&e->lock);
     for (int r = e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
@@ -23716,7 +22820,6 @@ int ddp__engine_left(ddp__engine *e)
 static void ddp__drive(ddp__engine *e, long ticket)
 {
     double until;
-
     for (;;) {
         const int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
@@ -23747,7 +22850,6 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
     ddp_status status;
     long ticket;
-
     if (parks) {
         pthread_mutex_lock(&e->lock);
         driven = e->parked && !e->driven && !ddp__needed(e);
@@ -23768,13 +22870,11 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     return status == DDP_OK ? ddp__engine_wait(e, ticket, err) : status;
 }
 
-/* ---- whichever comes first: what the stager of a device does, whose layers may be back in another
- * order than they left ---- */
+/* ---- whichever comes first: for the stager of a device, whose layers may be back in another order ---- */
 
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
     int found = -1;
-
     pthread_mutex_lock(&e->lock);
     for (;;) {
         for (int i = 0; found < 0 && i < count; i++)
@@ -23878,7 +22978,7 @@ typedef struct ddp__kept { /* input, later result of an operation */
     uint64_t  asked;       /* who wants the result */
 } ddp__kept;
 
-typedef struct ddp__elastic {
+typedef struct ddp__member_data {
     ddp__view view;          /* the epoch in force */
     ddp__done_set table[DDP__ELASTIC_WORLD]; /* what its workers had completed when it began */
     uint32_t  table_until;   /* nobody had completed anything from here on */
@@ -23982,7 +23082,7 @@ static void ddp__done_add(ddp__done_set *d, uint32_t seq)
 
 ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     unsigned char *ring = room ? (unsigned char *)ddp__alloc(&e->cfg.allocator, room) : NULL;
 
     if (room && !ring)
@@ -23990,7 +23090,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
                          (unsigned long)room);
     ddp__release(&e->cfg.allocator, el->ring, el->room);
     e->stats.staging_bytes += room - el->room;
-    e->stats.elastic_bytes += room - el->room;
+    e->stats.kept_bytes += room - el->room;
     el->ring = ring;
     el->room = room;
     el->head = el->tail = 0;
@@ -24000,7 +23100,7 @@ ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 /* The ring may change only while the comm thread keeps nothing in it. */
 ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     size_t n = 0, bytes;
     const char *why = NULL;
 
@@ -24013,7 +23113,7 @@ ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err)
     if (why) return ddp__fail(err, DDP_UNSUPPORTED, "%s", why);
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     bytes = ddp__shadow_bytes(m, n);
-    if (bytes > el->room && e->cfg.elastic_bytes > 0)
+    if (bytes > el->room && e->cfg.kept_bytes > 0)
         return ddp__fail(err, DDP_ARG, "a message needs %lu bytes, more than the %lu that an elastic world may keep of "
                          "what is in flight: raise elastic_bytes", (unsigned long)bytes, (unsigned long)el->room);
     if (bytes <= el->room) return DDP_OK;
@@ -24032,7 +23132,7 @@ static size_t ddp__shadow_place(const ddp__elastic *el, size_t bytes)
 
 int ddp__shadow_may(ddp__engine *e, const ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
     if (e->frozen) return 0;
@@ -24046,7 +23146,7 @@ static ddp__kept *ddp__kept_of(ddp__elastic *el, uint32_t seq) { return &el->kep
 
 static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strips *strips, int back)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     const ddp__kept *k = ddp__kept_of(el, op->seq);
     unsigned char *at = op->n ? el->ring + k->at % el->room : NULL;
 
@@ -24060,14 +23160,14 @@ static void ddp__shadow_copy(ddp__engine *e, const ddp__op *op, const ddp__strip
 
 static unsigned char *ddp__shadow_residual(ddp__engine *e, const ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     return el->ring + ddp__kept_of(el, op->seq)->at % el->room + ddp__shadow_part(op->n * op->unit);
 }
 
 static void ddp__shadow_take(ddp__engine *e, const ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__kept *k = ddp__kept_of(el, op->seq);
     size_t bytes = ddp__shadow_bytes(&op->m, op->n);
 
@@ -24085,7 +23185,7 @@ void ddp__shadow_restore(ddp__engine *e, const ddp__op *op) { ddp__shadow_copy(e
 
 void ddp__shadow_result(ddp__engine *e, ddp__op *op)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     ddp__shadow_copy(e, op, &op->to, 0);
     ddp__kept_of(el, op->seq)->result = 1;
@@ -24096,7 +23196,7 @@ void ddp__shadow_result(ddp__engine *e, ddp__op *op)
 
 void ddp__shadow_release(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     uint32_t before = el->oldest;
 
     while (el->oldest != e->next_seq) {
@@ -24120,8 +23220,8 @@ void ddp__shadow_release(ddp__engine *e)
 
 int ddp__shadow_busy(const ddp__engine *e)
 {
-    for (uint32_t s = e->elastic->oldest; s != e->next_seq; s++)
-        if (e->elastic->kept[s % DDP__ELASTIC_SPAN].result) return 1;
+    for (uint32_t s = e->member_data->oldest; s != e->next_seq; s++)
+        if (e->member_data->kept[s % DDP__ELASTIC_SPAN].result) return 1;
     return 0;
 }
 
@@ -24129,10 +23229,10 @@ int ddp__shadow_busy(const ddp__engine *e)
 static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
 {
     /* numbers wrap: those beyond the table must not look as if they were before it */
-    if ((int32_t)(seq - e->elastic->table_until) >= 0) e->elastic->table_used = 0;
-    if (!e->elastic->table_used) return -1;
+    if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
+    if (!e->member_data->table_used) return -1;
     for (int i = 0; i < e->members; i++)
-        if (ddp__done_has(&e->elastic->table[e->member[i]], seq)) return e->member[i];
+        if (ddp__done_has(&e->member_data->table[e->member[i]], seq)) return e->member[i];
     return -1;
 }
 
@@ -24217,7 +23317,7 @@ int ddp__handed_wanted(ddp__engine *e, int peer, ddp__frame *f)
 
 void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__kept *k = ddp__kept_of(el, seq);
 
     if (e->next_seq - el->oldest > seq - el->oldest && k->result) {
@@ -24230,7 +23330,7 @@ void ddp__shadow_asked(ddp__engine *e, int peer, uint32_t seq)
 
 int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     const ddp__kept *k;
     size_t count, most;
@@ -24287,7 +23387,7 @@ void ddp__edge_add(ddp__word *w, int a, int b)
 
 void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     if (e->peers[peer].out_of_world || e->peers[peer].left || el->own.edge[e->rank] >> peer & 1) return;
     if (!el->peer[peer].why[0]) snprintf(el->peer[peer].why, sizeof el->peer[peer].why, "%s", why);
@@ -24298,7 +23398,7 @@ void ddp__epoch_lost(ddp__engine *e, int peer, const char *why)
 
 const char *ddp__epoch_why(const ddp__engine *e, int peer)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
 
     if (e->peers[peer].left || (el->own.left >> peer & 1)) return "it closed its context";
     return el->peer[peer].why[0] ? el->peer[peer].why : "others say so";
@@ -24319,7 +23419,7 @@ int ddp__of_epoch(const ddp__frame *f)
 static void ddp__out_drop(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
-    ddp__elastic_peer *ep = &e->elastic->peer[peer];
+    ddp__elastic_peer *ep = &e->member_data->peer[peer];
 
     ep->giving = 0;
     if (p->out_state == DDP__OUT_IDLE || !ddp__is_collective(&p->out)) return;
@@ -24394,7 +23494,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
 {
     e->frozen = 1;
     e->last_move = now;
-    for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->elastic->kept[i].asked = 0;
+    for (int i = 0; i < DDP__ELASTIC_SPAN; i++) e->member_data->kept[i].asked = 0;
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
         if (op && op->way == ddp__ring_way()) op->u.ring.last_sum = ddp__list_drop(e, &op->u.ring.first_sum);
@@ -24420,7 +23520,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
 
 static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 {
-    const ddp__view *v = &e->elastic->view;
+    const ddp__view *v = &e->member_data->view;
     char who[300] = "";
     size_t used = 0;
 
@@ -24436,7 +23536,7 @@ static void ddp__say_epoch(ddp__engine *e, uint64_t before, double took)
 /* Who is out of the epoch is told once, and not heard any more. */
 static void ddp__peers_renew(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     for (int r = 0; r < e->world; r++) {
         ddp__peer *p = &e->peers[r];
@@ -24461,7 +23561,7 @@ static void ddp__peers_renew(ddp__engine *e)
 /* A newcomer that is in, or that was lost meanwhile, waits no longer. */
 static void ddp__admitted(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     int id = el->admit_id;
     uint64_t bit = ddp__bit(id);
 
@@ -24481,7 +23581,7 @@ static void ddp__admitted(ddp__engine *e, double now)
 
 void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_set *table, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     uint64_t before = el->view.live, lost;
     double took;
 
@@ -24543,7 +23643,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
 void ddp__epoch_attach(ddp__engine *e, int id, double now)
 {
     ddp__peer *p = &e->peers[id];
-    ddp__elastic_peer *ep = &e->elastic->peer[id];
+    ddp__elastic_peer *ep = &e->member_data->peer[id];
     unsigned char *tail = ep->tail;
     uint16_t *coded = p->coded;
 
@@ -24555,9 +23655,9 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
     for (int i = 0; i < e->slots; i++) e->slot[id * e->slots + i].next = i + 1 < e->slots ? id * e->slots + i + 1 : -1;
     memset(ep, 0, sizeof *ep);
     ep->tail = tail;
-    ep->marked = e->elastic->view.ballot;
-    for (int r = 0; r < e->world; r++) e->elastic->own.edge[r] &= ~ddp__bit(id);
-    e->elastic->own.edge[id] = 0;
+    ep->marked = e->member_data->view.ballot;
+    for (int r = 0; r < e->world; r++) e->member_data->own.edge[r] &= ~ddp__bit(id);
+    e->member_data->own.edge[id] = 0;
 }
 
 /* ==== member/epoch.c ==== [member] */
@@ -24645,20 +23745,19 @@ static void ddp__base_rises(ddp__word *w, const ddp__view *base)
 static void ddp__tell_state(ddp__engine *e)
 {
     for (int r = 0; r < e->world; r++)
-        if (r != e->rank) e->elastic->peer[r].want_state = 1;
+        if (r != e->rank) e->member_data->peer[r].want_state = 1;
 }
 
 /* All of the set that this worker's vote names agree with it: it decides. */
 static void ddp__decide(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     const ddp__word *own = &el->own;
     uint64_t old = own->vote & (~own->joining | own->base.live);
-    ddp__done_set table[DDP__ELASTIC_WORLD];
+    ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
 
     if (el->hopeless_at >= 0 || old == 0 || ddp__lowest(old) != e->rank) return;
-    memset(table, 0, sizeof table);
     for (int r = 0; r < e->world; r++) {
         const ddp__elastic_peer *ep = &el->peer[r];
         if (!(own->vote >> r & 1)) continue;
@@ -24677,7 +23776,7 @@ static void ddp__decide(ddp__engine *e, double now)
  * one has lost another, and either may be the one that is dead, only the living confirm it. */
 static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     const ddp__word *own = &el->own;
 
     set &= ~own->joining | own->base.live;
@@ -24694,7 +23793,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
  * gets to it in an epoch without them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     uint64_t joining = el->own.joining, old = joining ? ddp__survivors(&el->own, 0) : 0;
 
     for (int r = 0; r < e->world && joining; r++)
@@ -24705,7 +23804,7 @@ static uint64_t ddp__expected(const ddp__engine *e)
 /* Thinks again with all that is known: joins the search, votes, decides. */
 static void ddp__epoch_search(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__word *own = &el->own;
     uint32_t round;
     int why;
@@ -24749,14 +23848,14 @@ static void ddp__epoch_search(ddp__engine *e, double now)
 /* Takes over what a peer knows; 1 if any of it was new. */
 static int ddp__merge(ddp__engine *e, const ddp__word *w)
 {
-    ddp__word *own = &e->elastic->own, before = *own;
+    ddp__word *own = &e->member_data->own, before = *own;
 
     ddp__base_rises(own, &w->base);
     for (uint32_t i = 0; i < w->attempts; i++) ddp__attempt_add(e, own, &w->attempt[i]);
     own->left |= w->left & own->base.live;
     for (int r = 0; r < e->world; r++) own->edge[r] |= w->edge[r];
-    if (w->round > e->elastic->seen) e->elastic->seen = w->round;
-    return memcmp(&before, own, sizeof before) != 0 || e->elastic->seen > own->round;
+    if (w->round > e->member_data->seen) e->member_data->seen = w->round;
+    return memcmp(&before, own, sizeof before) != 0 || e->member_data->seen > own->round;
 }
 
 static void ddp__evicted(ddp__engine *e, uint32_t ballot)
@@ -24769,7 +23868,7 @@ static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 /* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
 static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     ddp__word *own = &el->own;
 
@@ -24784,15 +23883,15 @@ static void ddp__ready_read(ddp__engine *e, int peer, const ddp__word *w)
 /* A worker need not be waited for with the newcomer: it has left, or is ready as well. */
 static int ddp__is_ready(const ddp__engine *e, int r)
 {
-    const ddp__elastic_peer *ep = &e->elastic->peer[r];
+    const ddp__elastic_peer *ep = &e->member_data->peer[r];
 
     if (r == e->rank || e->peers[r].left) return 1;
-    return ep->ready_in == e->elastic->view.ballot && (ep->ready & e->elastic->own.joining);
+    return ep->ready_in == e->member_data->view.ballot && (ep->ready & e->member_data->own.joining);
 }
 
 void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
 
     if (e->newcomer) return;
     if (w->round <= el->own.base.ballot) { /* of a search that is over, or of none */
@@ -24813,7 +23912,7 @@ void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
 
 void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const ddp__done_set *table, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     int in = (int)(view->live >> e->rank & 1);
 
     el->peer[peer].marked = view->ballot;
@@ -24833,7 +23932,7 @@ void ddp__decision_read(ddp__engine *e, int peer, const ddp__view *view, const d
 
 void ddp__epoch_run(ddp__engine *e, double now)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     uint64_t left = 0;
     int admit = 0, ready;
 
@@ -24868,7 +23967,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
 /* Those whose vote is missing, or the one who has all and does not decide, are lost. */
 static void ddp__search_stuck(ddp__engine *e)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     const ddp__word *own = &el->own;
     uint64_t old = el->set & (~own->joining | own->base.live);
     int missing = 0;
@@ -24893,13 +23992,13 @@ static void ddp__admit_late(ddp__engine *e, double now)
         if (e->place[r] >= 0 && !ddp__is_ready(e, r))
             used += (size_t)snprintf(who + used, sizeof who - used, "%s%d", used ? ", " : "", r);
     ddp__fault(e, DDP_TIMEOUT, "worker %d could not join within %.1f s (op_timeout_s): no call that admits it from "
-               "rank %s; every worker has to make it after the same operation", e->elastic->admit_id,
-               now - e->elastic->admit_at, who);
+               "rank %s; every worker has to make it after the same operation", e->member_data->admit_id,
+               now - e->member_data->admit_at, who);
 }
 
 static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     uint64_t lost = el->own.edge[e->rank] | el->own.left;
     size_t used = 0;
 
@@ -24913,7 +24012,7 @@ static void ddp__who_was_lost(const ddp__engine *e, char *buf, size_t room)
 
 static void ddp__give_in(ddp__engine *e)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
     uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
     int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
@@ -24942,7 +24041,7 @@ static void ddp__give_in(ddp__engine *e)
  * as anybody may be silent, for one from others a moment, where nobody is left that could say it not at all. */
 static double ddp__grace(const ddp__engine *e, double limit)
 {
-    const ddp__elastic *el = e->elastic;
+    const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
     const uint64_t all = w->base.live & ~w->left, own = ddp__bit(e->rank);
     uint64_t near = own, before = 0;
@@ -24959,7 +24058,7 @@ static double ddp__grace(const ddp__engine *e, double limit)
 
 void ddp__epoch_check(ddp__engine *e, double now, double *again)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     double limit = e->cfg.peer_timeout_s > 0 ? e->cfg.peer_timeout_s : 10, due;
 
     if (el->own.joining && !e->frozen && e->cfg.op_timeout_s > 0) {
@@ -25055,13 +24154,12 @@ static uint32_t ddp__decision_fields(const ddp__engine *e, ddp__fields f, uint32
 /* A word or a decision; 0 if its payload is neither. */
 static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
-    const ddp__fields in = {e->elastic->peer[peer].in, 1};
-    ddp__done_set table[DDP__ELASTIC_WORLD];
+    const ddp__fields in = {e->member_data->peer[peer].in, 1};
+    ddp__done_set table[DDP__ELASTIC_WORLD] = {{0, 0}};
     ddp__view view;
     ddp__word w;
 
     memset(&w, 0, sizeof w);
-    memset(table, 0, sizeof table);
     if (f->type == DDP__FRAME_STATE) {
         if (!ddp__word_fields(e, in, f->length, &w)) return 0;
         ddp__state_read(e, peer, &w, now);
@@ -25074,7 +24172,7 @@ static int ddp__word_read(ddp__engine *e, int peer, const ddp__frame *f, double 
 
 static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, double now)
 {
-    ddp__done_set *done = &e->elastic->peer[peer].done;
+    ddp__done_set *done = &e->member_data->peer[peer].done;
 
     if (f->type == DDP__FRAME_WANT) {
         ddp__shadow_asked(e, peer, f->seq);
@@ -25090,7 +24188,7 @@ static void ddp__elastic_read(ddp__engine *e, int peer, const ddp__frame *f, dou
 
 static int ddp__elastic_frame(ddp__engine *e, int peer, int urgent, ddp__frame *f)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp__elastic_peer *ep = &el->peer[peer];
     const ddp__fields out = {ep->out, 0};
 
@@ -25123,23 +24221,23 @@ static int ddp__elastic_drops(const ddp__engine *e, int peer, const ddp__frame *
 {
     if (e->peers[peer].out_of_world) return 1;
     if (f->type == DDP__FRAME_STATE || f->type == DDP__FRAME_EPOCH) return e->closing;
-    return ddp__of_epoch(f) && (e->frozen || e->elastic->peer[peer].marked != e->elastic->view.ballot);
+    return ddp__of_epoch(f) && (e->frozen || e->member_data->peer[peer].marked != e->member_data->view.ballot);
 }
 
 /* ---- the membership ---- */
 
 static void ddp__elastic_close(ddp__engine *e)
 {
-    if (!e->elastic) return;
-    ddp__release(&e->cfg.allocator, e->elastic->ring, e->elastic->room);
-    ddp__release(&e->cfg.allocator, e->elastic, e->elastic->bytes);
-    e->elastic = NULL;
+    if (!e->member_data) return;
+    ddp__release(&e->cfg.allocator, e->member_data->ring, e->member_data->room);
+    ddp__release(&e->cfg.allocator, e->member_data, e->member_data->bytes);
+    e->member_data = NULL;
 }
 
 static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
 {
     const uint64_t all = e->world >= 64 ? ~(uint64_t)0 : ddp__bit(e->world) - 1;
-    const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.elastic_bytes;
+    const size_t world = (size_t)e->world, chunk = e->chunk * sizeof(float), bounded = e->cfg.kept_bytes;
     const size_t longest = e->cfg.max_count * sizeof(float), bytes = sizeof(ddp__elastic) +
                            world * (sizeof(ddp__elastic_peer) + chunk);
     ddp__elastic *el;
@@ -25158,7 +24256,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
     if (!at) return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
     memset(at, 0, bytes);
-    e->elastic = el = (ddp__elastic *)(void *)at;
+    e->member_data = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
     el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
     at += sizeof *el + world * sizeof *el->peer;
@@ -25171,7 +24269,7 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     e->epoch.workers = ddp__bit_count(el->view.live);
     for (int r = 0; r < e->world; r++) e->peers[r].out_of_world = !(el->view.live >> r & 1);
     ddp__members_set(e, e->newcomer ? ddp__bit(e->rank) : el->view.live);
-    e->stats.elastic_bytes = bytes;
+    e->stats.kept_bytes = bytes;
     e->stats.staging_bytes += bytes;
     code = ddp__shadow_room(e, bounded ? bounded / 64 * 64 : 2 * ((longest + 63) / 64 * 64), err);
     if (code != DDP_OK) ddp__elastic_close(e);
@@ -25180,18 +24278,18 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
 
 static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
 {
-    if (m->verb < DDP_SEND) e->elastic->collectives++;
+    if (m->verb < DDP_SEND) e->member_data->collectives++;
 }
 
 static void ddp__elastic_left(ddp__engine *e, int peer)
 {
-    if (!e->peers[peer].out_of_world) e->elastic->look = 1;
+    if (!e->peers[peer].out_of_world) e->member_data->look = 1;
 }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
 {
     if (f->type != DDP__FRAME_STATE && f->type != DDP__FRAME_EPOCH) return NULL;
-    return f->length <= DDP__WORD_BYTES ? e->elastic->peer[peer].in : NULL;
+    return f->length <= DDP__WORD_BYTES ? e->member_data->peer[peer].in : NULL;
 }
 
 const ddp__membership *ddp__elastic_membership(void)
@@ -25209,7 +24307,7 @@ const ddp__membership *ddp__elastic_membership(void)
 
 ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void *user, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     ddp_status status = DDP_OK;
 
     if (!el) return ddp__fail(err, DDP_USAGE, "only an elastic world admits workers: set min_world");
@@ -25239,7 +24337,7 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
 
 ddp_status ddp__engine_joined(ddp__engine *e, double timeout_s, ddp_error *err)
 {
-    ddp__elastic *el = e->elastic;
+    ddp__elastic *el = e->member_data;
     double until = ddp_now() + timeout_s;
     ddp_status status;
     int late = 0;
@@ -25487,13 +24585,12 @@ static ddp_status ddp__worker_put(const ddp__worker *s, const ddp__text *head, d
 
 ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker_hash *hash, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
     ddp__file f;
     ddp__state_out k = {&f, NULL};
     ddp_status code;
 
     memset(hash, 0, sizeof *hash);
-    memset(&head, 0, sizeof head);
     code = ddp__worker_head(s, path, &head, err);
     if (code == DDP_OK) code = ddp__file_begin(&f, path, err);
     if (code == DDP_OK) {
@@ -25507,11 +24604,10 @@ ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp__worker
 
 ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
     ddp__state_out k = {NULL, NULL};
     ddp_status code;
 
-    memset(&head, 0, sizeof head);
     *out = NULL;
     code = ddp__worker_head(s, "a copy for a newcomer", &head, err);
     *bytes = head.size;
@@ -25528,9 +24624,8 @@ ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *b
 
 ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err)
 {
-    ddp__text head;
+    ddp__text head = {NULL, 0, 0, 0};
 
-    memset(&head, 0, sizeof head);
     DDP__TRY(ddp__worker_head(s, "a copy for a newcomer", &head, err));
     *bytes = head.size;
     ddp__text_free(&head);
@@ -25646,12 +24741,11 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
     const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
     unsigned char *b = (unsigned char *)ddp__calloc(n, 8);
     ddp_status code;
-    size_t i;
 
     if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
-    for (i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
+    for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
     code = ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
-    for (i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
+    for (size_t i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
     DDP_FREE(b);
     return code;
 }
@@ -25748,12 +24842,11 @@ typedef struct ddp__manifest {
 static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
                                int generation, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp_status code;
     uint64_t first = 0;
     int equal = 1;
 
-    memset(&t, 0, sizeof t);
     for (int i = 0; i < s->world; i++) {
         if (!words[2 * i]) continue;
         if (!first) first = words[2 * i + 1];
@@ -25847,9 +24940,8 @@ static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, con
 static uint64_t ddp__manifest_hash(const ddp__manifest *m)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
-    const ddp__json *v;
 
-    for (v = m->hash->first; v; v = v->next)
+    for (const ddp__json *v = m->hash->first; v; v = v->next)
         if (v->kind == DDP__JSON_STRING) h = ddp__hash(h, v->string, strlen(v->string));
         else h = ddp__hash(h, "", 1);
     return h;
@@ -25861,9 +24953,7 @@ typedef struct ddp__save_path {
     char data[4096];
 } ddp__save_path;
 
-static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...) DDP__PRINTF(3, 4);
-
-static ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
+static DDP__PRINTF(3, 4) ddp_status ddp__checkpoint_path(ddp__save_path *p, ddp_error *err, const char *fmt, ...)
 {
     va_list ap;
     int n;
@@ -26021,17 +25111,6 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 
 /* ---- saving ---- */
 
-static uint64_t ddp__number_of_its_own(void)
-{
-    uint64_t v[3] = {0, (uint64_t)getpid(), (uint64_t)time(NULL)};
-    const double now = ddp_now();
-    FILE *f = fopen("/dev/urandom", "rb");
-
-    if (f && fread(v, sizeof v[0], 1, f) != 1) v[0] = 0;
-    if (f) fclose(f);
-    return ddp__hash(ddp__hash(DDP__HASH_START, v, sizeof v), &now, sizeof now) | 1;
-}
-
 /* The generation of a step's files that its manifest does not name. */
 static int ddp__generation_unused(const char *manifest)
 {
@@ -26055,7 +25134,7 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
     DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
     v->generation = ddp__generation_unused(v->path.data);
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
-    said[s->rank] = s->run ? s->run : ddp__number_of_its_own();
+    said[s->rank] = s->run ? s->run : ddp__fresh_number();
     DDP__TRY(ddp__worker_gather(s, said, 1, err));
     while (!said[r]) r++;
     s->run = said[r];
@@ -26124,9 +25203,8 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
     ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
-    ddp_status code;
+    ddp_status code = ddp__save_all(&v, err);
 
-    code = ddp__save_all(&v, err);
     if (v.words) DDP_FREE(v.words);
     return code;
 }
@@ -26341,12 +25419,10 @@ DDP_LIB void ddp__join_ready(ddp__join *j, ddp__engine *engine, const ddp__join_
 /* Before the engine closes: nobody serves newcomers any more. NULL is fine, here and below. */
 DDP_LIB void ddp__join_stop(ddp__join *j);
 DDP_LIB void ddp__join_close(ddp__join *j);
-/* Somebody waits for a clone. */
-DDP_LIB int  ddp__join_wants(ddp__join *j);
+DDP_LIB int  ddp__join_wants(ddp__join *j); /* somebody waits for a clone */
 /* s is what a newcomer gets. Short of memory there is a line and no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
-/* The newcomer that may enter here, -1: none. */
-DDP_LIB int  ddp__join_next(ddp__join *j);
+DDP_LIB int  ddp__join_next(ddp__join *j); /* The newcomer that may enter here, -1: none. */
 /* All members at the same moment, with nothing in flight. *in: it is there; 0: it was lost, and the
  * world is as it was. Then ddp__worker_enter follows, on its side too. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
@@ -26432,12 +25508,11 @@ static int ddp__place_choose(ddp__visit *v, uint64_t live)
 
 static int ddp__place_answer(ddp__visit *v)
 {
-    unsigned char b[DDP__JOIN_PLACE];
+    unsigned char b[DDP__JOIN_PLACE] = {0};
     ddp__join *j = v->j;
     ddp__epoch_info info;
     int code = DDP__JOIN_LATER;
 
-    memset(b, 0, sizeof b);
     memset(&info, 0, sizeof info);
     pthread_mutex_lock(&j->lock);
     if (j->engine) {
@@ -26464,11 +25539,10 @@ static int ddp__place_answer(ddp__visit *v)
 /* Compares the newcomer's layers with this run's: OK, or NEVER and why. */
 static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b, char *why)
 {
-    uint64_t hash = ddp__hello_get(b, 8);
+    uint64_t hash = ddp__hello_get(b, 8), bits;
     int layers = (int)ddp__hello_get(b + 8, 4), settings = (int)ddp__hello_get(b + 12, 4), i;
     char how[DDP__JOIN_HOW];
     double theirs;
-    uint64_t bits;
 
     memcpy(how, b + 128, sizeof how);
     how[sizeof how - 1] = 0;
@@ -26492,14 +25566,12 @@ static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b
 
 static int ddp__layout_answer(ddp__visit *v)
 {
-    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
-    char why[DDP__JOIN_TEXT];
+    unsigned char in[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT] = {0};
+    char why[DDP__JOIN_TEXT] = "";
     ddp__epoch_info info;
     int code, donor = 63;
 
     if (ddp__visit_recv(v, in, sizeof in) < 0) return -1;
-    memset(b, 0, sizeof b);
-    memset(why, 0, sizeof why);
     code = ddp__layout_compare(&v->j->layout, in, why);
     ddp__engine_epoch(v->j->engine, &info);
     while (donor > 0 && !(info.live >> donor & 1)) donor--;
@@ -26562,7 +25634,7 @@ static uint64_t ddp__clone_hold(ddp__join *j, uint64_t number)
 static void ddp__serve_clone(ddp__visit *v)
 {
     ddp__join *j = v->j;
-    unsigned char b[DDP__JOIN_CLONE], digest[DDP__SHA256_BYTES];
+    unsigned char b[DDP__JOIN_CLONE] = {0}, digest[DDP__SHA256_BYTES];
     uint64_t asked = ddp__hello_get(v->request + 16, 8), number = ddp__clone_hold(j, asked);
     size_t at = (size_t)ddp__hello_get(v->request + 8, 8), bytes = j->snap_bytes;
     ddp__sha256 sha;
@@ -26570,7 +25642,6 @@ static void ddp__serve_clone(ddp__visit *v)
 
     if (!number) return;
     if (number != asked || at > bytes) at = 0;
-    memset(b, 0, sizeof b);
     ddp__hello_put(b, number, 8);
     ddp__hello_put(b + 8, bytes, 8);
     ddp__hello_put(b + 16, at, 8);
@@ -26710,12 +25781,10 @@ int ddp__join_wants(ddp__join *j)
 ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
 {
     unsigned char *bytes = NULL;
-    double now = ddp_now();
-    ddp_error local;
+    ddp_error local = {DDP_OK, ""};
     ddp_status code;
     size_t n = 0;
 
-    memset(&local, 0, sizeof local);
     code = ddp__worker_pack(s, &bytes, &n, &local); /* the copy is all that the training pays */
     if (code == DDP_MEMORY) {                      /* no reason to end it */
         ddp__log(&j->c.log, DDP_LOG_WARN, "rank %d: %s", s->rank, local.msg);
@@ -26730,7 +25799,7 @@ ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err)
         if (j->snap) DDP_FREE(j->snap);
         j->snap = bytes;
         j->snap_bytes = n;
-        j->snap_number = ddp__hash(ddp__hash(DDP__HASH_START, &now, sizeof now), &s->rank, sizeof(int)) | 1;
+        j->snap_number = ddp__fresh_number();
         j->want_snap = 0;
         pthread_cond_broadcast(&j->changed);
         ddp__log(&j->c.log, DDP_LOG_INFO, "rank %d: step %ld is what a newcomer gets, %.1f MiB", s->rank, s->step,
@@ -26764,10 +25833,9 @@ static void ddp__join_attach(ddp__wire *w, int id, void *user)
 
 ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 {
-    ddp_error local;
+    ddp_error local = {DDP_OK, ""};
     ddp_status s;
 
-    memset(&local, 0, sizeof local);
     s = ddp__engine_admit(j->engine, id, ddp__join_attach, j, &local);
     pthread_mutex_lock(&j->lock);
     if (j->id == id) j->id = -1;
@@ -26850,14 +25918,13 @@ static void ddp__joiner_refused(const ddp__joiner *j, const ddp__addr *door, con
 static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_verb verb, int wanted,
                                unsigned char *b, size_t n, double until, char *why)
 {
-    unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST], *request = out + DDP__HELLO_BYTES;
+    unsigned char out[DDP__HELLO_BYTES + DDP__JOIN_REQUEST] = {0}, *request = out + DDP__HELLO_BYTES;
     int fd = ddp__joiner_dial(j, door, until, why);
     ddp__hello self;
     size_t got = 0;
 
     if (fd < 0) return -1;
     memset(&self, 0, sizeof self);
-    memset(out, 0, sizeof out);
     self.version = DDP__PROTOCOL;
     self.run_id = j->c.run_id;
     ddp__hello_pack(&self, DDP__JOIN_ASK, DDP__WELCOME, 0, out);
@@ -26924,10 +25991,9 @@ static int ddp__joiner_ask(ddp__joiner *j, const ddp__addr *door, int wanted, do
 static ddp_status ddp__joiner_place(ddp__joiner *j, int wanted, double until, ddp_error *err)
 {
     const char *addr = j->c.addr ? j->c.addr : "127.0.0.1";
-    char why[DDP__JOIN_TEXT];
+    char why[DDP__JOIN_TEXT] = "";
     int code = DDP__JOIN_LATER, doors;
 
-    why[0] = 0;
     for (;;) {
         doors = j->doors;
         for (int i = 0; i < doors && code != DDP__JOIN_OK && ddp_now() < until; i++)
@@ -27005,10 +26071,9 @@ void ddp__joiner_close(ddp__joiner *j)
 /* Sends the layout, gets a donor and who lives. */
 static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, ddp_error *err)
 {
-    unsigned char out[DDP__JOIN_LAYOUT], b[DDP__JOIN_VERDICT];
+    unsigned char out[DDP__JOIN_LAYOUT] = {0}, b[DDP__JOIN_VERDICT];
     uint64_t bits;
 
-    memset(out, 0, sizeof out);
     ddp__hello_put(out, l->hash, 8);
     ddp__hello_put(out + 8, (uint64_t)l->layers, 4);
     ddp__hello_put(out + 12, (uint64_t)l->settings, 4);
@@ -27033,8 +26098,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
  * this model makes; nothing that arrives decides about an allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
-    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8);
-    uint64_t from = ddp__hello_get(b + 16, 8);
+    uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8), from = ddp__hello_get(b + 16, 8);
 
     if (number == j->number && from == j->have && j->clone) {
         if (from)
@@ -27101,14 +26165,12 @@ static ddp_status ddp__joiner_clone(ddp__joiner *j, ddp__worker *s, double until
 {
     unsigned char b[DDP__JOIN_CLONE];
     ddp_status code = DDP_PEER_LOST;
-    char why[DDP__JOIN_TEXT];
+    char why[DDP__JOIN_TEXT] = "";
     ddp_safetensors *f;
     size_t most = 0;
-    int tries;
 
-    why[0] = 0;
     DDP__TRY(ddp__worker_most(s, &most, err));
-    for (tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
+    for (int tries = 0; code == DDP_PEER_LOST && tries < 3 && ddp_now() < until; tries++) {
         int fd;
         if (tries) ddp__sleep_until(ddp_now() + 0.2);
         fd = ddp__joiner_request(j, &j->place.door[j->donor], DDP__JOIN_TAKE, -1, b, sizeof b,
@@ -27223,7 +26285,6 @@ static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
     double rate = l->rate;
     int i = 0;
-
     while (i < l->turns && l->zero + l->turn[i].at <= at) rate = l->turn[i++].rate;
     *next = i;
     return rate;
@@ -27233,10 +26294,8 @@ double ddp__link_pass(const ddp__link *l, double start, double bytes)
 {
     int next;
     double rate = ddp__link_rate(l, start, &next);
-
     for (; next < l->turns; rate = l->turn[next++].rate) {
-        double until = l->zero + l->turn[next].at;
-        double done = rate > 0 ? start + bytes / rate : start;
+        double until = l->zero + l->turn[next].at, done = rate > 0 ? start + bytes / rate : start;
         if (rate >= 0 && done <= until) return done;
         if (rate > 0) bytes -= rate * (until - start);
         start = until;
@@ -27247,14 +26306,12 @@ double ddp__link_pass(const ddp__link *l, double start, double bytes)
 int ddp__link_stalled(const ddp__link *l, double at)
 {
     int next;
-
     return l->turns > 0 && ddp__link_rate(l, at, &next) < 0;
 }
 
 double ddp__link_turns(const ddp__link *l, double at)
 {
     int next;
-
     (void)ddp__link_rate(l, at, &next);
     return next < l->turns ? l->zero + l->turn[next].at : -1;
 }
@@ -27262,7 +26319,6 @@ double ddp__link_turns(const ddp__link *l, double at)
 double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
 {
     double start = ready > l->up_free ? ready : l->up_free, leaves;
-
     if (to->free > start) start = to->free;
     leaves = l->up_free = ddp__link_pass(l, start, (double)bytes);
     to->free = to->rate > 0 ? start + (double)bytes / to->rate : start;
@@ -27272,7 +26328,6 @@ double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
 double ddp__path_receive(ddp__path *from, double left)
 {
     double there = left + from->delay_s;
-
     if (from->jitter_s > 0) there += from->jitter_s * ddp_rng_uniform(&from->rng);
     if (there > from->last) from->last = there;
     return from->last;
@@ -27282,24 +26337,18 @@ double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
 {
     /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its arrival, so
      * its first one entered our downlink bytes/rate before. */
-    double done = ddp__link_pass(l, arrival, 0);
-    double behind = ddp__link_pass(l, l->down_free, (double)bytes);
-
+    double done = ddp__link_pass(l, arrival, 0), behind = ddp__link_pass(l, l->down_free, (double)bytes);
     return behind > done ? behind : done;
 }
 
 double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
 {
-    double done = ddp__link_due(l, arrival, bytes);
-    l->down_free = done;
-    return done;
+    return l->down_free = ddp__link_due(l, arrival, bytes);
 }
 
 double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 {
-    double done = ddp__link_pass(l, arrival, 0);
-    double taken = ddp__link_pass(l, done, (double)bytes) - done;
-
+    double done = ddp__link_pass(l, arrival, 0), taken = ddp__link_pass(l, done, (double)bytes) - done;
     if (l->down_free > done - taken) l->down_free += taken;
     return done;
 }
@@ -27315,10 +26364,7 @@ size_t ddp__link_chunk(double rate)
 /* ==== emulate/links.c ==== [emulate] */
 /* The texts of what is emulated, a link's and a script's, and what they mean for one worker. */
 
-typedef struct ddp__rate_unit {
-    const char *name;
-    double value;
-} ddp__rate_unit;
+typedef struct ddp__rate_unit { const char *name; double value; } ddp__rate_unit;
 
 static const ddp__rate_unit ddp__rate_units[] = {
     {"bit", 1 / 8.0}, {"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}, {NULL, 0}};
@@ -27331,7 +26377,6 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     char number[40];
     size_t i = 0;
     double v;
-
     while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
     if (i == 0 || i >= sizeof number) return 0;
     memcpy(number, text, i);
@@ -27350,7 +26395,8 @@ int ddp__netspec_fits(double rate, double delay_s)
     return (rate == 0 || (rate >= 1 && rate <= 1.25e14)) && delay_s >= 0 && delay_s <= 3600;
 }
 
-int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
+/* RATE alone, the first n bytes of text; 1, or 0 if it is not one. */
+static int ddp__netspec_rate(const char *text, size_t n, double *bytes_per_s)
 {
     if ((n == 1 && *text == '0') || (n == 4 && !strncmp(text, "none", 4))) {
         *bytes_per_s = 0;
@@ -27373,7 +26419,6 @@ ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *er
     ddp__netspec s;
     size_t n = strcspn(spec, ",");
     const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
-
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
@@ -27389,7 +26434,6 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 {
     ddp__netspec s;
     size_t n;
-
     if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
@@ -27415,7 +26459,6 @@ typedef struct ddp__script_text { /* a line cut into words */
 static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
 {
     int known = word < t->words;
-
     return ddp__fail(t->err, DDP_FORMAT, "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
                      "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit", t->name, t->line, known ? (t->size[word] < 40
                      ? (int)t->size[word] : 40) : 0, known ? t->word[word] : "", what);
@@ -27429,7 +26472,6 @@ static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
 static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
 {
     double v = 0;
-
     if (n > 6 || !ddp__quantity(text, n, ddp__no_unit, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
@@ -27443,7 +26485,6 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
 {
     const char *text = t->word[2], *dash = (const char *)memchr(text, '-', t->size[2]);
     size_t head = dash ? (size_t)(dash - text) : 0;
-
     if (!dash) return ddp__script_bad(t, 2, "a pair of workers such as 1-3");
     DDP__TRY(ddp__script_worker(t, text, head, 2, &i->a));
     DDP__TRY(ddp__script_worker(t, dash + 1, t->size[2] - head - 1, 2, &i->b));
@@ -27455,7 +26496,6 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
     static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
     int kind = 0, words = 3;
-
     while (kind < 4 && !ddp__script_is(t, 1, kinds[kind])) kind++;
     if (kind == 4) return ddp__script_bad(t, 1, "stall, slow, drop or kill");
     i->kind = (ddp__incident_kind)kind;
@@ -27496,8 +26536,8 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
         if (++t.words == DDP__SCRIPT_WORDS) break;
     }
     if (t.words == 0) return DDP_OK;
-    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) || !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) ||
-        i.at > 1e7)
+    if (t.size[0] < 3 || memcmp(t.word[0], "t=", 2) ||
+        !ddp__quantity(t.word[0] + 2, t.size[0] - 2, ddp__no_unit, &i.at) || i.at > 1e7)
         return ddp__script_bad(&t, 0, "a time such as t=3.5");
     DDP__TRY(ddp__script_words(&t, &i));
     if (s->count == s->room) {
@@ -27513,16 +26553,13 @@ ddp_status ddp__script_line(const char *name, int line, const char *text, size_t
 
 ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_error *err)
 {
-    ddp__text text;
+    ddp__text text = {NULL, 0, 0, 0};
     ddp_status status;
     size_t at = 0;
     int line = 1;
-
-    memset(&text, 0, sizeof text);
     status = ddp__file_read(path, &text, err);
     for (; status == DDP_OK && at < text.size; line++) {
-        const char *from = text.data + at;
-        const char *end = (const char *)memchr(from, '\n', text.size - at);
+        const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
         size_t n = end ? (size_t)(end - from) : text.size - at;
         status = ddp__script_line(path, line, from, n, world, s, err);
         at += n + 1;
@@ -27541,18 +26578,14 @@ void ddp__incidents_free(ddp__incidents *s)
 static int ddp__time_order(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
-
     return (x > y) - (x < y);
 }
 
-/* The rate at a time: that of the last slow before it, unless a stall lasts. Of two at the same time the later line
- * counts. */
+/* The rate at a time: that of the last slow before it (of two at once the later line), unless a stall lasts. */
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
-    int k;
-
-    for (k = 0; k < s->count; k++) {
+    for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->a != rank || i->at > at) continue;
         if (i->kind == DDP__STALL && at < i->at + i->seconds) return -1;
@@ -27565,13 +26598,11 @@ static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, d
 
 ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, ddp_error *err)
 {
-    int k;
-
     if (s->count == 0) return DDP_OK;
     l->turn = (ddp__turn *)ddp__calloc(2 * (size_t)s->count, sizeof *l->turn);
     l->act = (ddp__act *)ddp__calloc((size_t)s->count, sizeof *l->act);
     if (!l->turn || !l->act) return ddp__fail(err, DDP_MEMORY, "no memory for a script of %d incidents", s->count);
-    for (k = 0; k < s->count; k++) {
+    for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->kind == DDP__SLOW && i->rate > 0 && (!(l->slowest > 0) || i->rate < l->slowest)) l->slowest = i->rate;
         if (i->a != rank) continue;
@@ -27585,7 +26616,7 @@ ddp_status ddp__script_apply(const ddp__incidents *s, int rank, ddp__links *l, d
     }
     qsort(l->turn, (size_t)l->turns, sizeof *l->turn, ddp__time_order);
     qsort(l->act, (size_t)l->acts, sizeof *l->act, ddp__time_order);
-    for (k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
+    for (int k = 0; k < l->turns; k++) l->turn[k].rate = ddp__script_rate(s, rank, l->rate, l->turn[k].at);
     return DDP_OK;
 }
 
@@ -27596,8 +26627,6 @@ ddp_rng ddp__jitter_rng(uint64_t seed, int from, int to)
 
 ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint64_t seed, ddp__links *l, ddp_error *err)
 {
-    int r;
-
     memset(l, 0, sizeof *l);
     l->path = (ddp__path *)ddp__calloc((size_t)world, sizeof *l->path);
     if (!l->path) return ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", world);
@@ -27606,7 +26635,7 @@ ddp_status ddp__links_alike(const ddp__netspec *spec, int rank, int world, uint6
     l->flight = spec->rate * l->farthest;
     l->plan_rate = spec->rate;
     l->plan_delay_s = spec->delay_s + spec->jitter_s / 2;
-    for (r = 0; r < world; r++) {
+    for (int r = 0; r < world; r++) {
         l->path[r].delay_s = spec->delay_s;
         l->path[r].jitter_s = spec->jitter_s;
         l->path[r].rng = ddp__jitter_rng(seed, r, rank);
@@ -27722,10 +26751,9 @@ static char *ddp__csv_line(char **at)
 /* where[c] = position of column c in the header, -1 = absent. */
 static ddp_status ddp__csv_header(const char *path, char *line, int *where, ddp_error *err)
 {
-    char *field;
     for (int c = 0; c < DDP__COLS; c++) where[c] = -1;
     for (int n = 0; line; n++) {
-        field = ddp__csv_field(&line);
+        char *field = ddp__csv_field(&line);
         if (!field) return ddp__fail(err, DDP_FORMAT, "%s, line 1: a quote in the header is not closed", path);
         for (int c = 0; c < DDP__COLS; c++) {
             if (strcmp(field, ddp__columns[c])) continue;
@@ -27760,18 +26788,17 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
                                ddp_profile *p, int l, ddp_error *err)
 {
     const char *value[DDP__COLS];
-    char *field;
-    int c, n;
+    int n;
 
-    for (c = 0; c < DDP__COLS; c++) value[c] = NULL;
+    for (int c = 0; c < DDP__COLS; c++) value[c] = NULL;
     for (n = 0; line; n++) {
-        field = ddp__csv_field(&line);
+        char *field = ddp__csv_field(&line);
         if (!field)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: a quote is not closed or has text behind it", path, number);
-        for (c = 0; c < DDP__COLS; c++)
+        for (int c = 0; c < DDP__COLS; c++)
             if (where[c] == n) value[c] = field;
     }
-    for (c = 0; c < DDP__COLS; c++)
+    for (int c = 0; c < DDP__COLS; c++)
         if (where[c] >= 0 && !value[c])
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: column %s is missing; the line has only %d fields", path,
                              number, ddp__columns[c], n);
@@ -27829,10 +26856,9 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
 
 ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err)
 {
-    ddp__text text;
+    ddp__text text = {NULL, 0, 0, 0};
     ddp_profile p;
     ddp_status status;
-    memset(&text, 0, sizeof text);
     memset(&p, 0, sizeof p);
     status = ddp__file_read(path, &text, err);
     if (status == DDP_OK) status = ddp__csv_profile(path, text.data, text.size, link, &p, err);
@@ -27856,10 +26882,8 @@ static void ddp__csv_name(ddp__text *t, const char *name)
 
 ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status status;
+    ddp__text t = {NULL, 0, 0, 0};
     DDP__TRY(ddp_profile_check(p, err));
-    memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "layer,params,forward_s,backward_s,comm_s\n");
     for (int l = 0; l < p->layers; l++) {
         if (p->name && p->name[l]) ddp__csv_name(&t, p->name[l]);
@@ -27868,10 +26892,7 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
         if (p->forward_s) ddp__text_addf(&t, "%.17g", p->forward_s[l]);
         ddp__text_addf(&t, ",%.17g,%.17g\n", p->backward_s[l], p->comm_s[l]);
     }
-    status = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory to write the profile %s", path)
-                      : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return status;
+    return ddp__text_write(&t, path, err);
 }
 
 /* ---- the link ---- */
@@ -27904,9 +26925,7 @@ static void ddp__linkfit_weigh(ddp_linkfit *f, double bytes, double seconds, dou
     f->xy += w * bytes * seconds;
 }
 
-typedef struct ddp__link_sample {
-    double bytes, seconds;
-} ddp__link_sample;
+typedef struct ddp__link_sample { double bytes, seconds; } ddp__link_sample;
 
 static int ddp__link_sample_order(const void *a, const void *b)
 {
@@ -28068,9 +27087,7 @@ double ddp__timer_median(const ddp__timer *t, ddp__timer_kind kind, int layer)
 /* ==== profile/trace.c ==== [profile] */
 /* Unions and overlaps of spans, and the share of communication that computing hides. */
 
-typedef struct ddp__interval {
-    double begin, end;
-} ddp__interval;
+typedef struct ddp__interval { double begin, end; } ddp__interval;
 
 const char *ddp_span_kind_name(ddp_span_kind kind)
 {
@@ -28087,8 +27104,8 @@ static int ddp__interval_order(const void *pa, const void *pb)
 /* The union of the chosen spans as disjoint intervals in rising order, into out [n]. */
 static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__interval *out)
 {
-    int i, count = 0, last = 0;
-    for (i = 0; i < n; i++) {
+    int count = 0, last = 0;
+    for (int i = 0; i < n; i++) {
         if ((unsigned)spans[i].kind >= DDP_SPAN_KINDS || !(kinds >> spans[i].kind & 1u)) continue;
         if (!(spans[i].end_s > spans[i].begin_s)) continue;
         out[count].begin = spans[i].begin_s;
@@ -28096,7 +27113,7 @@ static int ddp__span_merge(const ddp_span *spans, int n, unsigned kinds, ddp__in
     }
     if (count == 0) return 0;
     qsort(out, (size_t)count, sizeof *out, ddp__interval_order);
-    for (i = 1; i < count; i++) {
+    for (int i = 1; i < count; i++) {
         if (out[i].begin > out[last].end) out[++last] = out[i];
         else if (out[i].end > out[last].end) out[last].end = out[i].end;
     }
@@ -28265,18 +27282,17 @@ ddp_status ddp_network_check(const ddp_network *n, ddp_error *err)
 ddp_status ddp_network_noise(ddp_network *n, uint64_t seed, double rate_sigma, double delay_sigma, ddp_error *err)
 {
     ddp_rng r = ddp_rng_seed(seed, 77);
-    double rate, delay;
-    size_t N, i, j;
+    size_t N;
     if (!n || !n->rate || !n->delay_s)
         return ddp__fail(err, DDP_ARG, "ddp_network_noise: the network or one of its matrices is NULL");
     N = (size_t)n->devices;
     if (!(rate_sigma >= 0 && rate_sigma <= 4) || !(delay_sigma >= 0 && delay_sigma <= 4))
         return ddp__fail(err, DDP_ARG, "noise of sigma %g on rates and %g on delays; both are 0 to 4", rate_sigma,
                          delay_sigma);
-    for (i = 0; i < N; i++)
-        for (j = i + 1; j < N; j++) {
-            rate = exp(rate_sigma * ddp_rng_normal(&r));
-            delay = exp(delay_sigma * ddp_rng_normal(&r));
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = i + 1; j < N; j++) {
+            double rate = exp(rate_sigma * ddp_rng_normal(&r));
+            double delay = exp(delay_sigma * ddp_rng_normal(&r));
             n->rate[i * N + j] *= rate;
             n->rate[j * N + i] *= rate;
             n->delay_s[i * N + j] *= delay;
@@ -28388,8 +27404,7 @@ static ddp_status ddp__network_size(const ddp__network_file *f, ddp_network *n)
     return DDP_OK;
 }
 
-/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null, since
- * no device has a link to itself. */
+/* Row i of a square matrix of `size` into row[size]; the diagonal of an N x N matrix may be any number or null. */
 static ddp_status ddp__network_row(const ddp__network_file *f, const ddp__json *line, const char *key, int i, int size,
                                    int skip_diagonal, double *row)
 {
@@ -28417,7 +27432,6 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     size_t N = (size_t)n->devices, i, j;
     int size, per_group, r = 0;
     ddp_status status = DDP_OK;
-
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &m));
     per_group = n->group && m->count == n->groups;
     size = per_group ? n->groups : n->devices;
@@ -28492,14 +27506,13 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 static ddp_status ddp__network_variant(ddp__network_file *f, const char *variant)
 {
     const ddp__json *v;
-    ddp__text known;
+    ddp__text known = {NULL, 0, 0, 0};
     ddp_status status;
     if (f->root->kind != DDP__JSON_OBJECT)
         return ddp__fail(f->err, DDP_FORMAT, "%s is not a JSON object; a network is { \"N\": ... }", f->path);
     if (!variant || !*variant) return DDP_OK;
     f->variant = ddp__json_get(f->root, variant);
     if (f->variant && f->variant->kind == DDP__JSON_OBJECT) return DDP_OK;
-    memset(&known, 0, sizeof known);
     for (v = f->root->first; v; v = v->next)
         if (v->kind == DDP__JSON_OBJECT) ddp__text_addf(&known, "%s%s", known.size ? ", " : "", v->key);
     status = ddp__fail(f->err, DDP_ARG, "%s has no variant '%.60s'; it has: %.200s", f->path, variant,
@@ -28515,7 +27528,6 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     ddp_network n;
     ddp_error own;
     ddp_status status;
-
     if (!err) err = &own;
     root = ddp__json_read(path, err);
     if (!root) return err->code;
@@ -28550,10 +27562,8 @@ static void ddp__network_put(ddp__text *t, const char *key, const double *m, int
 
 ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *err)
 {
-    ddp__text t;
-    ddp_status s;
+    ddp__text t = {NULL, 0, 0, 0};
     DDP__TRY(ddp_network_check(n, err));
-    memset(&t, 0, sizeof t);
     ddp__text_addf(&t, "{\n  \"N\": %d", n->devices);
     if (n->pipelines) ddp__text_addf(&t, ",\n  \"D_dp\": %d", n->pipelines);
     if (n->stages) ddp__text_addf(&t, ",\n  \"D_pp\": %d", n->stages);
@@ -28566,10 +27576,7 @@ ddp_status ddp_network_write(const ddp_network *n, const char *path, ddp_error *
     ddp__network_put(&t, "delay_ms", n->delay_s, n->devices, 1e3);
     ddp__network_put(&t, "bandwidth_gbps", n->rate, n->devices, 8e-9);
     ddp__text_addf(&t, "\n}\n");
-    s = t.failed ? ddp__fail(err, DDP_MEMORY, "no memory for the network %s", path)
-                 : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return s;
+    return ddp__text_write(&t, path, err);
 }
 
 /* ==== plan/internal.h ==== [plan] */
@@ -28785,8 +27792,7 @@ typedef struct ddp__place {
     int     stop;           /* 1 = a limit is reached, 2 = the caller has had enough */
     int    *best;           /* [N] arrangement; cost INFINITY = none yet */
     double  cost;
-    int     proven;
-    int     points, most_points;
+    int     proven, points, most_points;
     double *curve;
     ddp__matching matching; /* of D by D */
     double *weight;         /* [D x D] */
@@ -29479,10 +28485,8 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
     int *order = ddp__ints(&room, L);
 
     memset(&s, 0, sizeof s);
-    s.excess = ddp__doubles(&room, H);
-    s.load = ddp__doubles(&room, H);
-    s.step = ddp__ints(&room, L);
-    s.member = ddp__ints(&room, L);
+    s.excess = ddp__doubles(&room, H), s.load = ddp__doubles(&room, H);
+    s.step = ddp__ints(&room, L), s.member = ddp__ints(&room, L);
     s.begin = ddp__ints(&room, H + 1);
     if (room.failed) {
         ddp__scratch_free(&room);
@@ -29663,8 +28667,7 @@ ddp_status ddp__brute(const ddp_profile *p, ddp_cost cost, int period, double ti
 /* ==== plan/partial.c ==== [plan] */
 /* DreamDDP's planner: what an assignment of layers to steps costs, bubble filling, the plan. */
 
-static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp",
-                                           "brute",   "scatter", NULL};
+static const char *const ddp__solvers[] = {"scatter", "optimal", "dfs", "enp", "brute", "scatter", NULL};
 static const char *const ddp__cost_names[] = {"window", "timeline", "sum", "window", NULL};
 static const char *const ddp__fills[] = {"none", "exact", "eq12", NULL};
 
@@ -29724,13 +28727,9 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     c->cost = cost;
     c->layers = p->layers;
     c->alpha = p->alpha_s;
-    c->step = ddp__ints(&c->room, L);
-    c->list = ddp__ints(&c->room, L);
-    c->comm = ddp__doubles(&c->room, L);
-    c->w = ddp__doubles(&c->room, L);
-    c->k = ddp__doubles(&c->room, L);
-    c->P = ddp__doubles(&c->room, L + 1);
-    c->C = ddp__doubles(&c->room, L + 1);
+    c->step = ddp__ints(&c->room, L), c->list = ddp__ints(&c->room, L);
+    c->comm = ddp__doubles(&c->room, L), c->w = ddp__doubles(&c->room, L), c->k = ddp__doubles(&c->room, L);
+    c->P = ddp__doubles(&c->room, L + 1), c->C = ddp__doubles(&c->room, L + 1);
     if (c->room.failed) {
         ddp__scratch_free(&c->room);
         return ddp__fail(err, DDP_MEMORY, "no memory to plan %d layers", p->layers);
@@ -30120,10 +29119,9 @@ static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, doubl
 
     if (!(old - now > least)) return 0;
     for (k = -1; k < t->n; k++) {
-        int m;
         if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
         if (k != p) continue;
-        for (m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
+        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
     }
     memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
     ddp__tour_sums(t);
@@ -30164,10 +29162,8 @@ int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(
     t.cost = cost;
     t.over = over;
     t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n);
-    t.against = ddp__doubles(&room, (size_t)n);
-    t.order = ddp__ints(&room, (size_t)n);
-    t.spare = ddp__ints(&room, (size_t)n);
+    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
+    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
     t.lo = first >= 0 ? 1 : 0;
     t.hi = last >= 0 ? n - 2 : n - 1;
     *length = INFINITY;
@@ -30327,7 +29323,6 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     *least = 0;
     if (n == 1) {
         order[0] = 0;
-        *least = 0;
         return DDP_OK;
     }
     cost = ddp__doubles(&room, N * N);
@@ -30392,8 +29387,7 @@ typedef struct ddp__bl_model {
     int           *priority;     /* [groups] 0 = first */
     double         alpha;        /* startup contained in every group's c */
     double         most_params;  /* in a part, where partition_s is 0 */
-    double         forward, backward;
-    double         bound;
+    double         forward, backward, bound;
     ddp__scratch   room;
 } ddp__bl_model;
 
@@ -30435,8 +29429,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->alpha = o->alpha_s + p->alpha_s;
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
-    m->size = ddp__doubles(&m->room, n);
-    m->arrive = ddp__doubles(&m->room, n);
+    m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
     m->priority = ddp__ints(&m->room, n);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for a timeline of %d buckets", p->layers);
     for (int l = p->layers - 1; l >= 0; l--) {
@@ -30659,8 +29652,7 @@ static ddp_status ddp__bl_bytescheduler(ddp__bl_model *m, ddp__bl_log *log, ddp_
 
     for (i = 0; i < m->groups; i++) total += m->parts[i];
     sent = (ddp__bl_sent *)ddp__scratch_take(&m->room, (size_t)total, sizeof *sent);
-    stack = ddp__ints(&m->room, (size_t)m->groups);
-    left = ddp__ints(&m->room, (size_t)m->groups);
+    stack = ddp__ints(&m->room, (size_t)m->groups), left = ddp__ints(&m->room, (size_t)m->groups);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d parts", total);
     while (head < total) {
         now = arrived < m->groups ? m->group[arrived].ready : INFINITY;
@@ -30814,8 +29806,7 @@ static ddp_status ddp__bl_usbyte(ddp__bl_model *m, ddp__bl_log *log, ddp_error *
     u.m = m;
     u.visits = 0;
     u.priority = m->priority;
-    u.left = ddp__ints(&m->room, n);
-    u.waiting = ddp__ints(&m->room, n);
+    u.left = ddp__ints(&m->room, n), u.waiting = ddp__ints(&m->room, n);
     u.first = ddp__doubles(&m->room, n);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory for %d buckets", m->groups);
     ddp__bl_us_search(&u);
@@ -30999,8 +29990,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
     to += a->n++;
-    to->t[0] = t[0];
-    to->t[1] = t[1];
+    to->t[0] = t[0], to->t[1] = t[1];
     to->value = e->value + (count[0] + count[1]) * s->k->cls[c].value;
     to->node = e->node;
     to->rank = count[0] * DDP__KNAPSACK_ITEMS + count[1];
@@ -31021,8 +30011,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
         d = &s->node[s->nodes];
         d->parent = a->at[i].node;
         d->first = first;
-        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS;
-        d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
+        d->count[0] = a->at[i].rank / DDP__KNAPSACK_ITEMS, d->count[1] = a->at[i].rank % DDP__KNAPSACK_ITEMS;
         a->at[i].node = (int)s->nodes++;
     }
     return DDP_OK;
@@ -31030,8 +30019,7 @@ static ddp_status ddp__knapsack_remember(ddp__knapsack_search *s, ddp__knapsack_
 
 static int ddp__knapsack_by_second(const void *a, const void *b)
 {
-    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
-    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a, *y = (const ddp__knapsack_entry *)b;
     if (x->t[1] != y->t[1]) return x->t[1] < y->t[1] ? -1 : 1;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     if (x->value != y->value) return x->value > y->value ? -1 : 1;
@@ -31041,8 +30029,7 @@ static int ddp__knapsack_by_second(const void *a, const void *b)
 
 static int ddp__knapsack_by_first(const void *a, const void *b)
 {
-    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a;
-    const ddp__knapsack_entry *y = (const ddp__knapsack_entry *)b;
+    const ddp__knapsack_entry *x = (const ddp__knapsack_entry *)a, *y = (const ddp__knapsack_entry *)b;
     if (x->t[0] != y->t[0]) return x->t[0] < y->t[0] ? -1 : 1;
     return ddp__knapsack_by_second(a, b);
 }
@@ -31135,8 +30122,7 @@ static void ddp__knapsack_match(const ddp__knapsack_search *s, int *tree, const 
         for (r = low; r > 0; r -= r & -r)
             if (tree[r] && f->value + back->at[tree[r] - 1].value > *best_value) {
                 *best_value = f->value + back->at[tree[r] - 1].value;
-                best[0] = f->node;
-                best[1] = back->at[tree[r] - 1].node;
+                best[0] = f->node, best[1] = back->at[tree[r] - 1].node;
             }
     }
 }
@@ -31615,8 +30601,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
     for (int i = d->buckets - 1; i >= 0; i--)
         for (int l = 0; l < d->links; l++)
             for (int j = 0; j < r->on[l * d->buckets + i]; j++) {
-                ddp_delayed_send *x =
-                    (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
+                ddp_delayed_send *x = (ddp_delayed_send *)ddp__grow(r->send, &r->most, (size_t)r->sends + 1, sizeof *x);
                 if (!x) return ddp__deft_no_memory(d, err);
                 r->send = x;
                 x += r->sends++;
@@ -31627,8 +30612,7 @@ static ddp_status ddp__deft_send(ddp__deft_run *r, int iteration, int fresh, dou
                 x->bucket = i;
                 x->part = d->parts_of[i] - left[i]--;
                 x->link = l;
-                x->begin_s = at + begin;
-                x->end_s = at + busy[l];
+                x->begin_s = at + begin, x->end_s = at + busy[l];
             }
     return DDP_OK;
 }
@@ -31724,8 +30708,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
     p.buckets = d->buckets;
     p.parts = d->parts;
     p.links = d->links;
-    p.warmup = first;
-    p.period = end - first;
+    p.warmup = first, p.period = end - first;
     p.sends = r->sends;
     p.parts_of = (int *)ddp__copy(d->parts_of, N, sizeof *p.parts_of);
     p.part_s = (double *)ddp__copy(d->part_s, N, sizeof *p.part_s);
@@ -31747,8 +30730,7 @@ static ddp_status ddp__deft_result(ddp__deft_run *r, int first, int end, ddp_del
             p.delay[p.updates++] = r->delay[2 * t + i];
         }
     }
-    p.forward_s = d->forward;
-    p.backward_s = d->backward;
+    p.forward_s = d->forward, p.backward_s = d->backward;
     for (i = 0; i < d->buckets; i++) p.comm_s += d->parts_of[i] * d->part_s[i];
     p.iteration_s = d->forward + d->backward + sum / p.period;
     p.update_frequency = (double)p.updates / p.period;
@@ -31915,15 +30897,12 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
         return ddp__fail(err, DDP_ARG, "forward and backward take 0 s in all; nothing can hide behind them");
-    d->ready = ddp__doubles(&d->room, N);
-    d->part_s = ddp__doubles(&d->room, N);
+    d->ready = ddp__doubles(&d->room, N), d->part_s = ddp__doubles(&d->room, N);
     d->parts_of = ddp__ints(&d->room, N);
     if (d->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to plan %d buckets", p->layers);
     DDP__TRY(ddp__deft_partition(p, o, d, err));
-    d->item = ddp__doubles(&d->room, (size_t)d->parts);
-    d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
-    d->bucket = ddp__ints(&d->room, (size_t)d->parts);
-    d->assign = ddp__ints(&d->room, (size_t)d->parts);
+    d->item = ddp__doubles(&d->room, (size_t)d->parts), d->item_ready = ddp__doubles(&d->room, (size_t)d->parts);
+    d->bucket = ddp__ints(&d->room, (size_t)d->parts), d->assign = ddp__ints(&d->room, (size_t)d->parts);
     d->count = ddp__ints(&d->room, 4 * N);
     return d->room.failed ? ddp__fail(err, DDP_MEMORY, "no memory to plan %d parts", d->parts) : DDP_OK;
 }
@@ -32404,8 +31383,7 @@ ddp_status ddp_osp_rank(int layers, const double *importance, const double *byte
     s.bytes = bytes;
     s.budget = budget;
     s.rank = (ddp__ranked *)ddp__scratch_take(&s.room, L, sizeof *s.rank);
-    s.late = ddp__ints(&s.room, L);
-    s.next = ddp__ints(&s.room, L);
+    s.late = ddp__ints(&s.room, L), s.next = ddp__ints(&s.room, L);
     ok = !s.room.failed;
     if (ok) sum = ddp__osp_walk(&s, rule, s.late);
     if (ok && rule == DDP_OSP_KNAPSACK) ok = ddp__osp_knapsack(&s, &sum);
@@ -32499,8 +31477,7 @@ static double ddp__matching_bound(int n, const double *weight)
 double ddp__matching_solve(ddp__matching *m, const double *weight, int *mate)
 {
     double bound = ddp__matching_bound(m->n, weight);
-    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid;
-    size_t bytes = (size_t)m->n * sizeof(int);
+    size_t cells = (size_t)m->n * (size_t)m->n, i, count = 0, lo = 0, hi, mid, bytes = (size_t)m->n * sizeof(int);
 
     memset(m->seen, 0, bytes);
     memset(m->left, -1, bytes);
@@ -32536,9 +31513,7 @@ int ddp__matching_open(ddp__matching *m, int n, ddp__scratch *room)
     size_t N = (size_t)n;
     m->n = n;
     m->sorted = ddp__doubles(room, N * N);
-    m->left = ddp__ints(room, N);
-    m->right = ddp__ints(room, N);
-    m->seen = ddp__ints(room, N);
+    m->left = ddp__ints(room, N), m->right = ddp__ints(room, N), m->seen = ddp__ints(room, N);
     m->kept = ddp__ints(room, 2 * N);
     return !room->failed;
 }
@@ -32599,16 +31574,10 @@ static ddp_status ddp__louvain_open(int n, const double *weights, double resolut
                              "0", i / N, i % N, weights[i]);
     g->n = n;
     g->resolution = resolution;
-    g->graph = ddp__doubles(&g->room, N * N);
-    g->w = ddp__doubles(&g->room, N * N);
-    g->degree = ddp__doubles(&g->room, N);
-    g->inside = ddp__doubles(&g->room, N);
-    g->link = ddp__doubles(&g->room, N);
-    g->community = ddp__ints(&g->room, N);
-    g->flat = ddp__ints(&g->room, N);
-    g->order = ddp__ints(&g->room, N);
-    g->number = ddp__ints(&g->room, N);
-    g->best = ddp__ints(&g->room, N);
+    g->graph = ddp__doubles(&g->room, N * N), g->w = ddp__doubles(&g->room, N * N);
+    g->degree = ddp__doubles(&g->room, N), g->inside = ddp__doubles(&g->room, N), g->link = ddp__doubles(&g->room, N);
+    g->community = ddp__ints(&g->room, N), g->flat = ddp__ints(&g->room, N), g->order = ddp__ints(&g->room, N);
+    g->number = ddp__ints(&g->room, N), g->best = ddp__ints(&g->room, N);
     if (g->room.failed) {
         ddp__scratch_free(&g->room);
         return ddp__fail(err, DDP_MEMORY, "no memory for a graph of %d nodes", n);
@@ -32928,8 +31897,7 @@ typedef struct ddp__starts {
     double *step;           /* [N] hop over which line[k] was reached */
     double *sorted;         /* [N] */
     int *at, *fill, *chunk; /* [N], [D], [2 N] */
-    int most, count;
-    int *kept;
+    int most, count, *kept;
     double *cost;
 } ddp__starts;
 
@@ -33046,12 +32014,10 @@ int ddp__place_starts(ddp__place *p, int most, int *kept, double *cost)
     s.most = most;
     s.kept = kept;
     s.cost = cost;
-    s.line = ddp__ints(&p->room, N);
-    s.at = ddp__ints(&p->room, N);
+    s.line = ddp__ints(&p->room, N), s.at = ddp__ints(&p->room, N);
     s.chunk = ddp__ints(&p->room, 2 * N);
     s.fill = ddp__ints(&p->room, (size_t)p->D);
-    s.step = ddp__doubles(&p->room, N);
-    s.sorted = ddp__doubles(&p->room, N);
+    s.step = ddp__doubles(&p->room, N), s.sorted = ddp__doubles(&p->room, N);
     if (p->room.failed) return 0;
     ddp__starts_line(&s);
     ddp__starts_runs(&s, s.line);
@@ -33107,8 +32073,7 @@ static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
     memset(pool, 0, sizeof *pool);
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
-    pool->child = ddp__ints(&p->room, N);
-    pool->at = ddp__ints(&p->room, N);
+    pool->child = ddp__ints(&p->room, N), pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
@@ -33240,8 +32205,7 @@ static void ddp__place_circulate(ddp__place *p, ddp__place_chain *c, int *label)
 
 typedef struct ddp__place_cycle {
     ddp__place *p;
-    int kl;
-    int *label;
+    int kl, *label;
     int *size;         /* [S] devices in each group now */
     char *locked;      /* [N] */
     char *got;         /* [S] has received a device in this pass */
@@ -33353,8 +32317,7 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     c.kl = kl;
     c.label = label;
     c.size = ddp__ints(&room, S);
-    c.moved = ddp__ints(&room, N);
-    c.from = ddp__ints(&room, N);
+    c.moved = ddp__ints(&room, N), c.from = ddp__ints(&room, N);
     c.locked = (char *)ddp__scratch_take(&room, N, 1);
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
@@ -33433,8 +32396,7 @@ static int ddp__descent_move(ddp__descent *s)
 
     if (j == k) return 0;
     ddp__swap(s->at, x, z);
-    dj = ddp__place_averaging(p, s->at, j);
-    dk = ddp__place_averaging(p, s->at, k);
+    dj = ddp__place_averaging(p, s->at, j), dk = ddp__place_averaging(p, s->at, k);
     top = dj > dk ? dj : dk;
     for (m = 0; m < p->S; m++)
         if (m != j && m != k && s->data[m] > top) top = s->data[m];
@@ -33482,11 +32444,9 @@ static void ddp__place_descend(ddp__place *p)
     ddp__descent s;
     memset(&s, 0, sizeof s);
     s.p = p;
-    s.at = ddp__ints(&p->room, N);
-    s.mate = ddp__ints(&p->room, N);
+    s.at = ddp__ints(&p->room, N), s.mate = ddp__ints(&p->room, N);
     s.fresh = ddp__ints(&p->room, 4 * D);
-    s.hop = ddp__doubles(&p->room, S);
-    s.data = ddp__doubles(&p->room, S);
+    s.hop = ddp__doubles(&p->room, S), s.data = ddp__doubles(&p->room, S);
     if (p->room.failed) return;
     memcpy(s.at, p->best, N * sizeof(int));
     for (int j = 0; j < p->S; j++) {
@@ -33641,10 +32601,7 @@ static double ddp__anneal_growth(const ddp__anneal *s, double *maxima)
 static void ddp__anneal_undo(ddp__anneal *s)
 {
     for (int k = 0; k < s->edge_count; k++) s->edge[s->edge_at[k]] = s->edge_was[k];
-    for (int k = 0; k < s->hop_count; k++) {
-        s->most[s->hop_at[k]] = s->most_was[k];
-        s->sum[s->hop_at[k]] = s->sum_was[k];
-    }
+    for (int k = 0; k < s->hop_count; k++) s->most[s->hop_at[k]] = s->most_was[k], s->sum[s->hop_at[k]] = s->sum_was[k];
 }
 
 /* ---- moves: each returns whether it was taken ---- */
@@ -33682,8 +32639,7 @@ static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
     double dj, dk, top, growth, maxima, change;
-    dj = ddp__anneal_load(s, a, x, y, s->fresh);
-    dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
+    dj = ddp__anneal_load(s, a, x, y, s->fresh), dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
     change = dj - s->data[j] + (dk - s->data[k]);
     s->at[a] = y;
@@ -33806,22 +32762,19 @@ static int ddp__anneal_move(ddp__anneal *s)
     if (s->S < 2) return 0;
     j = ddp__anneal_below(s, s->S);
     k = ddp__anneal_below(s, s->S - 1);
+    if (k >= j) k++;
     if (kind < 42 || s->D == 1) {
-        if (k >= j) k++;
         a = ddp__anneal_below(s, s->D);
         if (s->D == 1 && kind >= 32) return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
         return ddp__anneal_exchange(s, j * s->D + a, k * s->D + a);
     }
     if (kind < 60) {
-        if (k >= j) k++;
         if (kind < 50) k = j;
         else if (kind < 56) k = s->S - 1;
-        a = ddp__anneal_below(s, s->D);
-        b = ddp__anneal_below(s, s->D - 1);
+        a = ddp__anneal_below(s, s->D), b = ddp__anneal_below(s, s->D - 1);
         if (b >= a) b++;
         return ddp__anneal_cross(s, a, b, j < k ? j : k, j < k ? k : j);
     }
-    if (k >= j) k++;
     return ddp__anneal_reverse(s, j < k ? j : k, j < k ? k : j);
 }
 
@@ -33881,12 +32834,8 @@ static int ddp__anneal_open(ddp__anneal *s, ddp__place *p)
     s->edge = (float *)ddp__scratch_take(&p->room, N, sizeof(float));
     s->load = ddp__doubles(&p->room, N);
     s->fresh = ddp__doubles(&p->room, 2 * D);
-    s->data = ddp__doubles(&p->room, S);
-    s->most = ddp__doubles(&p->room, S);
-    s->sum = ddp__doubles(&p->room, S);
-    s->at = ddp__ints(&p->room, N);
-    s->best = ddp__ints(&p->room, N);
-    s->stage = ddp__ints(&p->room, N);
+    s->data = ddp__doubles(&p->room, S), s->most = ddp__doubles(&p->room, S), s->sum = ddp__doubles(&p->room, S);
+    s->at = ddp__ints(&p->room, N), s->best = ddp__ints(&p->room, N), s->stage = ddp__ints(&p->room, N);
     s->spare = ddp__ints(&p->room, D);
     if (p->room.failed) return 0;
     for (k = 0; k < N * N; k++) {
@@ -34213,22 +33162,16 @@ static int ddp__place_tree_open(ddp__place_tree *t, ddp__place *p)
     size_t N = (size_t)p->N, D = (size_t)p->D, S = (size_t)p->S, C;
     memset(t, 0, sizeof *t);
     t->p = p;
-    t->member = ddp__ints(&p->room, N);
-    t->at = ddp__ints(&p->room, N);
-    t->left = ddp__ints(&p->room, N);
+    t->member = ddp__ints(&p->room, N), t->at = ddp__ints(&p->room, N), t->left = ddp__ints(&p->room, N);
     t->first = ddp__ints(&p->room, N + 1);
-    t->mate = ddp__ints(&p->room, D);
-    t->a = ddp__ints(&p->room, D);
-    t->b = ddp__ints(&p->room, D);
+    t->mate = ddp__ints(&p->room, D), t->a = ddp__ints(&p->room, D), t->b = ddp__ints(&p->room, D);
     t->mix = ddp__ints(&p->room, N);
     if (p->room.failed) return 0;
     ddp__place_classes(t);
     C = (size_t)t->classes;
     t->mix = ddp__ints(&p->room, S * C);
-    t->dp = ddp__doubles(&p->room, C * C);
-    t->pp = ddp__doubles(&p->room, C * C);
-    t->near = ddp__doubles(&p->room, C);
-    t->least = ddp__doubles(&p->room, C);
+    t->dp = ddp__doubles(&p->room, C * C), t->pp = ddp__doubles(&p->room, C * C);
+    t->near = ddp__doubles(&p->room, C), t->least = ddp__doubles(&p->room, C);
     t->load = ddp__doubles(&p->room, S * C);
     if (p->room.failed) return 0;
     ddp__place_tables(t);
@@ -34241,11 +33184,9 @@ void ddp__place_exact(ddp__place *p)
     long limit = p->limit;
     double limit_s = p->limit_s;
     /* a good placement first: 400,000 moves, at most a quarter of the limits */
-    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000;
-    p->limit_s = limit_s / 4;
+    p->limit = limit < 1600000 ? (limit + 3) / 4 : 400000, p->limit_s = limit_s / 4;
     ddp__place_anneal(p);
-    p->limit = limit;
-    p->limit_s = limit_s;
+    p->limit = limit, p->limit_s = limit_s;
     if (p->room.failed || p->stop == 2) return;
     p->stop = 0;
     if (ddp__place_tree_open(&t, p)) p->proven = ddp__place_tree_node(&t, 0, 0, 0) && p->S <= DDP_TOUR_EXACT;
@@ -34309,11 +33250,8 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->D = D;
     p->S = S;
     p->cost = INFINITY;
-    p->dp = ddp__doubles(&p->room, n * n);
-    p->pp = ddp__doubles(&p->room, n * n);
-    p->kl = ddp__doubles(&p->room, n * n);
-    p->best = ddp__ints(&p->room, n);
-    p->line = ddp__ints(&p->room, n);
+    p->dp = ddp__doubles(&p->room, n * n), p->pp = ddp__doubles(&p->room, n * n), p->kl = ddp__doubles(&p->room, n * n);
+    p->best = ddp__ints(&p->room, n), p->line = ddp__ints(&p->room, n);
     p->weight = ddp__doubles(&p->room, d * d);
     p->hop = ddp__doubles(&p->room, s * s);
     p->mate = ddp__ints(&p->room, s * s * d);
@@ -34376,8 +33314,7 @@ ddp_status ddp_place(const ddp_network *net, const ddp_place_options *o, ddp_pla
     if (!(o->time_limit_s >= 0) || o->max_candidates < 0)
         return ddp__fail(err, DDP_ARG, "the limits are %g s and %ld candidates; both must be at least 0, 0 = none",
                          o->time_limit_s, o->max_candidates);
-    r.pipelines = o->pipelines;
-    r.stages = o->stages;
+    r.pipelines = o->pipelines, r.stages = o->stages;
     DDP__TRY(ddp__place_shape(net, &r.pipelines, &r.stages, err));
     status = ddp__place_open(&p, net, r.pipelines, r.stages, err);
     if (status == DDP_OK) {
@@ -34535,10 +33472,7 @@ ddp_status ddp_oplist_check(const ddp_oplist *list, ddp_error *err)
 /* ---- the graph file ---- */
 
 /* Names in order of strcmp with their place in the file, to find arguments by halving. */
-typedef struct ddp__oplist_key {
-    const char *name;
-    int         i;
-} ddp__oplist_key;
+typedef struct ddp__oplist_key { const char *name; int i; } ddp__oplist_key;
 
 static int ddp__oplist_by_name(const void *a, const void *b)
 {
@@ -34635,7 +33569,6 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     ddp__oplist_key *key = NULL;
     ddp_oplist list;
     ddp_status status = DDP_OK;
-
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
@@ -34768,10 +33701,7 @@ void ddp__workload_sum(ddp__workload_graph *g, const int *device_of, ddp_workloa
     int d, there;
     w->devices = g->net->devices;
     w->messages = 0;
-    for (d = 0; d < w->devices; d++) {
-        w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0;
-        g->seen[d] = -1;
-    }
+    for (d = 0; d < w->devices; d++) w->compute_s[d] = w->receive_s[d] = w->memory_bytes[d] = 0, g->seen[d] = -1;
     for (int i = 0; i < g->list->count; i++) {
         const ddp_oplist_entry *e = &g->list->op[i];
         d = device_of[i];
@@ -34969,9 +33899,8 @@ static size_t ddp__fence_tape_live(ddp__fence_tape *t, const int *born, const in
             for (i = 0; i < count; i++) {
                 live[i].op = active[i];
                 live[i].next = g->users[next[active[i]]];
-                for (j = i; j > 0 && (live[j - 1].next > live[j].next ||
-                                      (live[j - 1].next == live[j].next && live[j - 1].op > live[j].op));
-                     j--) {
+                for (j = i; j > 0 && (live[j - 1].next > live[j].next || (live[j - 1].next == live[j].next &&
+                                                                          live[j - 1].op > live[j].op)); j--) {
                     swap = live[j];
                     live[j] = live[j - 1];
                     live[j - 1] = swap;
@@ -35036,8 +33965,7 @@ ddp_status ddp__fence_tape_open(const ddp_oplist *list, const ddp_network *net, 
     t->width = 1;
     n = (size_t)t->n;
     t->home = ddp__ints(room, n);
-    t->flops = ddp__doubles(room, n + 1);
-    t->memory = ddp__doubles(room, n + 1);
+    t->flops = ddp__doubles(room, n + 1), t->memory = ddp__doubles(room, n + 1);
     t->from = ddp__ints(room, n + 2);
     t->oldest = ddp__ints(room, n + 1);
     scratch = ddp__ints(room, 4 * n + 2);
@@ -35093,15 +34021,11 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
     line->positions = net->devices;
     line->idle = idle;
     line->ages = idle ? 2 : DDP__FENCE_AGES;
-    line->pace = ddp__doubles(&line->room, P);
-    line->limit = ddp__doubles(&line->room, P);
+    line->pace = ddp__doubles(&line->room, P), line->limit = ddp__doubles(&line->room, P);
     line->least = ddp__doubles(&line->room, P);
-    line->delay = ddp__doubles(&line->room, P * P);
-    line->slope = ddp__doubles(&line->room, P * P);
-    line->to_delay = ddp__doubles(&line->room, P * P);
-    line->to_slope = ddp__doubles(&line->room, P * P);
-    line->of_delay = ddp__doubles(&line->room, P * P);
-    line->of_slope = ddp__doubles(&line->room, P * P);
+    line->delay = ddp__doubles(&line->room, P * P), line->slope = ddp__doubles(&line->room, P * P);
+    line->to_delay = ddp__doubles(&line->room, P * P), line->to_slope = ddp__doubles(&line->room, P * P);
+    line->of_delay = ddp__doubles(&line->room, P * P), line->of_slope = ddp__doubles(&line->room, P * P);
     line->bound = ddp__doubles(&line->room, DDP__FENCE_AGES * (P + 1) * (n + 1));
     line->ahead = ddp__doubles(&line->room, 2 * DDP__FENCE_AGES * (n + 1));
     line->part = ddp__doubles(&line->room, (size_t)t->width + 1);
@@ -35114,8 +34038,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
             if (i == j) continue;
             at = i * P + j;
             link = (size_t)order[i] * P + (size_t)order[j];
-            line->delay[at] = net->delay_s[link];
-            line->slope[at] = 1 / net->rate[link];
+            line->delay[at] = net->delay_s[link], line->slope[at] = 1 / net->rate[link];
         }
     }
     for (i = 0; i < P; i++)
@@ -35135,8 +34058,7 @@ ddp_status ddp__fence_line_open(const ddp__fence_tape *t, const int *order, int 
 static double ddp__fence_pair(const ddp__fence_line *line, int j, int q, int u)
 {
     size_t P = (size_t)line->positions, to = (size_t)j * P + (size_t)q, of = (size_t)q * P + (size_t)j;
-    double bytes = line->tape->graph.list->op[u].output_bytes;
-    double seconds = line->delay[to] + line->slope[to] * bytes;
+    double bytes = line->tape->graph.list->op[u].output_bytes, seconds = line->delay[to] + line->slope[to] * bytes;
     if (line->tape->graph.gradient[u]) seconds += line->delay[of] + line->slope[of] * bytes;
     return seconds;
 }
@@ -35298,13 +34220,10 @@ static ddp_status ddp__fence_map_open(const ddp_network *net, double bytes, int 
     size_t N = (size_t)net->devices, i, j;
     memset(m, 0, sizeof *m);
     m->devices = net->devices;
-    m->hop = ddp__doubles(&m->room, N * N);
-    m->weight = ddp__doubles(&m->room, N * N);
+    m->hop = ddp__doubles(&m->room, N * N), m->weight = ddp__doubles(&m->room, N * N);
     m->cost = ddp__doubles(&m->room, N * N);
     m->from = ddp__ints(&m->room, N + 1);
-    m->member = ddp__ints(&m->room, N);
-    m->tour = ddp__ints(&m->room, N);
-    m->entry = ddp__ints(&m->room, N);
+    m->member = ddp__ints(&m->room, N), m->tour = ddp__ints(&m->room, N), m->entry = ddp__ints(&m->room, N);
     m->leave = ddp__ints(&m->room, N);
     if (m->room.failed) return ddp__fail(err, DDP_MEMORY, "no memory to order %d devices", net->devices);
     for (i = 0; i < N; i++)
@@ -35392,9 +34311,8 @@ ddp_status ddp__fence_order(const ddp_network *net, double bytes, int backward, 
                             int *clusters, int *order, ddp_error *err)
 {
     ddp__fence_map m;
-    ddp_status status;
     int k, at = 0;
-    status = ddp__fence_map_open(net, bytes, backward, &m, err);
+    ddp_status status = ddp__fence_map_open(net, bytes, backward, &m, err);
     if (status == DDP_OK) status = ddp_louvain(m.devices, m.weight, resolution, cluster, &m.clusters, NULL, err);
     if (status == DDP_OK && order) {
         ddp__fence_map_members(&m, cluster);
@@ -35784,10 +34702,7 @@ static int ddp__fence_segment_at(ddp__fence_search *s, int p, int q, int greedy,
         if (!(c < s->cap) || !(worst < s->cap)) break;
         s->work++;
         if (t->memory[b] - t->memory[a] + kept > line->limit[q]) break;
-        if (t->oldest[b] != home) {
-            home = t->oldest[b];
-            age = ddp__fence_age(s, p, home);
-        }
+        if (t->oldest[b] != home) home = t->oldest[b], age = ddp__fence_age(s, p, home);
         rest = bound[(size_t)age * (P + 1) * (size_t)(t->n + 1) + (size_t)b];
         if (!(latency + c + rest < s->limit)) continue;
         if (greedy && !(latency + c + rest < *top)) continue;
@@ -36030,9 +34945,8 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
         if (t->memory[i + 1] - t->memory[i] > biggest) biggest = t->memory[i + 1] - t->memory[i];
     return ddp__fail(err, DDP_FAILED, "no cut fits into memory, %s: the operators keep %.4g GB (the largest %.4g GB) "
                      "plus what they receive, the devices have %.4g GB (the largest %.4g GB); fewer micro-batches or a "
-                     "smaller state_factor keep less",
-                     every ? "in whatever order of the devices" : "in any order of the devices tried",
-                     t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
+                     "smaller state_factor keep less", every ? "in whatever order of the devices" : "in any order of "
+                     "the devices tried", t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
@@ -36155,8 +35069,7 @@ static ddp_status ddp__fence_report(ddp__fence_job *job, ddp_fence_plan *plan, d
         if (job->cut.end[k] > job->cut.first[k]) {
             ddp_fence_segment *s = &plan->segment[plan->segments++];
             s->device = job->order[k];
-            s->first = job->cut.first[k];
-            s->end = job->cut.end[k];
+            s->first = job->cut.first[k], s->end = job->cut.end[k];
         }
     memcpy(plan->order, job->order, (size_t)N * sizeof(int));
     ddp__fence_assign(&job->tape, &job->cut, job->order, plan->device_of);
@@ -36219,14 +35132,11 @@ ddp_status ddp_fence(const ddp_oplist *list, const ddp_network *net, const ddp_f
     status = ddp__fence_tape_open(list, net, &o->work, &job.tape, err);
     if (status == DDP_OK) {
         size_t N = (size_t)net->devices, n = (size_t)list->count;
-        job.cut.first = ddp__ints(room, N);
-        job.cut.end = ddp__ints(room, N);
-        job.order = ddp__ints(room, N);
+        job.cut.first = ddp__ints(room, N), job.cut.end = ddp__ints(room, N), job.order = ddp__ints(room, N);
         job.trial = ddp__ints(room, N);
         job.device_of = ddp__ints(room, n);
         job.edge = ddp__ints(room, n + 1);
-        job.sums.compute_s = ddp__doubles(room, N);
-        job.sums.receive_s = ddp__doubles(room, N);
+        job.sums.compute_s = ddp__doubles(room, N), job.sums.receive_s = ddp__doubles(room, N);
         job.sums.memory_bytes = ddp__doubles(room, N);
         plan.solver = o->solver == DDP_FENCE_DEFAULT ? DDP_FENCE_CUT : o->solver;
         plan.devices = net->devices;
@@ -36358,17 +35268,14 @@ typedef enum ddp__unpack { DDP__UNPACK_STORE, DDP__UNPACK_ADD, DDP__UNPACK_SUBTR
 /* n values of a message. */
 static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t n)
 {
-    size_t i;
-
-    for (i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
+    for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
 /* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
-/* DDP_NUMERIC: x[at] is NaN. */
-DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err);
+DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* DDP_NUMERIC: x[at] is NaN. */
 
 /* A selection's arguments. */
 DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
@@ -36500,9 +35407,8 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     static const int shift[3] = {20, 10, 0};
     size_t *odd = bins + DDP__TOPK_BINS;
     uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
-    int digit;
 
-    for (digit = 0; digit < digits; digit++) {
+    for (int digit = 0; digit < digits; digit++) {
         const int s = shift[digit];
         const uint32_t mask = digit ? 1023 : 2047;
         uint32_t b = mask;
@@ -36540,9 +35446,7 @@ static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, siz
 
 static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 {
-    size_t i;
-
-    for (i = 0; i < f->n; i++)
+    for (size_t i = 0; i < f->n; i++)
         if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE) return ddp__found_nan(f->index[i], err);
     return DDP_OK;
 }
@@ -36553,9 +35457,8 @@ static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
 static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
 {
     size_t found = 0;
-    uint32_t at;
 
-    for (at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
+    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
         list[found] = at;
         found += (size_t)ddp__topk_any(x + at, floor);
     }
@@ -36740,8 +35643,6 @@ size_t ddp_keep_count(size_t n, double ratio)
 static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, int links,
                                      const ddp_adatopk_options *o, ddp_error *err)
 {
-    int i;
-
     if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
     if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
@@ -36755,7 +35656,7 @@ static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, 
         o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
         return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
                          (int)o->packing, ddp_packing_name(o->packing));
-    for (i = 0; i < links; i++) {
+    for (int i = 0; i < links; i++) {
         if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
             return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
         if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
@@ -36770,15 +35671,14 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
 {
     double slowest = 0, factor;
     ddp_packing packing;
-    int i;
 
     if (!link_s || !count || !o || !out) return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
     DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
     factor = o->factor > 0 ? o->factor : 3;
     packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
-    for (i = 0; i < links; i++)
+    for (int i = 0; i < links; i++)
         if (link_s[i] > slowest) slowest = link_s[i];
-    for (i = 0; i < links; i++) {
+    for (int i = 0; i < links; i++) {
         ddp_link_compression *c = out + i;
         size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
         /* the fraction first: the slowest link's is exactly 1 */
@@ -36842,9 +35742,8 @@ static float ddp__quantise_scale(const float *x, float levels)
     int32_t largest = 0;
     float scale;
     uint32_t bits;
-    int i;
 
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8) {
         memcpy(&a, x + i, sizeof a);
         memcpy(&b, x + i + 4, sizeof b);
         a &= magnitude;
@@ -36853,7 +35752,7 @@ static float ddp__quantise_scale(const float *x, float levels)
         other = (b & (b > other)) | (other & ~(b > other));
     }
     most = (most & (most > other)) | (other & ~(most > other));
-    for (i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++)
         if (most[i] > largest) largest = most[i];
     if (largest == 0) return 0;
     /* the float above or below the quotient, or the quotient */
@@ -36890,9 +35789,7 @@ static void ddp__quantise_block(const float *x, float scale, signed char *level)
 /* Levels as half bytes, level + 8, the even ones low: eight at a time. */
 static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 {
-    int i;
-
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get64((const unsigned char *)level + i);
         w = (w ^ UINT64_C(0x8080808080808080)) - UINT64_C(0x7878787878787878);
         w = (w | w >> 4) & UINT64_C(0x00ff00ff00ff00ff);
@@ -36903,9 +35800,7 @@ static void ddp__quantise_halve(const signed char *level, unsigned char *p)
 
 static void ddp__quantise_double(const unsigned char *p, signed char *level)
 {
-    int i;
-
-    for (i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
+    for (int i = 0; i < DDP__QUANTISE_BLOCK; i += 8, p += 4) {
         uint64_t w = ddp__codec_get32(p);
         w = (w | w << 16) & UINT64_C(0x0000ffff0000ffff);
         w = (w | w << 8) & UINT64_C(0x00ff00ff00ff00ff);
@@ -37061,10 +35956,8 @@ const char *ddp_packing_name(ddp_packing packing)
 
 ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 {
-    int i;
-
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_packing_named: out is NULL");
-    for (i = 1; name && i <= (int)DDP_PACK_INT4; i++)
+    for (int i = 1; name && i <= (int)DDP_PACK_INT4; i++)
         if (!strcmp(name, ddp__packing_names[i])) {
             *out = (ddp_packing)i;
             return DDP_OK;
@@ -37080,9 +35973,8 @@ ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 static size_t ddp__pack_gaps(size_t n, size_t k)
 {
     size_t bytes = k;
-    int shift;
 
-    for (shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7) bytes += n >> shift < k ? n >> shift : k;
+    for (int shift = 7; shift < (int)sizeof n * CHAR_BIT; shift += 7) bytes += n >> shift < k ? n >> shift : k;
     return bytes;
 }
 
@@ -37127,9 +36019,7 @@ void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k)
 
 static void ddp__pack_values(unsigned char *p, const float *value, size_t k)
 {
-    size_t i;
-
-    for (i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, ddp__codec_bits(value[i]));
+    for (size_t i = 0; i < k; i++) ddp__codec_put32(p + 4 * i, ddp__codec_bits(value[i]));
 }
 
 /* Bytes of one gap, which is written to p unless that is NULL. */
@@ -37353,10 +36243,9 @@ static ddp_status ddp__unpack_check(const ddp_packed *m, const unsigned char *p,
 static void ddp__unpack_apply(const ddp_packed *m, const unsigned char *p, size_t bytes, ddp__unpack how, float *x)
 {
     ddp__unpack_walk w = ddp__unpack_begin(m, p, bytes);
-    uint64_t i;
 
     if (how == DDP__UNPACK_STORE) memset(x, 0, (size_t)m->n * sizeof *x);
-    for (i = 0; i < m->k; i++) {
+    for (uint64_t i = 0; i < m->k; i++) {
         float v = ddp__codec_float(ddp__codec_get32(w.value + 4 * i));
         uint64_t at = ddp__unpack_index(&w);
         if (how == DDP__UNPACK_STORE) x[at] = v;
@@ -37425,25 +36314,22 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
 {
     float *DDP_RESTRICT r = residual;
     const float *DDP_RESTRICT g = gradient;
-    size_t i;
 
     if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
-    for (i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
+    for (size_t i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
         DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
-    for (i = 0; i < n; i++) r[i] += g[i];
+    for (size_t i = 0; i < n; i++) r[i] += g[i];
     return DDP_OK;
 }
 
 ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err)
 {
-    size_t i;
-
     if (!residual || !index) return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");
-    for (i = 0; i < k; i++)
+    for (size_t i = 0; i < k; i++)
         if (index[i] >= n)
             return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: index[%zu] = %" PRIu64
                              " is not below n = %zu", i, index[i], n);
-    for (i = 0; i < k; i++) residual[index[i]] = 0;
+    for (size_t i = 0; i < k; i++) residual[index[i]] = 0;
     return DDP_OK;
 }
 
@@ -37532,22 +36418,18 @@ typedef ddp_status (*ddp__rank_fn)(int rank, int listen_fd, const char *addr, vo
 
 /* ddp__spawn - forks world processes, lets each run fn, waits until the last has ended.
  *
- *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s
- *            later SIGTERM, 2 s later SIGKILL
- *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s
- *            later, SIGKILL; 0 = 15
+ *   min_world 0, or ranks that are killed by a signal or fail with DDP_PEER_LOST are no failure while so many are left:
+ *            DDP_OK if at least so many return it
+ *   cancel   NULL, or looked at several times a second: nonzero ends the ranks by SIGINT, 3 s later SIGTERM, 2 s later
+ *            SIGKILL
+ *   grace_s  how long the others may go on after one has failed, before SIGTERM and, 2 s later, SIGKILL; 0 = 15
  *
  * The calling process is supervisor only. No rank outlives it (Linux). Standard streams are flushed before the fork and
  * by each rank. Call it before other threads exist. Returns DDP_OK if all did; DDP_PEER_LOST if a rank was killed by a
  * signal, with rank, process and signal; DDP_ABORTED after cancel; else code and sentence of the rank that failed
  * first. Errors of its own: DDP_ARG, DDP_NET (no socket), DDP_MEMORY, DDP_FAILED (cannot fork). */
-DDP_LIB ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s,
-                              ddp__rank_fn fn, void *user, ddp_error *err);
-
-/* ddp__spawn_elastic - the same, but ranks that are killed by a signal or fail with DDP_PEER_LOST are
- * no failure while min_world are left: DDP_OK if at least so many return it. 0 = as above. */
-DDP_LIB ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel,
-                                      double grace_s, ddp__rank_fn fn, void *user, ddp_error *err);
+DDP_LIB ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+                              void *user, ddp_error *err);
 
 /* ddp__spawn_threads - the same with threads of this process: no signals, no grace; returns when all have. */
 DDP_LIB ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error *err);
@@ -37560,9 +36442,16 @@ typedef enum ddp__phase {
     DDP__OUTSIDE,       /* between steps: data loading, reports */
     DDP__IN_FORWARD,    /* after forward_begin(layer) */
     DDP__IN_BACKWARD,   /* after backward_begin(layer) */
-    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise
-                         */
+    DDP__AFTER_BACKWARD /* after backward_end: the next layer's backward, if no hook says otherwise */
 } ddp__phase;
+
+/* Where the accounts of a step stand. */
+typedef struct ddp__at {
+    ddp__phase phase;
+    int        layer; /* of the phase */
+    double     mark;  /* when the last hook returned */
+    double     begun; /* the wait or the update that is under way */
+} ddp__at;
 
 /* A registered layer. */
 typedef struct ddp__unit {
@@ -37570,27 +36459,22 @@ typedef struct ddp__unit {
     ddp_block  *block;          /* [blocks] */
     int         blocks;
     double      flops;
-    int         group;          /* that averages it; 0 = all ranks */
-    int         link;           /* that its messages take; of a bucket: its last layer's */
+    int         group, link;    /* that averages it, 0: all; that its messages take, of a bucket its last layer's */
     size_t      count;          /* floats that averaging moves, optimizer state left out */
-    size_t      state_count;    /* floats of optimizer state */
-    float      *state;
-    ddp_piece *average;        /* [averages] what averaging the layer moves */
-    int         averages;
-    ddp_piece *gradient;       /* [gradients] */
-    int         gradients;
-    long        ticket;         /* transfer in flight, or -1 */
-    size_t      trained;        /* floats with gradients */
-    float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last
-                                   average, what is in flight; NULL without; coded.c */
-    ddp_piece *other;          /* [others] int8 blocks: what is averaged as floats */
-    int         others;
-    long        other_ticket;
+    float      *state;          /* [state_count] of the optimizer */
+    size_t      state_count, trained; /* the latter: floats with gradients */
+    ddp_piece  *average;        /* [averages] what averaging the layer moves */
+    ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of */
+    ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
+    int         averages, gradients, others;
+    long        ticket, other_ticket; /* transfers in flight, or -1 */
+    float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
+                                            flight; NULL without */
     int         changing;       /* delta is in flight, or was */
-    long        updates;        /* updates applied so far */
     int         passes;         /* backward_end calls in this step */
+    long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
-    double divergence; /* of the last averaging; written by the comm thread while in flight */
+    double      divergence;     /* of the last averaging; written by the comm thread while in flight */
     double      last_divergence;
 } ddp__unit;
 
@@ -37618,22 +36502,19 @@ enum { DDP__NOTES = 64 };
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
-    int          rank, world;    /* id, and how many ids there are */
-    int          met;            /* ids that are there from the start */
-    ddp__links   links;         /* of cfg.net and cfg.net_script; no paths: neither is set */
+    int          rank, world, met; /* id, how many ids there are, and how many from the start */
+    ddp__links   links, second_links; /* of cfg.net and cfg.net_script, and of cfg.net2; no paths: they are not set */
     ddp_strategy_ops ops;
     void        *self;           /* the strategy's memory */
     const char  *event;          /* that the strategy is in; NULL = none */
     ddp__posted *posted;         /* [posted_room] */
     int          posted_count, posted_room;
     long         posted_next;
-    ddp__own_state   *kept;           /* [kepts] */
+    ddp__own_state *kept;        /* [kepts] */
     int          kepts;
-    ddp__engine *engine; /* NULL with one worker */
-    ddp__engine *second; /* of link 1; NULL without */
-    ddp__links   second_links;
-    ddp_link     second_link; /* measured */
-    ddp__tls *tls;       /* NULL = plain */
+    ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
+    ddp_link     link, second_link; /* measured */
+    ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
     int32_t      join_word;     /* id to admit, or -1 */
@@ -37648,27 +36529,21 @@ struct ddp_ctx {
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
     int          level_messages; /* of such an average, on this rank */
-    int          mixed;          /* layers belong to unlike groups */
-    int          started;
-    int          aborts;         /* ddp_abort with one worker: how often; atomic */
-    int          aborted;        /* atomic: abort_text is there */
+    int          mixed, started; /* layers belong to unlike groups; they are frozen */
+    int          aborts, aborted; /* atomic; ddp_abort with one worker: how often, and abort_text is there */
     char         abort_text[DDP_ERROR_TEXT];
-    int          dumping;        /* somebody writes a dump; atomic */
-    int          dumped;         /* cfg.dump_path was written, or could not be */
+    int          dumping, dumped; /* somebody writes a dump, atomic; cfg.dump_path was written, or could not be */
 
     long         step;
     int64_t      taken;          /* micro-batches of all ranks together */
     int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
-    ddp__phase   phase;
-    int          phase_layer;
-    double       mark;           /* when the last hook returned */
+    ddp__at      at;
 
     float       *coded;          /* int8 blocks: of all layers; NULL without */
     size_t       coded_count;
 
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
-    ddp_link     link;
     ddp__timer   timer;
     ddp_linkfit  fit;            /* follows the link while training */
     double       mean_layer_bytes;
@@ -37687,33 +36562,25 @@ struct ddp_ctx {
     ddp_note     note[DDP__NOTES]; /* ring */
     long         notes;          /* ever */
     uint64_t     noted_live;     /* the workers at the last look; 0 = none yet */
-    int          measured;       /* the plan came from clocks: it follows the link */
-    int          plan_final;     /* the plan will not be replaced by a measured one */
+    int          measured, plan_final; /* it came from clocks: it follows the link; no measured one will replace it */
 
-    ddp_span    *span;           /* ring of compute and wait spans */
-    int          spans;          /* ring size */
+    ddp_span    *span, *merge;   /* [spans] ring of compute and waits; [merge_room] scratch of the hidden share */
+    ddp__op_span *op_scratch;    /* [op_room] for statistics and traces */
+    int          spans, op_room, merge_room;
     long         span_count;     /* spans ever recorded */
-    ddp__op_span *op_scratch;    /* for statistics and traces */
-    int          op_room;
-    ddp_span    *merge;          /* scratch of the hidden share */
-    int          merge_room;
 
     struct ddp__stager *stager;  /* of a device's messages; NULL = they are here */
     struct ddp__clock *clock;    /* of a device's times; NULL = hooks are punctual */
-    int          loaded;         /* a step has run on the device: what it launches is there */
-    int          joined;         /* the devices have a network of their own */
-    struct ddp__nccl *nccl;      /* and what is sent over it */
-    double       begun;          /* the wait or the update that is under way */
+    int          loaded, joined; /* a step has run on the device: its kernels are there; it has a network of its own */
+    struct ddp__nccl *nccl;      /* what is sent over that */
 
     struct {
         char    name[32];
         int64_t value;
     } same[DDP_SAME];            /* ddp_same */
     int          sames;
-    double       step_begin;     /* end of the previous step */
-    double       wait_this_step;
     ddp_stats    stats;
-    double       sum_step_s, sum_wait_s;
+    double       step_begin, wait_this_step, sum_step_s, sum_wait_s; /* the first: end of the previous step */
 };
 
 /* First line of every hook: the sticky error; events of strategies do not call hooks. */
@@ -37724,6 +36591,12 @@ struct ddp_ctx {
         if ((d)->event) return ddp__hook_in_event(d);               \
     } while (0)
 DDP_LIB int ddp__hook_in_event(ddp_ctx *d);
+/* DDP__TRY where an int is returned. */
+#define DDP__DO(call)                             \
+    do {                                          \
+        const int bad_ = (int)(call);             \
+        if (bad_) return bad_;                    \
+    } while (0)
 
 /* ---- context.c: what it knows of itself ---- */
 
@@ -37819,7 +36692,7 @@ DDP_LIB ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_e
 DDP_LIB ddp_status ddp__post_wait(ddp_ctx *d, int link, long ticket, ddp_error *err);
 DDP_LIB int        ddp__post_is_done(ddp_ctx *d, int link, long ticket);
 
-/* ---- words.c: messages that are waited for ---- */
+/* ---- collective.c: messages that are waited for ---- */
 
 /* All that was posted over a device is in the engine, in order. */
 DDP_LIB ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err);
@@ -37828,9 +36701,11 @@ DDP_LIB ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const d
 /* Posted and waited for, in one level; with one worker only the scale is applied. */
 DDP_LIB ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 
-/* The library's own words, as bytes: a message of them that travels unhurried; those of a group's
- * first rank (or the lowest that lives) reach all; each member's own, size bytes, in its place. */
-DDP_LIB void       ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb, const ddp_piece *p);
+/* A message of this step, over link 0, that counts as filler. The library's own words, as bytes: a message of them, in
+ * *p, that travels unhurried; those of a group's first rank (or the lowest that lives) reach all; each member's own,
+ * size bytes, in its place. */
+DDP_LIB ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer);
+DDP_LIB ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size);
 DDP_LIB ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err);
 
@@ -37893,6 +36768,7 @@ typedef struct ddp__walk {
     int    from_count, to_count;
     size_t from_at, to_at;
 } ddp__walk;
+DDP_LIB ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count);
 DDP_LIB size_t ddp__walk_next(ddp__walk *w, float **from, float **to);
 DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
@@ -37946,12 +36822,13 @@ DDP_LIB void       ddp__drift_observe(ddp_ctx *d, double since, double now);
 /* dump.c: path with %r replaced; NULL when memory is short; the caller's. Writes cfg.dump_path, and
  * into the context's error where that is. */
 DDP_LIB char *ddp__rank_path(const char *path, int rank);
+DDP_LIB double ddp__wall(void); /* seconds since 1970 */
 DDP_LIB void  ddp__dump_failure(ddp_ctx *d);
 
 /* pace.c: at the end of every step */
 DDP_LIB ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err);
 
-/* notes.c: what changed; members are looked at after every step: 1 if they have changed */
+/* What changed; members are looked at after every step: 1 if they have changed */
 DDP_LIB void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now);
 DDP_LIB int  ddp__note_members(ddp_ctx *d);
 
@@ -38060,13 +36937,11 @@ DDP_LIB void ddp__clock_collect(ddp_ctx *d);
 /* ==== run/dump.c ==== [run] */
 /* The post-mortem of one rank: JSON lines, the run first, then the last operations. */
 
-/* Seconds since 1970 at ddp_now() = 0. */
-static double ddp__epoch(void)
+double ddp__wall(void)
 {
     struct timespec ts;
-
     clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec - ddp_now();
+    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
 
 static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double at)
@@ -38077,10 +36952,9 @@ static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double a
 
 static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
 {
-    int r, listed = 0;
-
+    int listed = 0;
     ddp__text_addf(t, ",\"peers\":[");
-    for (r = 0; r < d->world; r++) {
+    for (int r = 0; r < d->world; r++) {
         const ddp__peer_record *p = &log->peer[r];
         if (r == d->rank || !p->name[0]) continue;
         ddp__text_addf(t, "%s{\"rank\":%d,\"address\":", listed++ ? "," : "", r);
@@ -38095,7 +36969,6 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
 static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
 {
     char host[256] = "";
-
     (void)gethostname(host, sizeof host - 1);
     ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
                    DDP_VERSION_STRING, d->rank, d->world);
@@ -38121,8 +36994,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
 {
     static const char *const stage[] = {"queued", "active", "done"};
     const ddp__op_span *s = &r->span;
-    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE, i;
-
+    int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
     ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
                    (unsigned long)s->seq, ddp__verb_name((int)s->verb));
     if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
@@ -38136,7 +37008,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     ddp__dump_time(t, "begin", epoch, s->begin);
     ddp__dump_time(t, "end", epoch, s->end);
     ddp__text_addf(t, ",\"state\":\"%s\",\"missing\":[", stage[r->progress]);
-    for (i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
+    for (int i = 0; i < r->missing_count; i++) ddp__text_addf(t, "%s%d", i ? "," : "", r->missing[i]);
     ddp__text_addf(t, "]}\n");
 }
 
@@ -38145,7 +37017,6 @@ char *ddp__rank_path(const char *path, int rank)
     size_t room = strlen(path) + 16, n = 0;
     const char *p;
     char *out;
-
     for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
     out = (char *)ddp__calloc(room, 1);
     for (p = path; out && *p; p++) {
@@ -38161,12 +37032,10 @@ char *ddp__rank_path(const char *path, int rank)
 
 static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
 {
-    double epoch = ddp__epoch();
+    const double epoch = ddp__wall() - ddp_now();
     ddp__oplog log;
     ddp__text t;
     ddp_status s = DDP_OK;
-    int i;
-
     memset(&t, 0, sizeof t);
     memset(&log, 0, sizeof log);
     /* two threads of one process would write the same temporary file */
@@ -38175,7 +37044,7 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     else log.now = ddp_now();
     if (s == DDP_OK) {
         ddp__dump_head(&t, d, &log, d->engine ? &log.error : &d->host.error, epoch);
-        for (i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
+        for (int i = 0; i < log.count; i++) ddp__dump_operation(&t, d, &log.record[i], epoch);
         s = t.failed ? ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank)
                      : ddp__file_write(path, t.data, t.size, err);
     }
@@ -38189,7 +37058,6 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
 {
     char *own;
     ddp_status s;
-
     if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
@@ -38203,7 +37071,6 @@ void ddp__dump_failure(ddp_ctx *d)
     ddp_error *e = &d->host.error, why;
     size_t n = strlen(e->msg);
     char *own;
-
     /* who ends a run by request knows why, and wants no file */
     if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;
@@ -38222,7 +37089,6 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     ddp_error err;
     va_list ap;
-
     err.code = code;
     va_start(ap, fmt);
     vsnprintf(err.msg, sizeof err.msg, fmt, ap);
@@ -38254,7 +37120,6 @@ int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
 uint64_t ddp__live(const ddp_ctx *d)
 {
     ddp__epoch_info info;
-
     if (!d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.live;
@@ -38270,7 +37135,6 @@ int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is
 int ddp_workers(const ddp_ctx *d)
 {
     ddp__epoch_info info;
-
     if (!d || !d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.workers;
@@ -38281,7 +37145,6 @@ uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 unsigned ddp_epoch(const ddp_ctx *d)
 {
     ddp__epoch_info info;
-
     if (!d || !d->engine) return 0;
     ddp__engine_epoch(d->engine, &info);
     return (unsigned)info.ballot;
@@ -38299,7 +37162,6 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
     static const ddp_error none = {DDP_ARG,
                                    "the context is NULL: ddp_open failed, its error says why"};
-
     return d ? &d->host.error : &none;
 }
 
@@ -38327,14 +37189,12 @@ int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->
 int ddp__group_root(const ddp_ctx *d, int group)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
-
     return ranks ? ranks[0] : 0;
 }
 
 int ddp__team_rank(const ddp_ctx *d, int i)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
-
     return ranks ? ranks[i] : i;
 }
 
@@ -38351,17 +37211,14 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     const ddp__unit *u = &d->unit[layer];
     const size_t trained = u->trained,
                  others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
-
     if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
 int ddp_has_forward(const ddp_ctx *d)
 {
-    int l;
-
     if (d->hooks_forward) return 1;
-    for (l = 0; l < d->layers; l++)
+    for (int l = 0; l < d->layers; l++)
         if (d->unit[l].forward_step != d->step) return 0;
     return 1;
 }
@@ -38371,9 +37228,7 @@ int ddp_has_forward(const ddp_ctx *d)
 uint64_t ddp__unit_hash(const ddp__unit *u)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
-    int b;
-
-    for (b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < u->blocks; b++) {
         uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
     }
@@ -38383,9 +37238,7 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
-    int l;
-
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         uint64_t u = ddp__unit_hash(&d->unit[l]);
         h = ddp__hash(h, &u, sizeof u);
     }
@@ -38414,7 +37267,6 @@ const char *ddp__setting_name(int i)
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
         "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
         "profile_steps"};
-
     return name[i];
 }
 
@@ -38422,84 +37274,9 @@ uint64_t ddp__model_hash(const ddp_ctx *d)
 {
     const ddp__owned *o;
     uint64_t h = DDP__HASH_START;
-
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
     return h;
-}
-
-/* ==== run/notes.c ==== [run] */
-/* What changed while a run went on, for those who look. */
-
-void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
-{
-    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
-
-    n->kind = kind;
-    n->step = d->step;
-    n->time_s = ddp_now();
-    n->rank = rank;
-    n->workers = ddp_workers(d);
-    n->before = before;
-    n->now = now;
-}
-
-int ddp__note_members(ddp_ctx *d)
-{
-    uint64_t live, changed;
-    int r;
-
-    if (!d->cfg.min_world) return 0;
-    live = ddp__live(d);
-    changed = d->noted_live ? live ^ d->noted_live : 0;
-    for (r = 0; changed && r < d->world; r++)
-        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
-    d->noted_live = live;
-    return changed != 0;
-}
-
-int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
-{
-    long from, n;
-
-    if (!d || !out || room < 1) return 0;
-    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
-    if (n > room) n = room;
-    for (from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
-    return (int)n;
-}
-
-const char *ddp_note_name(ddp_note_kind kind)
-{
-    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
-
-    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
-}
-
-void ddp_note_text(const ddp_note *n, char *out, size_t room)
-{
-    double part = n->before > 0 ? n->now / n->before - 1 : 0;
-
-    if (room == 0) return;
-    out[0] = 0;
-    switch (n->kind) {
-    case DDP_NOTE_SLOW:
-        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
-                 n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
-        break;
-    case DDP_NOTE_EVEN:
-        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
-        break;
-    case DDP_NOTE_REPLAN:
-        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
-                 "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
-        break;
-    case DDP_NOTE_LOST:
-    case DDP_NOTE_JOINED:
-        snprintf(out, room, "rank %d %s, %d worker%s", n->rank, n->kind == DDP_NOTE_LOST ? "was lost" : "joined",
-                 n->workers, n->workers == 1 ? "" : "s");
-        break;
-    }
 }
 
 /* ==== run/account.c ==== [run] */
@@ -38507,46 +37284,34 @@ void ddp_note_text(const ddp_note *n, char *out, size_t room)
 
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
-    ddp_span *s = &d->span[d->span_count % d->spans];
-
-    s->begin_s = begin;
-    s->end_s = end;
-    s->step = d->step;
-    s->layer = layer;
-    s->kind = kind;
-    s->bytes = 0;
-    d->span_count++;
+    const ddp_span s = {begin, end, d->step, layer, kind, 0};
+    d->span[d->span_count++ % d->spans] = s;
     if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
-    if (kind == DDP_SPAN_UPDATE && d->step < d->cfg.profile_steps)
-        ddp__timer_add(&d->timer, DDP__T_UPDATE, layer, end - begin);
+    if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
+    if (layer < 0) ddp__timer_add_whole(&d->timer, end - begin);
+    else ddp__timer_add(&d->timer, kind == DDP_SPAN_FORWARD ? DDP__T_FORWARD : kind == DDP_SPAN_BACKWARD ?
+                        DDP__T_BACKWARD : DDP__T_UPDATE, layer, end - begin);
 }
 
 /* Charges the time since the last hook returned to whatever ran in it. entering is the phase
  * that the hook of layer opens. */
 void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 {
-    double t = now - d->mark;
-    int profiling = d->step < d->cfg.profile_steps;
-
-    switch (d->phase) {
+    switch (d->at.phase) {
     case DDP__OUTSIDE:
         /* no forward hook: the forward pass and the first layer's backward look like one */
         if (entering == DDP__IN_FORWARD || entering == DDP__OUTSIDE) return;
-        ddp__record(d, DDP_SPAN_FORWARD, -1, d->mark, now);
-        if (profiling) ddp__timer_add_whole(&d->timer, t);
+        ddp__record(d, DDP_SPAN_FORWARD, -1, d->at.mark, now);
         return;
     case DDP__IN_FORWARD:
-        ddp__record(d, DDP_SPAN_FORWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_FORWARD, d->phase_layer, t);
+        ddp__record(d, DDP_SPAN_FORWARD, d->at.layer, d->at.mark, now);
         return;
     case DDP__IN_BACKWARD:
-        ddp__record(d, DDP_SPAN_BACKWARD, d->phase_layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, d->phase_layer, t);
+        ddp__record(d, DDP_SPAN_BACKWARD, d->at.layer, d->at.mark, now);
         return;
     case DDP__AFTER_BACKWARD:
         if (entering != DDP__IN_BACKWARD && entering != DDP__AFTER_BACKWARD) return;
-        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->mark, now);
-        if (profiling) ddp__timer_add(&d->timer, DDP__T_BACKWARD, layer, t);
+        ddp__record(d, DDP_SPAN_BACKWARD, layer, d->at.mark, now);
         return;
     }
 }
@@ -38555,18 +37320,23 @@ void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
-
     if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
+}
+
+static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end)
+{
+    const ddp_span s = {begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind,
+                        kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+    return s;
 }
 
 /* Collects compute and communication intervals that overlap begin..end, clipped to it. */
 static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
-    int n = 0, i, ops;
-    long s, oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
-
-    for (s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
+    int n = 0, ops;
+    long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+    for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
         const ddp_span *x = &d->span[s % d->spans];
         if (x->end_s <= begin) break;
         if (x->kind == DDP_SPAN_WAIT) continue;
@@ -38575,18 +37345,14 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
         n++;
     }
     ops = ddp__link_spans(d, begin, end);
-    for (i = 0; i < ops && n < d->merge_room; i++) {
+    for (int i = 0; i < ops && n < d->merge_room; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         /* an operation that waits for a slower peer is not communicating */
         double from = o->begin + o->peer_wait, b = from > begin ? from : begin;
         double e = o->end >= 0 && o->end < end ? o->end : end;
         if (o->filler || e <= b) continue;
-        memset(&d->merge[n], 0, sizeof d->merge[n]);
-        d->merge[n].begin_s = b;
-        d->merge[n].end_s = e;
-        d->merge[n].kind = DDP_SPAN_COMM;
+        d->merge[n++] = ddp__span_of(o, DDP_SPAN_COMM, b, e);
         if (o->end >= 0) d->stats.peer_wait_s += o->peer_wait;
-        n++;
     }
     return n;
 }
@@ -38594,9 +37360,8 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 /* Sorts by begin without allocating: spans come nearly sorted from two ordered sources. */
 static void ddp__sort_spans(ddp_span *s, int n)
 {
-    int i, j;
-
-    for (i = 1; i < n; i++) {
+    int j;
+    for (int i = 1; i < n; i++) {
         ddp_span x = s[i];
         for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
         s[j] = x;
@@ -38608,10 +37373,8 @@ static void ddp__sort_spans(ddp_span *s, int n)
 static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
 {
     double at = -1, comm_until = -1, busy_until = -1;
-    int i;
-
     *comm = *exposed = 0;
-    for (i = 0; i <= n; i++) {
+    for (int i = 0; i <= n; i++) {
         double next = i < n ? s[i].begin_s : DBL_MAX;
         while (at < next && comm_until > at) { /* communication runs from `at` on */
             double stop = comm_until < next ? comm_until : next;
@@ -38658,8 +37421,6 @@ void ddp__account_step(ddp_ctx *d, double now)
 
 void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
 {
-    int l;
-
     memset(out, 0, sizeof *out);
     if (!d) return;
     if (d->clock) ddp__clock_collect(d);
@@ -38683,7 +37444,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         }
     }
     out->divergence = 0;
-    for (l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
+    for (int l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
     out->link = d->measured ? d->fit.link : d->link;
 }
 
@@ -38695,41 +37456,29 @@ double ddp_divergence(const ddp_ctx *d, int layer)
 const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
-
     if (!d || !d->engine) return "none";
     ddp__engine_stats(d->engine, &net);
     return ddp__algorithm_name(net.algorithm);
 }
 
-static void ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double begin, double end, ddp_span *out)
-{
-    out->begin_s = begin;
-    out->end_s = end;
-    out->step = o->step;
-    out->layer = o->layer >= 0 ? o->layer : -1;
-    out->kind = kind;
-    out->bytes = kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes;
-}
-
 int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
-    long oldest, s;
-    int n = 0, i, ops = 0;
-
+    long oldest;
+    int n = 0, ops = 0;
     if (d->clock) ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
     if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
     /* newest last: when room is short the oldest compute spans are left out */
     if (ops > room / 2) ops = room / 2; /* each may give two */
     if (d->span_count - oldest > room - 2 * ops) oldest = d->span_count - (room - 2 * ops);
-    for (s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
-    for (i = 0; i < ops; i++) {
+    for (long s = oldest; s < d->span_count; s++) out[n++] = d->span[s % d->spans];
+    for (int i = 0; i < ops; i++) {
         const ddp__op_span *o = &d->op_scratch[i];
         if (o->end < 0) continue;
         /* as in the statistics: standing still for a slower peer is not communicating */
         if (o->peer_wait > 0 && n + ops - i < room)
-            ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait, &out[n++]);
-        ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end, &out[n++]);
+            out[n++] = ddp__span_of(o, DDP_SPAN_PEER_WAIT, o->begin, o->begin + o->peer_wait);
+        out[n++] = ddp__span_of(o, o->filler ? DDP_SPAN_FILL : DDP_SPAN_COMM, o->begin + o->peer_wait, o->end);
     }
     return n;
 }
@@ -38747,26 +37496,20 @@ typedef struct ddp__clock ddp__clock;
 struct ddp__clock {
     ddp__moment *moment; /* [room] */
     int    room;
-    long   first, next;
-    /* where the accounts stand, behind the hooks */
-    ddp__phase phase;
-    int    phase_layer;
-    double mark, begun;
-    long   step;
+    long   first, next, step;
+    ddp__at at;          /* where the accounts stand, behind the hooks */
 };
 
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
-
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
     d->clock = c;
     /* a host may be so many steps ahead of its device */
     c->room = 4 * (12 * d->layers * d->cfg.micro_batches + 8);
     c->moment = (ddp__moment *)ddp__calloc((size_t)c->room, sizeof *c->moment);
     c->step = d->step;
-    c->phase = DDP__OUTSIDE;
-    c->mark = ddp_now();
+    c->at.mark = ddp_now();
     if (c->moment && d->host.backend->marks(d->host.device, c->room)) return DDP_OK;
     DDP__TRY(d->host.backend->check(d->host.device, err)); /* it may have failed by itself */
     return ddp__fail(err, DDP_MEMORY, "out of memory for the times of %d layers", d->layers);
@@ -38781,27 +37524,27 @@ void ddp__clock_free(ddp_ctx *d)
 }
 
 /* What came at a time, on a device or here. */
-static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, double *begun)
+static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
 {
     switch (m->kind) {
     case DDP__M_ENTER:
         ddp__account_hook(d, now, m->layer, m->phase);
         break;
     case DDP__M_LEAVE:
-        d->phase = m->phase;
-        d->phase_layer = m->layer;
-        d->mark = now;
+        d->at.phase = m->phase;
+        d->at.layer = m->layer;
+        d->at.mark = now;
         break;
     case DDP__M_HOLD:
     case DDP__M_UPDATE:
-        *begun = now;
+        d->at.begun = now;
         break;
     case DDP__M_HELD:
-        d->wait_this_step += now - *begun;
-        ddp__record(d, DDP_SPAN_WAIT, m->layer, *begun, now);
+        d->wait_this_step += now - d->at.begun;
+        ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
         break;
     case DDP__M_UPDATED:
-        ddp__record(d, DDP_SPAN_UPDATE, m->layer, *begun, now);
+        ddp__record(d, DDP_SPAN_UPDATE, m->layer, d->at.begun, now);
         break;
     case DDP__M_STEP:
         ddp__account_step(d, now);
@@ -38812,42 +37555,29 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now, dou
 void ddp__clock_collect(ddp_ctx *d)
 {
     ddp__clock *c = d->clock;
-    const ddp__phase phase = d->phase;
-    const int layer = d->phase_layer;
-    const double mark = d->mark;
+    const ddp__at here = d->at;
     const long step = d->step;
-
-    d->phase = c->phase;
-    d->phase_layer = c->phase_layer;
-    d->mark = c->mark;
+    d->at = c->at;
     for (; c->first < c->next; c->first++) {
         const int i = (int)(c->first % c->room);
         const double now = d->host.backend->marked(d->host.device, i);
 
         if (now < 0) break;
         d->step = c->step;
-        ddp__clock_account(d, &c->moment[i], now, &c->begun);
+        ddp__clock_account(d, &c->moment[i], now);
         c->step += c->moment[i].kind == DDP__M_STEP;
     }
-    c->phase = d->phase;
-    c->phase_layer = d->phase_layer;
-    c->mark = d->mark;
-    d->phase = phase;
-    d->phase_layer = layer;
-    d->mark = mark;
+    c->at = d->at;
+    d->at = here;
     d->step = step;
 }
 
 void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase phase)
 {
     ddp__clock *c = d->clock;
-    ddp__moment m;
-
-    m.kind = kind;
-    m.layer = layer;
-    m.phase = phase;
+    const ddp__moment m = {kind, layer, phase};
     if (!c) {
-        ddp__clock_account(d, &m, ddp_now(), &d->begun);
+        ddp__clock_account(d, &m, ddp_now());
         return;
     }
     if (c->next == c->first && kind == DDP__M_ENTER) c->step = d->step;
@@ -38869,15 +37599,14 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
 {
     const ddp__op_span *o = d->op_scratch;
-    int j, before = -1, size = 0;
-
+    int before = -1, size = 0;
     *begin = o[i].begin;
     *end = o[i].end;
     while (size != before) { /* until no further operation overlaps */
         before = size;
         size = 0;
         *bytes = 0;
-        for (j = 0; j < ops; j++) {
+        for (int j = 0; j < ops; j++) {
             if (o[j].begin >= *end || (o[j].end >= 0 && o[j].end <= *begin)) continue;
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
@@ -38895,9 +37624,8 @@ static int ddp__chains(ddp_ctx *d, int ops)
 {
     const int whole = d->level_messages;
     ddp__op_span *o = d->op_scratch;
-    int i, j, n = 0;
-
-    for (i = 0; i < ops; i++) {
+    int j, n = 0;
+    for (int i = 0; i < ops; i++) {
         for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
             o[n] = o[i];
@@ -38917,12 +37645,12 @@ static int ddp__chains(ddp_ctx *d, int ops)
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
     /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops, i;
+    int ops;
 
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
     ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
     if (d->levels) ops = ddp__chains(d, ops);
-    for (i = 0; i < ops; i++) {
+    for (int i = 0; i < ops; i++) {
         double begin, end, bytes;
         if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
         if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
@@ -38932,9 +37660,7 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
 void ddp__drift_start(ddp_ctx *d)
 {
     double bytes = 0;
-    int l;
-
-    for (l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
+    for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
@@ -39004,9 +37730,7 @@ static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : siz
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
-    int i;
-
-    for (i = 0; i < m->from_count; i++) n += m->from[i].count;
+    for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     return n;
 }
 
@@ -39052,11 +37776,9 @@ static void ddp__stager_reap(ddp__stager *s)
 static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
 {
     char *to = s->ring + x->at;
-    int i;
-
     x->host.bytes = to;
     x->host.count = ddp__stager_count(&x->m);
-    for (i = 0; i < x->m.from_count; i++) {
+    for (int i = 0; i < x->m.from_count; i++) {
         const ddp_piece *p = &x->m.from[i];
         const size_t bytes = p->count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->fetch(s->device, slot, to, p->bytes, bytes, err));
@@ -39068,7 +37790,6 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
 {
     ddp_message m = x->m;
-
     if (x->there) {
         DDP__TRY(ddp__stager_fetch(s, x, slot, err));
         m.from = &x->host;
@@ -39083,7 +37804,6 @@ static void *ddp__stager_out(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
     ddp_error why;
-
     memset(&why, 0, sizeof why);
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
@@ -39120,10 +37840,8 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
     const int count = x->m.to ? x->m.to_count : x->m.from_count;
     const char *from = (const char *)x->host.bytes;
-    int i;
-
     if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
-    for (i = 0; x->there && i < count; i++) {
+    for (int i = 0; x->there && i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));
         from += bytes;
@@ -39139,7 +37857,6 @@ static void ddp__stager_return(ddp__stager *s, int slot)
     ddp_error why;
     ddp_status bad;
     long ticket = s->first - s->first % s->room + slot;
-
     if (ticket < s->first) ticket += s->room;
     x->state = DDP__STAGER_BACK;
     memset(&why, 0, sizeof why);
@@ -39160,7 +37877,6 @@ static void ddp__stager_return(ddp__stager *s, int slot)
 static void *ddp__stager_in(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
-
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         int n = 0, done;
@@ -39193,7 +37909,6 @@ static void *ddp__stager_in(void *user)
 static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
 {
     const size_t n = (size_t)s->room;
-
     s->ring_bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->ring_bytes < bytes) s->ring_bytes = bytes;
     s->ring_bytes = (s->ring_bytes / 256 + 1 + n) * 256; /* parts are rounded up */
@@ -39210,7 +37925,6 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
                            size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
 {
     ddp__stager *s = (ddp__stager *)ddp__calloc(1, sizeof *s);
-
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
     s->b = b;
     s->device = device;
@@ -39254,10 +37968,8 @@ void ddp__stager_stop(ddp__stager *s)
 
 void ddp__stager_free(ddp__stager *s)
 {
-    int i;
-
     if (!s) return;
-    for (i = 0; s->entry && i < s->room; i++)
+    for (int i = 0; s->entry && i < s->room; i++)
         if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
     if (s->ring) s->b->unpin(s->device, s->ring, s->ring_bytes);
     if (s->entry) DDP_FREE(s->entry);
@@ -39277,7 +37989,6 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 {
     const int to = m->to ? m->to_count : 0, n = m->from_count + to;
     const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
-
     if (there && bytes > s->ring_bytes)
         return ddp__fail(err, DDP_ARG, "a message of %zu bytes is too long: those of a device have "
                          "%zu at most; post it in parts", bytes, s->ring_bytes);
@@ -39306,7 +38017,6 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
-
     pthread_mutex_lock(&s->lock);
     while (s->error.code == DDP_OK && s->submitted - s->first >= s->room) pthread_cond_wait(&s->changed, &s->lock);
     bad = s->error.code;
@@ -39338,7 +38048,6 @@ static int ddp__stager_done(const ddp__stager *s, long ticket)
 int ddp__stager_is_done(ddp__stager *s, long ticket)
 {
     int done;
-
     pthread_mutex_lock(&s->lock);
     done = ddp__stager_done(s, ticket);
     pthread_mutex_unlock(&s->lock);
@@ -39360,7 +38069,6 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
 static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
-
     pthread_mutex_lock(&s->lock);
     while (s->error.code == DDP_OK && !over(s, ticket)) pthread_cond_wait(&s->changed, &s->lock);
     if (!over(s, ticket)) {
@@ -39393,7 +38101,6 @@ ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
 ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
 {
     ddp_status bad;
-
     pthread_mutex_lock(&s->lock);
     bad = s->error.code;
     if (bad != DDP_OK && err) *err = s->error;
@@ -39404,7 +38111,6 @@ ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
 double ddp__stager_divergence(ddp__stager *s, int layer)
 {
     double x;
-
     pthread_mutex_lock(&s->lock);
     x = s->divergence[layer];
     pthread_mutex_unlock(&s->lock);
@@ -39418,7 +38124,6 @@ double ddp__stager_divergence(ddp__stager *s, int layer)
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
-
     if (d->host.backend) {
         d->host.backend->axpy(d->host.device, y, x, n, a);
         return;
@@ -39438,10 +38143,15 @@ void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
     else ddp__scale(x, n, a);
 }
 
+ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
+{
+    const ddp__walk w = {from, to, from_count, to_count, 0, 0};
+    return w;
+}
+
 size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 {
     size_t n;
-
     while (w->from_count && w->from_at == w->from->count) w->from++, w->from_count--, w->from_at = 0;
     while (w->to_count && w->to_at == w->to->count) w->to++, w->to_count--, w->to_at = 0;
     if (!w->from_count || !w->to_count) return 0;
@@ -39458,17 +38168,12 @@ size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     const float scale = m->mean || m->scale == 0 ? 1 : m->scale;
-    const ddp_piece *to = m->to ? m->to : m->from;
-    ddp__walk w;
+    ddp__walk w = ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
     float *x, *y;
     size_t n;
-
     if (m->verb > DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = to, w.to_count = m->to ? m->to_count : m->from_count;
     while ((n = ddp__walk_next(&w, &x, &y)) > 0) {
         if (m->add) {
             ddp__axpy(d, y, x, n, scale);
@@ -39486,9 +38191,7 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float part = 1.0f / (float)d->cfg.micro_batches;
-    int i;
-
-    for (i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
+    for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
@@ -39496,29 +38199,27 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
-    int b;
-
     ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
-    for (b = 0; b < u->blocks; b++) {
-        ddp_block *k = &u->block[b];
+    for (int i = 0; i < u->gradients; i++) {
+        const size_t n = u->gradient[i].count;
+        float *grads = u->gradient[i].data;
         ddp_update call;
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
         memset(&call, 0, sizeof call);
         call.layer = layer;
-        call.params = k->params;
-        call.grads = from ? from : k->grads;
+        call.params = u->trains[i].data;
+        call.grads = from ? from : grads;
         call.state = state;
-        call.count = k->count;
+        call.count = n;
         call.step = u->updates;
         call.lr = d->lr;
-        if (state) state += (size_t)d->optimizer.state_per_param * k->count;
-        if (from) from += k->count;
+        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        if (from) from += n;
         if (d->host.backend) {
             d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
             continue;
         }
         d->optimizer.update(&d->optimizer, &call);
-        if (!from) memset(k->grads, 0, k->count * sizeof *k->grads);
+        if (!from) memset(grads, 0, n * sizeof *grads);
     }
     u->updates++;
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
@@ -39528,38 +38229,53 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
-    int l, i, first = 1;
-
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++, first = 0)
+    int first = 1;
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
             b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
 void ddp__clip_gradients(ddp_ctx *d)
 {
     double squares = 0, norm;
-    int l, i;
-
     if (d->host.backend) {
         ddp__clip_there(d);
         return;
     }
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
     norm = sqrt(squares);
     if (norm + 1e-6 <= (double)d->cfg.clip_norm) return;
-    for (l = 0; l < d->layers; l++)
-        for (i = 0; i < d->unit[l].gradients; i++)
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
                        (float)((double)d->cfg.clip_norm / (norm + 1e-6)));
 }
 
-/* ==== run/words.c ==== [run] */
-/* Messages that are waited for, and the library's own words among them. */
+/* ==== run/collective.c ==== [run] */
+/* Messages that are waited for: plain collectives, and the library's own words. */
+
+ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
+{
+    const ddp_piece *list[2] = {m->from, m->to};
+    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
+    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
+        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
+    for (int k = 0; k < 2; k++) {
+        if (count[k] < 0 || (count[k] > 0 && !list[k]))
+            return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
+        for (int i = 0; i < count[k]; i++)
+            if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
+    }
+    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
+        return ddp__fail(err, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
+                         "is set, or nccl is 2", who, m->link);
+    return DDP_OK;
+}
 
 ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 {
@@ -39569,7 +38285,6 @@ ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     long ticket;
-
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && d->stager) {
         DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
@@ -39579,43 +38294,134 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
     return ddp__engine_run(ddp__engine_of(d, m->link), m, err);
 }
 
-void ddp__own_word(const ddp_ctx *d, ddp_message *m, ddp_verb verb, const ddp_piece *p)
+ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
 {
-    memset(m, 0, sizeof *m);
-    m->verb = verb;
-    m->from = p;
-    m->from_count = 1;
-    m->bytes = 1;
-    m->step = d->step;
-    m->layer = DDP__OWN_WORD;
-    m->priority = d->layers;
-    m->filler = 1;
+    ddp_message m;
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.from = list;
+    m.from_count = n;
+    m.step = d->step;
+    m.layer = layer;
+    m.filler = 1;
+    return m;
+}
+
+ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size)
+{
+    ddp_message m = ddp__message(d, verb, p, 1, DDP__OWN_WORD);
+    p->bytes = bytes;
+    p->count = size;
+    m.bytes = 1;
+    m.group = group;
+    if (verb == DDP_BROADCAST) m.peer = ddp__group_root(d, group);
+    m.priority = d->layers;
+    return m;
 }
 
 ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
 {
-    ddp_message m;
     ddp_piece p;
-
-    p.bytes = bytes;
-    p.count = size;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p);
-    m.group = group;
-    m.peer = ddp__group_root(d, group);
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, group, bytes, size);
     return ddp__run(d, &m, 0, err);
 }
 
 ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
 {
     const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
+    ddp_piece p;
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
+    return ddp__run(d, &m, 0, err);
+}
+
+/* ---- plain collectives ---- */
+
+static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
+{
+    static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
+    const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
+    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (!any && (m->peer < 0 || m->peer >= d->world))
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
+    if (m->verb >= DDP_SEND && m->peer == d->rank)
+        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
+    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
+        return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
+                              "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],
+                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16", m->coding == DDP_AS_INT8 ? "int8" : "bf16");
+    if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+int ddp_exchange(ddp_ctx *d, const ddp_message *m)
+{
+    DDP__ENTER(d);
+    if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
+    return ddp__exchange_of(d, "ddp_exchange", m);
+}
+
+/* n floats for each of the world's blocks; scale NAN: the mean. */
+static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
+{
+    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)d->world : n};
+    ddp_message m;
+    DDP__ENTER(d);
+    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
+    m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
+    m.mean = isnan(scale);
+    m.scale = m.mean ? 0 : scale;
+    m.peer = peer;
+    return ddp__exchange_of(d, name, &m);
+}
+
+int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__collective(d, "ddp_all_reduce", DDP_ALL_REDUCE, x, n, scale, 0);
+}
+
+int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
+{
+    return ddp__collective(d, "ddp_all_mean", DDP_ALL_REDUCE, x, n, NAN, 0);
+}
+
+int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
+{
+    return ddp__collective(d, "ddp_broadcast", DDP_BROADCAST, x, n, 1, root);
+}
+
+int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
+{
+    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, n, 1, 0);
+}
+
+int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
+{
+    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, n, scale, 0);
+}
+
+int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to); }
+
+int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
+{
+    return ddp__collective(d, "ddp_recv", DDP_RECEIVE, x, n, 1, from);
+}
+
+int ddp_barrier(ddp_ctx *d)
+{
+    unsigned char *token;
     ddp_message m;
     ddp_piece p;
-
-    p.bytes = bytes;
-    p.count = size * (size_t)members;
-    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
-    m.group = group;
-    return ddp__run(d, &m, 0, err);
+    int s;
+    DDP__ENTER(d);
+    /* an empty contribution to each is enough: nobody is done before everybody has come */
+    token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
+    if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, 0, token, (size_t)d->world);
+    m.layer = DDP__BARRIER;
+    m.priority = 0;
+    s = ddp__exchange_of(d, "ddp_barrier", &m);
+    DDP_FREE(token);
+    return s;
 }
 
 /* ==== run/goes.c ==== [run] */
@@ -39659,58 +38465,42 @@ typedef enum ddp__feature {
 static const ddp__goes_row *ddp__goes_rows(int *count)
 {
 #define DDP__BIT(id) (1u << DDP__ON_##id)
+#define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
-        {DDP__BIT(SITE) | DDP__BIT(ELASTIC), DDP_ARG,
-         "averages in two levels need every rank: leave one of them out"},
-        {DDP__BIT(SITE) | DDP__BIT(JOIN), DDP_ARG,
-         "averages in two levels need every rank: leave one of them out"},
-        {DDP__BIT(SITE) | DDP__BIT(INT8), DDP_ARG,
-         "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"},
-        {DDP__BIT(SITE) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "averages in two levels are over all ranks: leave one of the two out"},
-        {DDP__BIT(CLIP) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "no rank knows the norm over the layers of all groups: leave clip_norm 0"},
-        {DDP__BIT(JOIN) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "a group has no room for a newcomer: leave the layers to all ranks"},
-        {DDP__BIT(ELASTIC) | DDP__BIT(GROUPS), DDP_UNSUPPORTED,
-         "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"},
-        {DDP__BIT(ELASTIC) | DDP__BIT(SECOND), DDP_ARG,
-         "an elastic world has one link: leave out net2 and addr2"},
-        {DDP__BIT(JOIN) | DDP__BIT(SECOND), DDP_ARG,
-         "an elastic world has one link: leave out net2 and addr2"},
-        {DDP__BIT(ROOM) | DDP__BIT(THREADS), DDP_ARG,
-         "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(ROOM) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(JOIN) | DDP__BIT(THREADS), DDP_ARG,
-         "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(JOIN) | DDP__BIT(MPI), DDP_ARG, "newcomers come over tcp: choose that transport"},
-        {DDP__BIT(ROOM) | DDP__BIT(STEADY), DDP_ARG,
-         "only an elastic world has room for newcomers: set min_world"},
-        {DDP__BIT(MPI) | DDP__BIT(ELASTIC), DDP_ARG,
-         "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"},
-        {DDP__BIT(MPI) | DDP__BIT(SECOND), DDP_ARG,
-         "a second link needs the tcp or threads transport"},
-        {DDP__BIT(MPI) | DDP__BIT(TLS), DDP_ARG,
-         "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls "
-         "options"},
-        {DDP__BIT(RING) | DDP__BIT(DETERMINISTIC), DDP_ARG,
-         "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"},
-        {DDP__BIT(NCCL) | DDP__BIT(ELASTIC), DDP_UNSUPPORTED,
-         "elastic worlds average by transport: set nccl to 0, or leave it out"},
-        {DDP__BIT(NCCL) | DDP__BIT(JOIN), DDP_UNSUPPORTED,
-         "elastic worlds average by transport: set nccl to 0, or leave it out"},
-        {DDP__BIT(DEVICE) | DDP__BIT(SECOND), DDP_UNSUPPORTED,
-         "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"},
+        DDP__NO(SITE, ELASTIC, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
+        DDP__NO(SITE, JOIN, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
+        DDP__NO(SITE, INT8, DDP_ARG,
+                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+        DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
+        DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
+                "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
+        DDP__NO(JOIN, GROUPS, DDP_UNSUPPORTED, "a group has no room for a newcomer: leave the layers to all ranks"),
+        DDP__NO(ELASTIC, GROUPS, DDP_UNSUPPORTED,
+                "a group cannot lose a worker: set min_world to 0, or leave the layers to all ranks"),
+        DDP__NO(ELASTIC, SECOND, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+        DDP__NO(JOIN, SECOND, DDP_ARG, "an elastic world has one link: leave out net2 and addr2"),
+        DDP__NO(ROOM, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(ROOM, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(JOIN, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(JOIN, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
+        DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+        DDP__NO(MPI, ELASTIC, DDP_ARG,
+                "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
+        DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
+        DDP__NO(MPI, TLS, DDP_ARG,
+                "MPI's connections are its own and would not be encrypted: use --transport tcp, or no --tls options"),
+        DDP__NO(RING, DETERMINISTIC, DDP_ARG,
+                "a ring adds up in an order of its own: choose DDP_DIRECT, or leave deterministic 0"),
+        DDP__NO(NCCL, ELASTIC, DDP_UNSUPPORTED, "elastic worlds average by transport: set nccl to 0, or leave it out"),
+        DDP__NO(NCCL, JOIN, DDP_UNSUPPORTED, "elastic worlds average by transport: set nccl to 0, or leave it out"),
+        DDP__NO(DEVICE, SECOND, DDP_UNSUPPORTED,
+                "the second link of a backend is its own network: set nccl to 2 instead, or train on the CPU"),
         {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), DDP_UNSUPPORTED,
          "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
          "that, or leave the site out"},
-        {DDP__BIT(DEVICE) | DDP__BIT(INT8), DDP_UNSUPPORTED,
-         "averages of a backend travel as f32 or bf16: choose one of them"},
-        {DDP__BIT(NCCL) | DDP__BIT(NO_NETWORK), DDP_ARG,
-         "leave nccl 0, or set backend to ddp_cuda(...)"},
-        {DDP__BIT(STREAM) | DDP__BIT(NO_DEVICE), DDP_ARG,
-         "set backend to ddp_cuda(...) too, or leave cuda_stream NULL"}};
-
+        DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
+        DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
     *count = (int)(sizeof row / sizeof row[0]);
     return row;
 }
@@ -39728,8 +38518,8 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_WITH_ELASTIC, DDP__BIT(JOIN), "a newcomer cannot be given its state: leave join 0"},
         {DDP_WITH_DEVICE, DDP__BIT(DEVICE), "it works in this machine's memory: train on the CPU"},
         {0, DDP__BIT(ONE_LINK), "it needs a second link: set net2 or addr2"}};
+#undef DDP__NO
 #undef DDP__BIT
-
     *count = (int)(sizeof trait / sizeof trait[0]);
     return trait;
 }
@@ -39739,7 +38529,6 @@ const char *ddp__feature_name(int i)
 #define DDP__FEATURE_NAME(id, name, value, on) name,
     static const char *const text[] = {DDP__FEATURES(DDP__FEATURE_NAME)};
 #undef DDP__FEATURE_NAME
-
     return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
 }
 
@@ -39747,7 +38536,6 @@ const char *ddp__feature_name(int i)
 static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
 {
     long number = 0;
-
     (void)groups;
 #define DDP__FEATURE_VALUE(id, name, value, on) \
     if (i == (int)DDP__ON_##id) number = (long)(value);
@@ -39761,7 +38549,6 @@ static const char *ddp__feature_text(const ddp_config *c, int groups, int i, cha
 unsigned ddp__features_on(const ddp_config *c, int groups)
 {
     unsigned on_now = 0;
-
 #define DDP__FEATURE_ON(id, name, value, on) \
     if (on) on_now |= 1u << DDP__ON_##id;
     DDP__FEATURES(DDP__FEATURE_ON)
@@ -39771,20 +38558,18 @@ unsigned ddp__features_on(const ddp_config *c, int groups)
 
 const ddp__goes_row *ddp__goes_refuses(unsigned on)
 {
-    int n, i;
+    int n;
     const ddp__goes_row *row = ddp__goes_rows(&n);
-
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if ((on & row[i].all) == row[i].all) return &row[i];
     return NULL;
 }
 
 const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
 {
-    int n, i;
+    int n;
     const ddp__goes_trait *t = ddp__goes_traits(&n);
-
-    for (i = 0; i < n; i++)
+    for (int i = 0; i < n; i++)
         if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
 }
@@ -39796,7 +38581,6 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
     const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
     char text[256] = "", one[64];
     int i, n = 0;
-
     for (i = 0; row && i < (int)DDP__FEATURE_COUNT; i++)
         if (row->all >> i & 1)
             n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",
@@ -39818,7 +38602,6 @@ static size_t ddp__net_path(const char *net)
 {
     const char *devices = strrchr(net, '@');
     size_t n = devices ? (size_t)(devices - net) : strlen(net);
-
     return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
 }
 
@@ -39826,7 +38609,6 @@ static size_t ddp__net_path(const char *net)
 static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
 {
     int r;
-
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
@@ -39861,14 +38643,12 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
-    int a, b;
-
     l->by_pair = 1;
     l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
-    for (a = 0; a < c->world; a++) {
+    for (int a = 0; a < c->world; a++) {
         const double own = n->host_rate ? n->host_rate[device[a]] : 0;
         host = ddp__least_rate(host, own);
-        for (b = 0; b < c->world; b++) {
+        for (int b = 0; b < c->world; b++) {
             size_t at = (size_t)device[a] * N + (size_t)device[b];
             double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0, flight;
             ddp__path *p = &l->path[a == c->rank ? b : a];
@@ -39893,14 +38673,12 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 /* Times and rates that a clock and a counter can hold. */
 static ddp_status ddp__links_check(const ddp_network *n, const int *device, const ddp_config *c, ddp_error *err)
 {
-    int a, b;
-
-    for (a = 0; a < c->world; a++) {
+    for (int a = 0; a < c->world; a++) {
         const double host = n->host_rate ? n->host_rate[device[a]] : 0;
         if (!ddp__netspec_fits(host, 0))
             return ddp__fail(err, DDP_ARG, "network '%.200s': worker %d's host_gbps is %g; 8 bit/s to a million "
                              "gbit/s can be emulated", c->net, a, host * 8e-9);
-        for (b = 0; b < c->world; b++) {
+        for (int b = 0; b < c->world; b++) {
             const size_t at = (size_t)device[a] * (size_t)n->devices + (size_t)device[b];
             const double delay = n->delay_s[at], jitter = n->jitter_s ? n->jitter_s[at] : 0;
             if (a != b && !(ddp__netspec_fits(n->rate[at], delay) && ddp__netspec_fits(0, jitter)))
@@ -39917,7 +38695,6 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     ddp__json *root = ddp__json_read(path, err);
     const ddp__json *events, *v;
     ddp_status status = DDP_OK;
-
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
@@ -39937,8 +38714,6 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
     ddp_status status;
-    int a, b;
-
     memset(&n, 0, sizeof n);
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
@@ -39948,8 +38723,8 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
         status = ddp_network_read(path, NULL, &n, err);
     }
     if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
-    for (a = 0; status == DDP_OK && a < c->world; a++)
-        for (b = 0; b < a && status == DDP_OK; b++)
+    for (int a = 0; status == DDP_OK && a < c->world; a++)
+        for (int b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
                 status = ddp__fail(err, DDP_ARG, "network '%.200s': device %d is given to workers %d and %d; each "
                                    "needs one of its own", c->net, device[a], b, a);
@@ -39964,9 +38739,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
 
 static ddp_status ddp__links_allowed(const ddp_config *c, const ddp__incidents *s, ddp_error *err)
 {
-    int k;
-
-    for (k = 0; k < s->count; k++)
+    for (int k = 0; k < s->count; k++)
         if (s->list[k].kind == DDP__KILL && c->transport == DDP_THREADS)
             return ddp__fail(err, DDP_ARG, "the script kills worker %d at t=%g, but on the threads transport all "
                              "workers are one process: use tcp", s->list[k].a, s->list[k].at);
@@ -39980,7 +38753,6 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     ddp__links l;
     ddp_status status = DDP_OK;
     size_t path = c->net ? ddp__net_path(c->net) : 0;
-
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
     memset(&s, 0, sizeof s);
@@ -40004,7 +38776,6 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
 ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
 {
     ddp_config second = *c;
-
     second.net = c->net2;
     second.net_script = NULL;
     second.seed = c->seed + 1;
@@ -40022,7 +38793,9 @@ ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *er
 #endif
 
 /* What a variable holds, and which field of ddp_config it fills. */
-typedef enum ddp__env_kind { DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG } ddp__env_kind;
+typedef enum ddp__env_kind {
+    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG
+} ddp__env_kind;
 typedef struct ddp__env_variable {
     const char   *name; /* behind DREAMDDP_ */
     ddp__env_kind kind;
@@ -40061,15 +38834,8 @@ static const ddp__launcher ddp__launchers[] = {
     {"PMIx", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", NULL},
     {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", NULL}
 };
-enum {
-    DDP__LAUNCHED_OWN,
-    DDP__LAUNCHED_TORCH,
-    DDP__LAUNCHED_OMPI,
-    DDP__LAUNCHED_MPICH,
-    DDP__LAUNCHED_PMIX,
-    DDP__LAUNCHED_SLURM,
-    DDP__LAUNCHERS
-};
+enum { DDP__LAUNCHED_OWN, DDP__LAUNCHED_TORCH, DDP__LAUNCHED_OMPI, DDP__LAUNCHED_MPICH, DDP__LAUNCHED_PMIX,
+       DDP__LAUNCHED_SLURM, DDP__LAUNCHERS };
 
 const char *ddp__env_get(const char *name)
 {
@@ -40081,7 +38847,6 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 {
     const char *text = ddp__env_get(name);
     long v;
-
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
         return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
@@ -40092,14 +38857,13 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 /* Levenshtein distance of two short words. */
 static int ddp__word_distance(const char *a, size_t an, const char *b)
 {
-    int row[32], bn = (int)strlen(b), i, j;
-
+    int row[32], bn = (int)strlen(b);
     if (an > 40 || bn > 30) return 99;
-    for (j = 0; j <= bn; j++) row[j] = j;
-    for (i = 1; i <= (int)an; i++) {
+    for (int j = 0; j <= bn; j++) row[j] = j;
+    for (int i = 1; i <= (int)an; i++) {
         int corner = row[0];
         row[0] = i;
-        for (j = 1; j <= bn; j++) {
+        for (int j = 1; j <= bn; j++) {
             int best = corner + (a[i - 1] != b[j - 1]);
             corner = row[j];
             if (row[j] + 1 < best) best = row[j] + 1;
@@ -40114,7 +38878,6 @@ static int ddp__word_distance(const char *a, size_t an, const char *b)
 static ddp_status ddp__env_check_names(ddp_error *err)
 {
     char **e;
-
     for (e = DDP__ENVIRON; e && *e; e++) {
         const char *name = *e + 9, *end = strchr(*e, '=');
         int i, nearest = 0, least = 100;
@@ -40138,7 +38901,6 @@ static ddp_status ddp__env_check_names(ddp_error *err)
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
     size_t n = 0, digits;
-
     while (*list && *list != ',') {
         if (n + 1 >= room) return 0;
         if (*list != '[') {
@@ -40163,7 +38925,6 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     const char *host = ddp__env_get("MASTER_ADDR"),
                *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0, local = 0;
-
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
                          host ? "MASTER_PORT" : "MASTER_ADDR");
@@ -40187,7 +38948,6 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
     const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
                *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
-
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
     if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
     else if (list && ddp__first_host(list, host, sizeof host))
@@ -40201,7 +38961,6 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
-
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
     if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
@@ -40217,7 +38976,6 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
 {
     int tasks = 1;
-
     *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
     if (*applies) return DDP_OK;
     DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
@@ -40230,9 +38988,8 @@ static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err
 /* Takes rank and world from the first launcher of which something is set. */
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
-    int i, applies;
-
-    for (i = 0; i < DDP__LAUNCHERS; i++) {
+    int applies;
+    for (int i = 0; i < DDP__LAUNCHERS; i++) {
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
         if (i == DDP__LAUNCHED_PMIX || i == DDP__LAUNCHED_SLURM) {
@@ -40262,7 +39019,6 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 uint64_t ddp__run_id(const char *text)
 {
     size_t n = text ? strlen(text) : 0;
-
     if (!n) return 0;
     if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
     return ddp__hash(DDP__HASH_START, text, n);
@@ -40273,7 +39029,6 @@ static void ddp__env_run_id(ddp__env *env, int which)
 {
     const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
                *step = ddp__env_get("SLURM_STEP_ID");
-
     if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
     if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
         id = ddp__env_get("PMIX_NAMESPACE");
@@ -40290,7 +39045,6 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     ddp__env env;
     const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
-
     memset(&env, 0, sizeof env);
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
@@ -40314,7 +39068,6 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 {
     double seconds;
     long count;
-
     switch (v->kind) {
     case DDP__V_OTHER:
         break;
@@ -40347,7 +39100,6 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 ddp_status ddp__env_flag(const char *name, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);
-
     if (!text) return DDP_OK;
     if ((*text != '0' && *text != '1') || text[1])
         return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
@@ -40360,7 +39112,6 @@ ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
     const int tls = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
     const ddp__env_variable *v = ddp__env_known;
     char name[64];
-
     for (; v->name; v++) {
         const char *text;
         snprintf(name, sizeof name, "DREAMDDP_%s", v->name);
@@ -40376,36 +39127,22 @@ ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
 
 ddp_transport ddp_transport_named(const char *name)
 {
-    if (name && !strcmp(name, "tcp")) return DDP_TCP;
-    if (name && !strcmp(name, "threads")) return DDP_THREADS;
-    if (name && !strcmp(name, "mpi")) return DDP_MPI;
-    return DDP_TRANSPORT_DEFAULT;
+    static const char *const names[] = {"", "threads", "tcp", "mpi", NULL};
+    ddp_transport t = DDP_TRANSPORT_DEFAULT;
+    (void)ddp__named(names, 1, "transport", name, &t, NULL);
+    return t;
 }
 
 int ddp_algorithm_named(const char *name, ddp_algorithm *out)
 {
-    static const char *const names[] = {"auto", "full", "direct", "ring"};
-    int i;
-
-    for (i = 0; name && i < 4; i++) {
-        if (strcmp(name, names[i])) continue;
-        *out = (ddp_algorithm)i;
-        return 1;
-    }
-    return 0;
+    static const char *const names[] = {"auto", "full", "direct", "ring", NULL};
+    return ddp__named(names, 0, "algorithm", name, out, NULL) == DDP_OK;
 }
 
 int ddp_wire_named(const char *name, ddp_wire *out)
 {
-    static const char *const names[] = {"f32", "bf16", "int8"};
-    int i;
-
-    for (i = 0; name && i < 3; i++) {
-        if (strcmp(name, names[i])) continue;
-        *out = (ddp_wire)(i + (int)DDP_WIRE_F32);
-        return 1;
-    }
-    return 0;
+    static const char *const names[] = {"", "f32", "bf16", "int8", NULL};
+    return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
 }
 
 /* ---- environment ---- */
@@ -40413,11 +39150,9 @@ int ddp_wire_named(const char *name, ddp_wire *out)
 /* "ssgd, wfbp or dreamddp" */
 static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
-    int i;
     size_t n = 0;
-
     out[0] = '\0';
-    for (i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
+    for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
         n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
                               " or " : ", ", list->name(list->number(i)));
 }
@@ -40428,7 +39163,6 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
                *wire = ddp__env_get("DREAMDDP_WIRE");
     char names[256];
-
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
         c->strategy = list->named(strategy);
         ddp__strategy_names(list, names, sizeof names);
@@ -40449,7 +39183,6 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0, resume = 0; /* that one is for who connects */
-
     DDP__TRY(ddp__env_read(e, err));
     if (!literal) {
         c->rank = e->launcher ? e->rank : 0;
@@ -40464,45 +39197,40 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
 
 /* ---- checks and defaults ---- */
 
+#define DDP__REFUSE(cond, ...)                                  \
+    do {                                                        \
+        if (cond) return ddp__fail(err, DDP_ARG, __VA_ARGS__);  \
+    } while (0)
+
 static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
 {
-    if (c->world < 0 || c->world > 65535)
-        return ddp__fail(err, DDP_ARG, "world %d: 1 to 65535 workers are possible", c->world);
-    if (c->rank < 0 || (c->world > 0 && c->rank >= c->world))
-        return ddp__fail(err, DDP_ARG, "rank %d is outside a world of %d: ranks are 0 to %d",
-                         c->rank, c->world, c->world - 1);
-    if (c->period < 0 || c->period > 1000000)
-        return ddp__fail(err, DDP_ARG, "period %d: H is 1 to 1000000 steps", c->period);
-    if (c->threads < 0 || c->threads > 1024)
-        return ddp__fail(err, DDP_ARG, "threads %d: 1 to 1024 are possible", c->threads);
-    if (c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join))
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d, or 0",
-                         c->min_world, c->world, c->world);
-    if (c->min_world > 0 && c->world > 64)
-        return ddp__fail(err, DDP_ARG, "min_world: an elastic world has at most 64 workers, not %d", c->world);
-    if (c->site < 0 || c->site > 1000000)
-        return ddp__fail(err, DDP_ARG, "site %d: 1 to 1000000, or 0 for none", c->site);
-    if (c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world))
-        return ddp__fail(err, DDP_ARG, "max_world %d: an elastic world of %d workers has room for %d to 64 ids",
-                         c->max_world, c->world, c->world);
-    if (c->micro_batches < 0) return ddp__fail(err, DDP_ARG, "micro_batches %d: at least 1", c->micro_batches);
-    if (!(c->clip_norm >= 0))
-        return ddp__fail(err, DDP_ARG, "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
-    if (c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI)
-        return ddp__fail(err, DDP_ARG, "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI",
-                         (int)c->transport);
-    if (c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8)
-        return ddp__fail(err, DDP_ARG, "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8",
-                         (int)c->wire);
+    DDP__REFUSE(c->world < 0 || c->world > 65535, "world %d: 1 to 65535 workers are possible", c->world);
+    DDP__REFUSE(c->rank < 0 || (c->world > 0 && c->rank >= c->world),
+                "rank %d is outside a world of %d: ranks are 0 to %d", c->rank, c->world, c->world - 1);
+    DDP__REFUSE(c->period < 0 || c->period > 1000000, "period %d: H is 1 to 1000000 steps", c->period);
+    DDP__REFUSE(c->threads < 0 || c->threads > 1024, "threads %d: 1 to 1024 are possible", c->threads);
+    DDP__REFUSE(c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join),
+                "min_world %d is outside a world of %d: 1 to %d, or 0", c->min_world, c->world, c->world);
+    DDP__REFUSE(c->min_world > 0 && c->world > 64,
+                "min_world: an elastic world has at most 64 workers, not %d", c->world);
+    DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);
+    DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
+                "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
+    DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
+    DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
+    DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,
+                "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI", (int)c->transport);
+    DDP__REFUSE(c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8,
+                "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8", (int)c->wire);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
-    if (c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING)
-        return ddp__fail(err, DDP_ARG, "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING",
-                         (int)c->algorithm);
-    if (c->nccl < 0 || c->nccl > 2) return ddp__fail(err, DDP_ARG, "nccl %d: 0, 1 or 2", c->nccl);
-    if ((c->allocator.alloc == NULL) != (c->allocator.free == NULL))
-        return ddp__fail(err, DDP_ARG, "allocator: set both alloc and free, or neither");
+    DDP__REFUSE(c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING,
+                "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING", (int)c->algorithm);
+    DDP__REFUSE(c->nccl < 0 || c->nccl > 2, "nccl %d: 0, 1 or 2", c->nccl);
+    DDP__REFUSE((c->allocator.alloc == NULL) != (c->allocator.free == NULL),
+                "allocator: set both alloc and free, or neither");
     return DDP_OK;
 }
+#undef DDP__REFUSE
 
 static void ddp__config_defaults(ddp_config *c)
 {
@@ -40542,7 +39270,6 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
 {
     const ddp_strategy_ops *own = c->own_strategy;
     char names[256];
-
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
         if (!list->fill(c->strategy, ops))
@@ -40572,7 +39299,6 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp__env env;
     ddp__links links;
     int owned = 1;
-
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
@@ -40641,6 +39367,12 @@ typedef struct ddp__verdict {
     ddp_error err;
 } ddp__verdict;
 
+/* How a rank ended: its process, and the signal or code; rank -1: none did. */
+typedef struct ddp__end {
+    int  rank, by;
+    long pid;
+} ddp__end;
+
 typedef struct ddp__family {
     int world, alive;
     int min_world, lost;       /* elastic: ranks whose end does not concern the others */
@@ -40650,10 +39382,7 @@ typedef struct ddp__family {
     size_t  shared_bytes;
     void   *shared;
     pid_t  *pid;               /* [world], 0 = ended */
-    int     killed, killed_by; /* first rank killed by a signal that we did not send, -1 */
-    long    killed_pid;
-    int     odd, odd_code;     /* first rank that ended with a code but no verdict, -1 */
-    long    odd_pid;
+    ddp__end killed, odd;      /* the first by a signal that we did not send, or with a code but no verdict */
     int     rung;              /* next step of the ladder below, -1 = all is well */
     double  rung_at;           /* when it is due */
     int     sent;              /* a signal was sent to all */
@@ -40672,7 +39401,6 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
 {
     ddp_error e;
     ddp_status s;
-
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
     if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
@@ -40695,8 +39423,7 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
 
 static void ddp__family_signal(ddp__family *f, int signal_number)
 {
-    int r;
-    for (r = 0; r < f->world; r++)
+    for (int r = 0; r < f->world; r++)
         if (f->pid[r] > 0) kill(f->pid[r], signal_number);
 }
 
@@ -40707,7 +39434,6 @@ static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code 
 static int ddp__is_lost(const ddp__family *f, int rank, int code)
 {
     const ddp__verdict *v = &f->verdict[rank];
-
     if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
     return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
 }
@@ -40715,25 +39441,18 @@ static int ddp__is_lost(const ddp__family *f, int rank, int code)
 /* Notes how a rank ended. */
 static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 {
+    const int signaled = WIFSIGNALED(code), by = signaled ? WTERMSIG(code) : WEXITSTATUS(code);
+    const ddp__end end = {rank, by, (long)f->pid[rank]};
+    ddp__end *first = signaled ? &f->killed : &f->odd;
     int bad = 0;
     if (ddp__is_lost(f, rank, code)) {
         f->lost++;
-    } else if (WIFSIGNALED(code)) {
+    } else if (by) {
         bad = 1;
-        if (f->killed < 0 && !f->sent) {
-            f->killed = rank;
-            f->killed_by = WTERMSIG(code);
-            f->killed_pid = (long)f->pid[rank];
-        }
-    } else if (WEXITSTATUS(code)) {
-        bad = 1;
-        if (f->odd < 0 && !f->sent && !ddp__atomic_load(&f->verdict[rank].order)) {
-            f->odd = rank;
-            f->odd_code = WEXITSTATUS(code);
-            f->odd_pid = (long)f->pid[rank];
-        }
+        if (first->rank < 0 && !f->sent && (signaled || !ddp__atomic_load(&f->verdict[rank].order))) *first = end;
+    } else {
+        f->good++;
     }
-    if (!bad && WIFEXITED(code) && !WEXITSTATUS(code)) f->good++;
     f->pid[rank] = 0;
     f->alive--;
     if (bad && f->rung < 0) {
@@ -40746,14 +39465,12 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
 static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double grace_s)
 {
     double pause = 0.001;
-    int cancelled = 0, r, code;
-
+    int cancelled = 0, code;
     while (f->alive) {
-        for (r = 0; r < f->world; r++) {
+        for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
             if (got < 0 && errno == EINTR) continue;
-            if (got < 0)
-                code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
+            if (got < 0) code = 0; /* reaped behind our back (SIGCHLD ignored): its verdict must do */
             if (got) ddp__rank_ended(f, r, code, grace_s);
         }
         if (cancel && !cancelled && ddp__atomic_load(cancel)) {
@@ -40776,9 +39493,8 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
 
 static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
 {
-    int r, first = -1, order, least = INT_MAX;
-
-    for (r = 0; r < f->world; r++) {
+    int first = -1, order, least = INT_MAX;
+    for (int r = 0; r < f->world; r++) {
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
         if (f->min_world && f->good >= f->min_world && ddp__is_gone(f->verdict[r].err.code))
@@ -40786,18 +39502,20 @@ static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_er
         least = order;
         first = r;
     }
-    if (first < 0 && f->killed < 0 && f->odd < 0 && !cancelled && f->good < f->min_world)
-        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good,
-                         f->world, f->min_world);
-    if (f->killed >= 0)
-        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed,
-                         f->killed_pid, f->killed_by, f->killed_by == SIGKILL ? " (out of memory?)" : "",
+    if (first < 0 && f->killed.rank < 0 && f->odd.rank < 0 && !cancelled && f->good < f->min_world)
+        return ddp__fail(err, DDP_PEER_LOST, "%d of %d ranks ended well, min_world is %d", f->good, f->world,
+                         f->min_world);
+    if (f->killed.rank >= 0)
+        return ddp__fail(err, DDP_PEER_LOST, "rank %d (process %ld) was killed by signal %d%s%s%.250s", f->killed.rank,
+                         f->killed.pid, f->killed.by, f->killed.by == SIGKILL ? " (out of memory?)" : "",
                          first >= 0 ? "; " : "", first >= 0 ? f->verdict[first].err.msg : "");
-    if (cancelled && (first >= 0 || f->odd >= 0 || f->sent)) return ddp__fail(err, DDP_ABORTED, "stopped by request");
+    if (cancelled && (first >= 0 || f->odd.rank >= 0 || f->sent))
+        return ddp__fail(err, DDP_ABORTED, "stopped by request");
     if (first >= 0)
         return ddp__fail(err, f->verdict[first].err.code, "rank %d: %.380s", first, f->verdict[first].err.msg);
-    if (f->odd >= 0)
-        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd, f->odd_pid, f->odd_code);
+    if (f->odd.rank >= 0)
+        return ddp__fail(err, DDP_FAILED, "rank %d (process %ld) ended by exit(%d)", f->odd.rank, f->odd.pid,
+                         f->odd.by);
     return DDP_OK;
 }
 
@@ -40806,7 +39524,6 @@ static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
     ddp_error local;
     int count;
-
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
     if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
     if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
@@ -40820,7 +39537,6 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 {
     pid_t self = getpid();
     int r, why, code;
-
     fflush(NULL);
     for (r = 0; r < f->world; r++) {
         f->pid[r] = fork();
@@ -40837,27 +39553,20 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
     return ddp__fail(err, DDP_FAILED, "cannot fork rank %d: %s", f->world, strerror(why));
 }
 
-ddp_status ddp__spawn(int world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
+ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, double grace_s, ddp__rank_fn fn,
                       void *user, ddp_error *err)
-{
-    return ddp__spawn_elastic(world, 0, cancel, grace_s, fn, user, err);
-}
-
-ddp_status ddp__spawn_elastic(int world, int min_world, const volatile int *cancel, double grace_s,
-                              ddp__rank_fn fn, void *user, ddp_error *err)
 {
     ddp__family f;
     ddp__addr at;
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
     int fd = -1;
-
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
     f.world = world;
     f.min_world = min_world;
-    f.killed = f.odd = f.rung = -1;
+    f.killed.rank = f.odd.rank = f.rung = -1;
     DDP__TRY(ddp__listen_here(&at, &fd, err));
     ddp__addr_text(&at, addr);
     f.shared_bytes = sizeof(ddp__verdict) * ((size_t)world + 1);
@@ -40904,7 +39613,6 @@ static void *ddp__member_run(void *arg)
     ddp_error e;
     ddp_status s;
     int open;
-
     pthread_mutex_lock(&t->lock);
     while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
     open = t->open;
@@ -40924,8 +39632,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
 {
     ddp__team t;
     ddp__member *m;
-    int started, why = 0, r;
-
+    int started, why = 0;
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);
@@ -40945,7 +39652,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     t.open = why ? -1 : 1;
     pthread_cond_broadcast(&t.gate);
     pthread_mutex_unlock(&t.lock);
-    for (r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
+    for (int r = 0; r < started; r++) pthread_join(m[r].thread, NULL);
     pthread_cond_destroy(&t.gate);
     pthread_mutex_destroy(&t.lock);
     DDP_FREE(m);
@@ -40979,12 +39686,10 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 
 ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
-    int l, i, groups = 0;
-
+    int i, groups = 0;
     d->team = d->unit[0].group;
-    for (l = 0; l < d->layers; l++) {
-        const int group = d->unit[l].group;
-        const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+    for (int l = 0; l < d->layers; l++) {
+        const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
         int n = ranks ? ddp__engine_group_size(d->engine, group) : 0;
         for (i = 0; i < n && ranks[i] != d->rank; i++) {}
         if (group && (i == n || !ranks))
@@ -41005,9 +39710,7 @@ ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__team_agree(ddp_ctx *d, const int *teams, ddp_error *err)
 {
-    int i;
-
-    for (i = 0; i < d->team_size; i++) {
+    for (int i = 0; i < d->team_size; i++) {
         const int r = ddp__team_rank(d, i), team = teams[r];
         if (team < 0 || team == d->team) continue;
         return ddp__fail(err, DDP_MISMATCH, "all layers of rank %d belong to group %d, those of rank %d to %s: where "
@@ -41023,15 +39726,13 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
     const size_t L = (size_t)d->layers;
     int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
     ddp_status s;
-    int l, i;
-
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
+    for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
-    for (l = 0; s == DDP_OK && l < d->layers; l++) {
+    for (int l = 0; s == DDP_OK && l < d->layers; l++) {
         const int group = d->unit[l].group, *ranks = ddp__engine_group_ranks(d->engine, group);
         int n = ranks ? ddp__engine_group_size(d->engine, group) : d->world;
-        for (i = 0; i < n; i++) {
+        for (int i = 0; i < n; i++) {
             const int r = ranks ? ranks[i] : i, other = (int)all[(size_t)r * L + (size_t)l];
             if (other == group) continue;
             s = ddp__fail(err, DDP_MISMATCH, "layer %d (%s) belongs to group %d on rank %d and to group %d on rank %d: "
@@ -41061,9 +39762,8 @@ typedef struct ddp__levels {
 /* The ranks r with key[r] == value, in list; how many. */
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
-    int n = 0, r;
-
-    for (r = 0; r < world; r++)
+    int n = 0;
+    for (int r = 0; r < world; r++)
         if (key[r] == value) list[n++] = r;
     return n;
 }
@@ -41071,9 +39771,8 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
 /* list, place: [world] to work with. */
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
 {
-    int r, q, n, group, bad = 0, most = 0, least = d->world;
-
-    for (r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
+    int n, group, bad = 0, most = 0, least = d->world;
+    for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
         n = ddp__ranks_with(d->world, site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {}
         if (n > most) most = n;
@@ -41087,7 +39786,7 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
     }
     out->place = place[d->rank];
     out->equal = most == least;
-    for (q = 0; !bad && q < (out->equal ? most : 1); q++) {
+    for (int q = 0; !bad && q < (out->equal ? most : 1); q++) {
         n = ddp__ranks_with(d->world, place, q, list);
         bad = ddp_group(d, list, n, &group);
         if (q == out->place) out->across = group;
@@ -41098,7 +39797,6 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
 int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
 {
     int *work, bad;
-
     DDP__ENTER(d);
     if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
@@ -41115,9 +39813,8 @@ int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
 static int ddp__levels_slice(const ddp_message *m, ddp_piece *slice, size_t from, size_t to)
 {
     size_t at = 0;
-    int i, n = 0;
-
-    for (i = 0; i < m->from_count; at += m->from[i++].count) {
+    int n = 0;
+    for (int i = 0; i < m->from_count; at += m->from[i++].count) {
         const ddp_piece *p = &m->from[i];
         size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
         if (b > p->count) b = p->count;
@@ -41144,9 +39841,8 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
 {
     const size_t k = (size_t)s->members, j = (size_t)s->place;
     size_t total = 0;
-    int i, n = 0;
-
-    for (i = 0; i < m->from_count; i++) total += m->from[i].count;
+    int n = 0;
+    for (int i = 0; i < m->from_count; i++) total += m->from[i].count;
     part[0] = *m;
     part[0].ragged = 1;
     part[0].mean = 0;
@@ -41175,24 +39871,16 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
 
 int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, float scale)
 {
+    const ddp_piece p = {{x}, n};
     ddp_message whole, part[3];
-    ddp_piece p, slice;
-    int i, parts;
-
+    ddp_piece slice;
+    int parts;
     DDP__ENTER(d);
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
-    memset(&whole, 0, sizeof whole);
-    p.data = x;
-    p.count = n;
-    whole.verb = DDP_ALL_REDUCE;
-    whole.from = &p;
-    whole.from_count = 1;
-    whole.layer = DDP_NO_LAYER;
-    whole.step = d->step;
-    whole.filler = 1;
+    whole = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
     parts = ddp__sites_parts(s, s->inside, scale, &whole, &slice, part);
-    for (i = 0; i < parts; i++)
+    for (int i = 0; i < parts; i++)
         if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -41202,18 +39890,16 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 /* Pieces of the longest message: all that is averaged, all gradients, or the probe's. */
 static int ddp__levels_room(const ddp_ctx *d)
 {
-    int l, n = DDP__PROBE_MOST;
-
-    for (l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
+    int n = DDP__PROBE_MOST;
+    for (int l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
     return n;
 }
 
 /* The groups that gather, one for each site. */
 static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
 {
-    int bad = ddp_sites_open(d, site, &v->site), r, n, group;
-
-    for (r = 0; !bad && r < d->world; r++) {
+    int bad = ddp_sites_open(d, site, &v->site), n, group;
+    for (int r = 0; !bad && r < d->world; r++) {
         n = ddp__ranks_with(d->world, site, site[r], list);
         if (list[0] != r) continue;
         bad = ddp_group(d, list, n, &group);
@@ -41225,9 +39911,8 @@ static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *li
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
-    int *list, r, q, bad, alike = 1, unlike = 1;
-
-    for (r = 0; r < d->world; r++)
+    int *list, bad, alike = 1, unlike = 1;
+    for (int r = 0; r < d->world; r++)
         if ((site[r] > 0) != (site[0] > 0))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
                              r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
@@ -41244,9 +39929,9 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     bad = ddp__levels_make(d, v, site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
-    for (r = 1; r < d->world; r++) {
+    for (int r = 1; r < d->world; r++) {
         alike &= site[r] == site[0];
-        for (q = 0; q < r; q++) unlike &= site[r] != site[q];
+        for (int q = 0; q < r; q++) unlike &= site[r] != site[q];
     }
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
@@ -41279,9 +39964,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     const ddp__levels *v = d->levels;
     ddp_message part[3];
     const int n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
-    int i;
-
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */
         part[i].after = i ? *ticket + 1 : m->after;
         DDP__TRY(ddp__engine_submit(ddp__engine_of(d, m->link), &part[i], ticket, err));
@@ -41317,7 +40000,6 @@ struct ddp__nccl {
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
-
     return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
 }
 
@@ -41328,7 +40010,6 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     ddp_ctx *d = (ddp_ctx *)user;
     struct ddp__nccl *x = d->nccl;
     int gone;
-
     DDP__TRY(ddp__engine_error(d->engine, err));
     DDP__TRY(ddp__stager_error(d->stager, err));
     gone = since > 0 ? ddp__engine_left(d->engine) : -1;
@@ -41344,7 +40025,6 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     const ddp_backend *b = d->host.backend;
     struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
     ddp_backend_peers p;
-
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
@@ -41373,7 +40053,6 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 void ddp__nccl_stop(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
-
     if (!d->joined) return;
     if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
     b->leave(d->host.device, d->host.error.code != DDP_OK);
@@ -41383,11 +40062,9 @@ void ddp__nccl_stop(ddp_ctx *d)
 void ddp__nccl_close(ddp_ctx *d)
 {
     struct ddp__nccl *x = d->nccl;
-    int i;
-
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
-    for (i = 0; x->crossing && i < x->slots; i++) {
+    for (int i = 0; x->crossing && i < x->slots; i++) {
         if (x->crossing[i].data) DDP_FREE((void *)x->crossing[i].data);
         if (x->crossing[i].count) DDP_FREE(x->crossing[i].count);
     }
@@ -41414,8 +40091,6 @@ void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
-    int i;
-
     if (n > c->room) {
         float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
         size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
@@ -41426,7 +40101,7 @@ static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_
     }
     *total = 0;
     c->arrays = n;
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         c->data[i] = m->from[i].data;
         c->count[i] = m->from[i].count;
         *total += m->from[i].count;
@@ -41441,7 +40116,6 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     ddp__crossing *c = &x->crossing[slot];
     ddp_message part;
     size_t total = 0;
-
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
     DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
@@ -41459,7 +40133,6 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     struct ddp__nccl *x = d->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
-
     if (x->site) {
         unsigned turn = 0;
         int held = 0;
@@ -41474,7 +40147,6 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     long ticket;
-
     DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
     DDP__TRY(ddp__nccl_hold(d, ticket, err));
     return d->host.backend->wait(d->host.device, err);
@@ -41491,10 +40163,8 @@ static int ddp__device_local(const ddp_ctx *d)
     static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
                                         "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                         "SLURM_LOCALID"};
-    size_t i;
     long v;
-
-    for (i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
+    for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
         const char *text = getenv(names[i]);
         if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
     }
@@ -41504,7 +40174,6 @@ static int ddp__device_local(const ddp_ctx *d)
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
-
     if (!b) return DDP_OK;
     DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
@@ -41518,16 +40187,14 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     size_t total = 0, largest = 0;
-    int l, k;
-
     if (!b) return DDP_OK;
     DDP__TRY(ddp__clock_open(d, err));
     if (!d->engine) return DDP_OK;
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         const ddp__unit *u = &d->unit[l];
         size_t layer = u->count + u->state_count;
 
-        for (k = 0; k < u->blocks; k++) /* frozen ones are shared once */
+        for (int k = 0; k < u->blocks; k++) /* frozen ones are shared once */
             if (u->block[k].kind == DDP_PARAMS && !u->block[k].grads) layer += u->block[k].count;
         total += layer;
         if (layer > largest) largest = layer;
@@ -41559,7 +40226,6 @@ void ddp__device_close(ddp_ctx *d)
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
-
     if (!b) return DDP_OK;
     DDP__TRY(b->check(d->host.device, err));
     if (d->joined) DDP__TRY(b->poll(d->host.device, err));
@@ -41578,26 +40244,6 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 /* Which way a message goes: to the engine of its link, in two levels, over a device's stager, or from
  * device to device. */
 
-ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
-{
-    const ddp_piece *list[2] = {m->from, m->to};
-    const int count[2] = {m->from_count, m->to ? m->to_count : 0};
-    int k, i;
-
-    if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
-        return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
-    for (k = 0; k < 2; k++) {
-        if (count[k] < 0 || (count[k] > 0 && !list[k]))
-            return ddp__fail(err, DDP_ARG, "%s: a list of %d arrays is NULL", who, count[k]);
-        for (i = 0; i < count[k]; i++)
-            if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
-    }
-    if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
-        return ddp__fail(err, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
-                         "is set, or nccl is 2", who, m->link);
-    return DDP_OK;
-}
-
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     *ticket = -1;
@@ -41612,7 +40258,6 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 {
     const double begin = ddp_now();
     ddp_status s = DDP_OK;
-
     if (!d->engine) return DDP_OK;
     if (!d->stager) {
         s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
@@ -41663,13 +40308,12 @@ DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block 
 
 static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t count, ddp_error *err)
 {
-    size_t at = ddp__first_from(x, count, DDP__INFINITE), b, blocks;
-
+    size_t at = ddp__first_from(x, count, DDP__INFINITE), blocks;
     if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
     /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
     blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
-    for (b = 0; b < blocks; b++) {
+    for (size_t b = 0; b < blocks; b++) {
         size_t from = b * DDP_QUANTISE_BLOCK;
         if (!(ddp__codec_float(ddp__codec_get32(out + 4 * b)) < FLT_MIN)) continue;
         memset(out + 4 * b, 0, 4);
@@ -41689,7 +40333,6 @@ static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, siz
 const ddp__coder *ddp__int8_coder(void)
 {
     static const ddp__coder coder = {ddp__int8_encode, ddp__int8_decode};
-
     return &coder;
 }
 
@@ -41697,13 +40340,12 @@ const ddp__coder *ddp__int8_coder(void)
 static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error *err)
 {
     unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
-    size_t at = 0, n, i;
-
+    size_t at = 0, n;
     for (; at < count; at += n) {
         n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
         DDP__TRY(ddp__int8_encode(payload, x + at, n, err));
         ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out + at, n);
-        for (i = at; i < at + n; i++) x[i] -= out[i];
+        for (size_t i = at; i < at + n; i++) x[i] -= out[i];
     }
     return DDP_OK;
 }
@@ -41714,15 +40356,12 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
  * variance might be below zero. */
 static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
 {
-    int i, b;
-
+    int k;
     u->other = (ddp_piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
     if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-    for (i = 0; i < u->averages; i++) {
-        int param = 0;
-        for (b = 0; b < u->blocks; b++)
-            param |= u->block[b].kind == DDP_PARAMS && u->block[b].params == u->average[i].data;
-        if (!param) u->other[u->others++] = u->average[i];
+    for (int i = 0; i < u->averages; i++) {
+        for (k = 0; k < u->gradients && u->trains[k].data != u->average[i].data; k++) {}
+        if (k == u->gradients) u->other[u->others++] = u->average[i];
     }
     return DDP_OK;
 }
@@ -41732,10 +40371,8 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     const int averages = d->ops.averages != DDP_AVERAGES_GRADIENTS;
     size_t count = 0;
     float *next;
-    int l;
-
     if (d->cfg.wire != DDP_WIRE_INT8 || !(d->engine || d->joiner)) return DDP_OK;
-    for (l = 0; l < d->layers; l++) count += d->unit[l].trained;
+    for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     d->coded_count = count * (averages ? 3 : 1);
     if (!count) return DDP_OK;
     d->coded = (float *)ddp__alloc(&d->host.allocator, d->coded_count * sizeof(float));
@@ -41744,7 +40381,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
                          d->coded_count * sizeof(float));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
-    for (l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
+    for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
         ddp__unit *u = &d->unit[l];
         u->residual = next;
         if (averages) {
@@ -41761,23 +40398,15 @@ void ddp__coded_close(ddp_ctx *d) { ddp__release(&d->host.allocator, d->coded, d
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
-    ddp__unit *u = &d->unit[layer];
+    const ddp__unit *u = &d->unit[layer];
     float *base = u->base;
-    int b;
-
-    for (b = 0; base && b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        memcpy(base, k->params, k->count * sizeof *base);
-        base += k->count;
-    }
+    for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
+        memcpy(base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
-    int l;
-
-    for (l = 0; d->coded && l < d->layers; l++) {
+    for (int l = 0; d->coded && l < d->layers; l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
     }
@@ -41788,21 +40417,16 @@ void ddp__coded_start(ddp_ctx *d, int base)
 ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer, float *residual, ddp_error *err)
 {
     float part[DDP__CODED_PART], *from, *to;
-    ddp_piece source;
-    size_t total = 0, at, n, run;
+    ddp_piece source = {{part}, 0};
+    size_t total = 0, n, run;
     ddp_status s = DDP_OK;
-    ddp__walk w;
+    ddp__walk w = ddp__walk_of(NULL, 0, pieces, count);
     ddp_error why;
-    int p;
-
-    for (p = 0; s == DDP_OK && p < count; p++) {
+    for (int p = 0; s == DDP_OK && p < count; p++) {
         s = ddp_feedback_add(residual + total, pieces[p].data, pieces[p].count, &why);
         total += pieces[p].count;
     }
-    memset(&w, 0, sizeof w);
-    w.to = pieces, w.to_count = count;
-    source.data = part;
-    for (at = 0; s == DDP_OK && at < total; at += n) {
+    for (size_t at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
         s = ddp__coded_split(residual + at, part, n, &why);
         source.count = n;
@@ -41822,11 +40446,8 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     ddp__unit *u = &d->unit[layer];
     float *rest = u->residual;
     const float *base = u->base;
-    ddp_piece delta;
+    const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
-    size_t i;
-    int b;
-
     if (u->others) {
         m->from = u->other;
         m->from_count = u->others;
@@ -41834,18 +40455,11 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
     }
     if (!u->trained) return DDP_OK;
-    for (b = 0; b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        for (i = 0; i < k->count; i++) rest[i] += k->params[i] - base[i];
-        rest += k->count;
-        base += k->count;
-    }
+    for (int k = 0; k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) *rest++ += u->trains[k].data[i] - *base++;
     if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
         return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
                          "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
-    delta.data = u->delta;
-    delta.count = u->trained;
     m->from = &delta;
     m->from_count = 1;
     m->coding = DDP_AS_INT8;
@@ -41860,16 +40474,8 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
-    size_t i;
-    int b;
-
-    for (b = 0; u->changing && b < u->blocks; b++) {
-        const ddp_block *k = &u->block[b];
-        if (k->kind != DDP_PARAMS || !k->grads) continue;
-        for (i = 0; i < k->count; i++) k->params[i] = base[i] + delta[i];
-        base += k->count;
-        delta += k->count;
-    }
+    for (int k = 0; u->changing && k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) u->trains[k].data[i] = *base++ + *delta++;
     u->changing = 0;
     ddp__coded_base(d, layer);
 }
@@ -41879,17 +40485,10 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
-    ddp_message m;
-
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
     if (!d->engine || u->count == 0) return DDP_OK;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = u->average;
-    m.from_count = u->averages;
     m.mean = 1;
     m.group = u->group;
-    m.step = d->step;
-    m.layer = layer;
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
@@ -41907,7 +40506,6 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, d
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
     const int link = d->unit[layer].link;
-
     if (!d->stager && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
@@ -41916,7 +40514,6 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_status s = DDP_OK;
-
     if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
@@ -41940,7 +40537,6 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
     const char *event = d->event;
-
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
@@ -41958,11 +40554,6 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
                      "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
 #define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
-#define DDP__DO(call)                             \
-    do {                                          \
-        const int bad_ = (int)(call);             \
-        if (bad_) return bad_;                    \
-    } while (0)
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
@@ -41970,34 +40561,29 @@ int ddp__hook_in_event(ddp_ctx *d)
                           "%s: an event may call what run/strategy.h lists", d->ops.name, d->event);
 }
 
-/* NULL: there is no such layer. */
-static const ddp__unit *ddp__unit_of(const ddp_ctx *d, int layer)
-{
-    return d && layer >= 0 && layer < d->layers ? &d->unit[layer] : NULL;
-}
+static int ddp__has_layer(const ddp_ctx *d, int layer) { return d && layer >= 0 && layer < d->layers; }
 
 static ddp_status ddp__verb_layer(ddp_ctx *d, const char *verb, int layer)
 {
     DDP__TRY(ddp__verb_enter(d, verb));
-    if (ddp__unit_of(d, layer)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_ARG, "strategy %s: %s: layer %d does not exist; %d layers are "
-                     "registered, numbered from 0", d->ops.name, verb, layer, d->layers);
+    if (ddp__has_layer(d, layer)) return DDP_OK;
+    return (ddp_status)ddp_complain(d, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered from "
+                                    "0", verb, layer, d->layers);
 }
 
 /* Whether messages may begin here. */
 static ddp_status ddp__verb_posts(ddp_ctx *d)
 {
     if (strcmp(d->event, "wait") && strcmp(d->event, "start") && strncmp(d->event, "plan_", 5)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and "
-                     "wait finishes what is in flight; post in forward_begin, backward_end, step_end, "
-                     "arrived or sync_all", d->ops.name, d->event);
+    return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s posts a message in %s: start declares state and wait "
+                     "finishes what is in flight; post in forward_begin, backward_end, step_end, arrived or sync_all",
+                     d->ops.name, d->event);
 }
 
 int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
-
     if (!d) return (int)DDP_ARG;
     if (d->host.error.code) return (int)d->host.error.code;
     va_start(ap, fmt);
@@ -42018,12 +40604,10 @@ ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
 
 void ddp__posted_close(ddp_ctx *d)
 {
-    int i;
-
-    for (i = 0; d->posted && i < d->posted_room; i++)
+    for (int i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (int i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -42031,10 +40615,8 @@ void ddp__posted_close(ddp_ctx *d)
 
 static int ddp__in_layer(const ddp__unit *u, const ddp_piece *list, int n)
 {
-    int i, b;
-
-    for (i = 0; i < n; i++)
-        for (b = 0; b < u->blocks; b++) {
+    for (int i = 0; i < n; i++)
+        for (int b = 0; b < u->blocks; b++) {
             const ddp_block *k = &u->block[b];
             if (list[i].data >= k->params && list[i].data < k->params + k->count) return 1;
             if (k->grads && list[i].data >= k->grads && list[i].data < k->grads + k->count) return 1;
@@ -42046,7 +40628,6 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
     const ddp__posted *p = d->posted;
     int i = 0;
-
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
@@ -42058,9 +40639,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 
 ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer)
 {
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].in_layer && d->posted[i].layer == layer && d->posted[i].step < d->step)
             return ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: layer %s was used in step %ld while its message "
                              "of step %ld was still on its way: hold it in forward_begin or in step_end", d->ops.name,
@@ -42075,16 +40654,13 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
     float *from, *to;
     ddp__walk w;
     size_t n;
-
     if (p->room < most) {
         ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, 2 * (size_t)most * sizeof *grown);
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
         p->sum = grown;
         p->room = most;
     }
-    memset(&w, 0, sizeof w);
-    w.from = m->from, w.from_count = m->from_count;
-    w.to = m->to, w.to_count = m->to_count;
+    w = ddp__walk_of(m->from, m->from_count, m->to, m->to_count);
     for (p->sums = 0; (n = ddp__walk_next(&w, &from, &to)) > 0; p->sums++) {
         p->sum[2 * p->sums].data = from;
         p->sum[2 * p->sums + 1].data = to;
@@ -42095,9 +40671,7 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
 
 static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 {
-    int i;
-
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (d->posted[i].name == ticket) return &d->posted[i];
     return NULL;
 }
@@ -42107,7 +40681,6 @@ static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 {
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
-
     m->after = 0;
     if (!before || !d->engine) return DDP_OK; /* it is done */
     if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
@@ -42119,7 +40692,6 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     ddp_message in_place = *m;
-
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
@@ -42137,7 +40709,6 @@ static ddp_status ddp__posted_refused(ddp_ctx *d)
 {
     ddp_error *e = &d->host.error;
     char text[sizeof e->msg];
-
     if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
     snprintf(text, sizeof text, "%s", e->msg);
     return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
@@ -42147,11 +40718,8 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
     char who[64];
-
     DDP__VERB("ddp_post");
-    if (!m || !ticket)
-        return (int)ddp__fail(&d->host.error, DDP_ARG, "strategy %s: ddp_post needs a message and "
-                              "a place for its ticket", d->ops.name);
+    if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
     DDP__DO(ddp__verb_posts(d));
     snprintf(who, sizeof who, "strategy %s", d->ops.name);
     DDP__DO(ddp__message_looks(d, who, m, &d->host.error));
@@ -42177,7 +40745,6 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
     const char *event = d->event;
     long name = p->name;
     int code;
-
     if (p->told || !d->ops.arrived) return DDP_OK;
     p->told = 1;
     d->event = "arrived";
@@ -42189,10 +40756,8 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
 
 ddp_status ddp__posted_look(ddp_ctx *d)
 {
-    int i;
-
     if (!d->ops.arrived) return DDP_OK;
-    for (i = 0; i < d->posted_count; i++)
+    for (int i = 0; i < d->posted_count; i++)
         if (!d->posted[i].told && ddp__post_is_done(d, d->posted[i].link, d->posted[i].ticket))
             DDP__TRY(ddp__posted_tell(d, &d->posted[i]));
     return DDP_OK;
@@ -42201,19 +40766,15 @@ ddp_status ddp__posted_look(ddp_ctx *d)
 int ddp_hold(ddp_ctx *d, long ticket, int layer)
 {
     ddp__posted *p, held;
-    int i;
-
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
-    if (!p)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: message %ld was held before, "
-                              "or was never posted", d->ops.name, ticket);
+    if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
     held = *p;
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
-    if (!ddp__unit_of(d, layer)) layer = DDP_NO_LAYER;
+    if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
-    for (i = 0; i < held.sums; i++)
+    for (int i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);
 }
@@ -42221,7 +40782,6 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
 int ddp_hold_input(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p;
-
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
     if (p && p->sums) return 0; /* `from` is taken until the message is held */
@@ -42231,7 +40791,6 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p = d ? ddp__posted_find(d, ticket) : NULL;
-
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
 
@@ -42242,9 +40801,8 @@ int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
     DDP__DO(ddp__verb_layer(d, "ddp_average", layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: ddp_average of layer %s, whose last "
-                              "average is still on its way: hold it first with ddp_average_hold", d->ops.name,
-                              d->unit[layer].name);
+        return ddp_complain(d, DDP_USAGE, "ddp_average of layer %s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold", d->unit[layer].name);
     return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
 }
 
@@ -42300,12 +40858,10 @@ int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
 
 int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
 {
-    size_t i;
-
     DDP__VERB("ddp_set");
     if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
     else
-        for (i = 0; i < n; i++) x[i] = a;
+        for (size_t i = 0; i < n; i++) x[i] = a;
     return 0;
 }
 
@@ -42319,49 +40875,40 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 
 /* ---- state ---- */
 
-static float *ddp__state_add(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
+static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
 {
-    ddp__own_state *k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
-    float *data = (float *)ddp__host_alloc(&d->host, n * sizeof *data);
-
+    ddp__own_state *k;
+    DDP__VERB("ddp_keep");
+    if (d->started || strcmp(d->event, "start"))
+        return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
+    if (layer >= d->layers || !name || strlen(name) >= sizeof k->name || n == 0)
+        return ddp_complain(d, DDP_ARG, "state '%.40s' of %zu floats for layer %d: a name of at most %d characters, a "
+                            "size and a layer below %d are needed", name ? name : "", n, layer,
+                            (int)sizeof k->name - 1, d->layers);
+    k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
     if (k) d->kept = k;
-    if (!k || !data) {
-        if (data) ddp__host_release(&d->host, data, n * sizeof *data);
-        ddp__fail(&d->host.error, DDP_MEMORY, "strategy %s: out of memory for %zu floats of state %s",
-                  d->ops.name, n, name);
-        return NULL;
-    }
+    if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+    if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k += d->kepts++;
     memset(k, 0, sizeof *k);
     snprintf(k->name, sizeof k->name, "%s", name);
     k->layer = layer < 0 ? DDP_NO_LAYER : layer;
     k->equal = equal;
-    k->data = data;
+    k->data = *out;
     k->count = n;
-    return data;
+    return 0;
 }
 
 float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 {
-    if (ddp__verb_enter(d, "ddp_keep")) return NULL;
-    if (d->started || strcmp(d->event, "start")) {
-        ddp__fail(&d->host.error, DDP_USAGE, "strategy %s: state %s is declared in %s; only start may",
-                  d->ops.name, name, d->event);
-        return NULL;
-    }
-    if (layer >= d->layers || !name || strlen(name) >= sizeof d->kept->name || n == 0) {
-        ddp__fail(&d->host.error, DDP_ARG, "strategy %s: state '%.40s' of %zu floats for layer %d: a "
-                  "name of at most %d characters, a size and a layer below %d are needed", d->ops.name,
-                  name ? name : "", n, layer, (int)sizeof d->kept->name - 1, d->layers);
-        return NULL;
-    }
-    return ddp__state_add(d, layer, name, n, equal);
+    float *data = NULL;
+    (void)ddp__keep(d, layer, name, n, equal, &data);
+    return data;
 }
 
 ddp_blob ddp_blob_new(size_t size)
 {
     ddp_blob b;
-
     b.size = size;
     b.bytes = (unsigned char *)ddp__calloc(size ? size : 1, 1);
     return b;
@@ -42379,43 +40926,27 @@ int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    *count = u ? u->gradients : 0;
-    return u ? u->gradient : NULL;
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
+    return *count ? d->unit[layer].gradient : NULL;
 }
 
 const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    *count = u ? u->averages : 0;
-    return u ? u->average : NULL;
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
+    return *count ? d->unit[layer].average : NULL;
 }
 
-int ddp_group_of(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->group : 0;
-}
+int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
-int ddp_link_of(const ddp_ctx *d, int layer)
-{
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->link : 0;
-}
+int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
 
 float *ddp_residual_of(const ddp_ctx *d, int layer)
 {
-    const ddp__unit *u = ddp__unit_of(d, layer);
-
-    return u ? u->residual : NULL;
+    return ddp__has_layer(d, layer) ? d->unit[layer].residual : NULL;
 }
 
 /* ---- what run asks of it ---- */
@@ -42423,7 +40954,6 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
-
     *list = NULL;
     *n = 0;
     *steps = 1;
@@ -42442,10 +40972,8 @@ ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, d
 
 ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
 {
-    int l;
-
     DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
-    for (l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
+    for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
     return ddp__posted_none(d, 0, "in its event wait");
 }
 
@@ -42467,13 +40995,12 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 {
     const double now = ddp_now();
     double first = DBL_MAX, second = DBL_MAX;
-    int i, times;
-
+    int times;
     if (m->n == m->first) m->begun = now;
     if (m->n == (int)(sizeof m->bytes / sizeof *m->bytes)) m->n--;
     m->bytes[m->n] = bytes;
     m->seconds[m->n++] = seconds;
-    for (i = m->first; i < m->n; i++) {
+    for (int i = m->first; i < m->n; i++) {
         const double t = m->seconds[i];
         second = t < first ? first : t < second ? t : second;
         first = t < first ? t : first;
@@ -42492,7 +41019,6 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
-
     if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
     if (pieces > DDP__PROBE_MEDIUM) return 0;
     in_time = 0.12 / fastest * pieces;
@@ -42502,20 +41028,12 @@ static int ddp__probe_next(int pieces, double fastest)
 
 static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, int pieces, ddp_error *err)
 {
-    ddp_message m;
+    ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
     long ticket;
-
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
     m.group = d->team;
-    m.from = list;
-    m.from_count = pieces;
     m.overlap = 1;
     m.mean = 1;
-    m.step = d->step;
-    m.layer = DDP__OWN_WORD;
     m.link = link;
-    m.filler = 1;
     DDP__TRY(ddp__post_flush(d, err));
     if (d->nccl && ddp__nccl_takes(d, &m)) {
         DDP__TRY(ddp__nccl_run(d, &m, err));
@@ -42533,9 +41051,6 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     float next = 1;
     ddp_message m;
     ddp_piece p;
-
-    p.data = &next;
-    p.count = 1;
     while (next > 0) {
         const double begin = ddp_now();
         double fastest;
@@ -42548,9 +41063,8 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
             next = (float)*pieces;
         }
         /* the first one decides; and all leave this together, as far as the link allows */
-        ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
+        m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &next, 1);
         m.bytes = 0;
-        m.group = d->team;
         m.link = link;
         DDP__TRY(ddp__run(d, &m, 0, err));
     }
@@ -42563,11 +41077,10 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     ddp_piece *list = (ddp_piece *)ddp__calloc(DDP__PROBE_MOST, sizeof *list);
     ddp__meter meter;
     ddp_status s = DDP_OK;
-    int i, pieces = 0;
-
+    int pieces = 0;
     memset(&meter, 0, sizeof meter);
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
-    for (i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
+    for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
         list[i].data = d->nccl && link == 0 && !d->team ? ddp__nccl_zeros(d) : x;
         list[i].count = DDP__PROBE_FLOATS;
     }
@@ -42601,11 +41114,9 @@ static double ddp__unit_flops(const ddp__unit *u) { return u->flops > 0 ? u->flo
 
 ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
-    int l;
-
     memset(p, 0, sizeof *p);
     DDP__TRY(ddp_profile_new(d->layers, p, err));
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         p->name[l] = ddp__strdup(d->unit[l].name);
         p->params[l] = (double)d->unit[l].count;
         if (p->name[l]) continue;
@@ -42619,10 +41130,9 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     /* only so many operations are in flight, and each takes alpha at least */
     double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) : 0;
-    int l;
 
     p->alpha_s = d->link.alpha_s;
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         double bytes = (double)ddp__layer_bytes(d, l),
                seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
@@ -42632,10 +41142,8 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
-    int l;
-
     d->link = ddp__link_nominal(d, &d->links);
-    for (l = 0; l < d->layers; l++) {
+    for (int l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
         p->backward_s[l] = 2 * p->forward_s[l];
     }
@@ -42646,10 +41154,8 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 static void ddp__scale_to(double *x, int n, double total)
 {
     double sum = 0;
-    int i;
-
-    for (i = 0; i < n; i++) sum += x[i];
-    for (i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
+    for (int i = 0; i < n; i++) sum += x[i];
+    for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
 
 /* What this rank measured; times that no hook told apart are split by FLOPs. */
@@ -42657,7 +41163,6 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
     int l;
-
     for (l = 0; l < d->layers; l++) {
         p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
@@ -42684,14 +41189,11 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
-    size_t l;
-    int r;
-
     memset(out, 0, layers * sizeof *out);
-    for (r = 0; r < world; r++) {
+    for (int r = 0; r < world; r++) {
         const double *x = all + (size_t)r * 2 * layers;
         double pass = 0;
-        for (l = 0; l < layers; l++) {
+        for (size_t l = 0; l < layers; l++) {
             pass += x[l];
             if (x[l] > out[l]) out[l] = x[l];
         }
@@ -42705,7 +41207,6 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     const size_t L = (size_t)d->layers, row = 2 * L * sizeof(double);
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
-
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
@@ -42741,9 +41242,7 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 {
     double ready = 0;
-    int l;
-
-    for (l = p->layers - 1; l >= (t->behind > 0 ? t->behind : 0); l--) ready += p->backward_s[l];
+    for (int l = p->layers - 1; l >= (t->behind > 0 ? t->behind : 0); l--) ready += p->backward_s[l];
     return ready;
 }
 
@@ -42754,27 +41253,25 @@ static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, const ddp_link *link, double *free_at)
 {
     double bytes = 0, takes[2], alpha[2];
-    int l, k;
-
-    for (l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
+    int k;
+    for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
     for (k = 0; k < 2; k++) {
         takes[k] = link[k].beta_s * bytes;
         alpha[k] = link[k].alpha_s;
     }
     k = ddp__link_first(2, free_at, ready, takes, alpha);
     (void)ddp__link_take(&free_at[k], ready, takes[k]);
-    for (l = t->first; l >= t->last; l--) d->unit[l].link = k;
+    for (int l = t->first; l >= t->last; l--) d->unit[l].link = k;
 }
 
 static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_transfer *t, int n)
 {
     ddp_link link[2];
     double free_at[2] = {0, 0};
-    int i, step = 0;
-
+    int step = 0;
     link[0] = d->link.beta_s > 0 ? d->link : ddp__link_nominal(d, &d->links);
     link[1] = d->second_link.beta_s > 0 ? d->second_link : ddp__link_nominal(d, &d->second_links);
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         if (t[i].step != step) free_at[0] = free_at[1] = 0;
         step = t[i].step;
         ddp__transfer_link(d, &t[i], ddp__transfer_ready(p, &t[i]), link, free_at);
@@ -42786,15 +41283,14 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     int32_t *links = (int32_t *)ddp__calloc((size_t)d->layers, sizeof *links);
     ddp_transfer *t;
     ddp_status s;
-    int l, n, steps, taken = 0;
-
+    int n, steps, taken = 0;
     if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
     if (s == DDP_OK && t) DDP_FREE(t);
-    for (l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
+    for (int l = 0; l < d->layers; l++) links[l] = d->unit[l].link;
     if (s == DDP_OK) s = ddp__tell(d, d->team, links, (size_t)d->layers * sizeof *links, err);
-    for (l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
+    for (int l = 0; l < d->layers; l++) taken += d->unit[l].link = links[l] != 0;
     DDP_FREE(links);
     if (s == DDP_OK && d->team_place == 0)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: %d of %d layers go over the second link",
@@ -42806,7 +41302,6 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_profile nominal;
     ddp_status s;
-
     if (ddp_links(d) < 2) return DDP_OK;
     if (p) return ddp__balance_by(d, p, err);
     DDP__TRY(ddp__profile_start(d, &nominal, err));
@@ -42823,11 +41318,10 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
                                      double backward, double *comm)
 {
     double exposed = 0, free_at = 0, behind;
-    int i, l;
-
+    int i;
     for (i = 0, *comm = 0; i < n; i++) {
         double takes = 0;
-        for (l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
+        for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
         (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]), takes);
         *comm += takes;
         if (i + 1 < n && t[i + 1].step == t[i].step) continue;
@@ -42842,11 +41336,10 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
 {
     const ddp_profile *p = &d->profile;
     double forward = 0, backward = 0, comm = 0, exposed = 0;
-    int l, n, steps;
+    int n, steps;
     ddp_transfer *t;
-
     DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
-    for (l = 0; l < p->layers; l++) {
+    for (int l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
         backward += p->backward_s[l];
     }
@@ -42873,7 +41366,6 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
                                  int assign, ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *v;
-
     for (v = list->first; v; v = v->next) {
         int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
         if (l < 0 || l >= layers || (double)l != v->number)
@@ -42894,15 +41386,14 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
 static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int layers, ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
-    int l, h = 0;
-
+    int h = 0;
     DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
     if (sets->count < 1)
         return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
     DDP__TRY(ddp_plan_new(layers, (int)sets->count, plan, err));
-    for (l = 0; l < layers; l++) plan->step_of[l] = -1;
+    for (int l = 0; l < layers; l++) plan->step_of[l] = -1;
     for (v = sets->first; v; v = v->next) DDP__TRY(ddp__plan_list(path, v, h++, layers, 1, plan, err));
-    for (l = 0; l < layers; l++)
+    for (int l = 0; l < layers; l++)
         if (plan->step_of[l] < 0)
             return ddp__fail(err, DDP_FORMAT, "%s: layer %d is in no set; each is averaged once per period", path, l);
     if (fill && fill->kind == DDP__JSON_ARRAY && fill->count == sets->count)
@@ -42919,7 +41410,6 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
     ddp__json *root = ddp__json_read(path, err);
     ddp_plan plan;
     ddp_status s;
-
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&plan, 0, sizeof plan);
     s = ddp__plan_parse(path, root, layers, &plan, err);
@@ -42946,7 +41436,6 @@ static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_S
 static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
-
     if (!d->engine) return DDP_OK;
     do {
         ddp__plan_head head;
@@ -42976,7 +41465,6 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob own = ddp_blob_new(plan->size);
-
     if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
@@ -42987,7 +41475,6 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_status s = ddp__plan_share(d, plan, err);
-
     if (s == DDP_OK) s = ddp__plan_take(d, plan, p, err);
     ddp_blob_free(plan);
     return s;
@@ -42996,7 +41483,6 @@ ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_e
 static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
-
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
     if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
@@ -43008,7 +41494,6 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     ddp_blob blob = {NULL, 0};
     ddp_plan plan;
     ddp_status s = DDP_OK;
-
     memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
     if (plan.period != d->cfg.period)
@@ -43044,7 +41529,6 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     ddp_blob plan = {NULL, 0};
     ddp_profile p;
     ddp_status s;
-
     memset(&p, 0, sizeof p);
     if (d->cfg.profile_path) {
         DDP__TRY(ddp__profile_from_file(d, &p, err));
@@ -43099,16 +41583,10 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
     double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
-    ddp_message m;
     ddp_piece p;
-
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
     d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit;
     d->drift_word.link = d->fit.link;
-    p.bytes = &d->drift_word;
-    p.count = sizeof d->drift_word;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p);
-    m.group = d->team;
-    m.peer = d->team_root;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
 
@@ -43116,7 +41594,6 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     long every = (long)d->plan_steps * DDP__DRIFT_PERIODS;
     double before;
-
     if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan_steps) return DDP_OK;
@@ -43134,8 +41611,76 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== run/pace.c ==== [run] */
-/* How long each rank computes, waits left out: a rank that is slow makes all the others wait, and
- * in wall-clock times all look the same. The times travel unhurried, every few periods. */
+/* What changed while a run went on, for those who look; and how long each rank computes, waits left out: a rank that is
+ * slow makes all the others wait, and in wall-clock times all look the same. The times travel unhurried, every few
+ * periods. */
+
+void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
+{
+    ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+    n->kind = kind;
+    n->step = d->step;
+    n->time_s = ddp_now();
+    n->rank = rank;
+    n->workers = ddp_workers(d);
+    n->before = before;
+    n->now = now;
+}
+
+int ddp__note_members(ddp_ctx *d)
+{
+    uint64_t live, changed;
+    if (!d->cfg.min_world) return 0;
+    live = ddp__live(d);
+    changed = d->noted_live ? live ^ d->noted_live : 0;
+    for (int r = 0; changed && r < d->world; r++)
+        if (changed >> r & 1) ddp__note_add(d, live >> r & 1 ? DDP_NOTE_JOINED : DDP_NOTE_LOST, r, 0, 0);
+    d->noted_live = live;
+    return changed != 0;
+}
+
+int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
+{
+    long n;
+    if (!d || !out || room < 1) return 0;
+    n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
+    if (n > room) n = room;
+    for (long from = 0; from < n; from++) out[from] = d->note[(d->notes - n + from) % DDP__NOTES];
+    return (int)n;
+}
+
+const char *ddp_note_name(ddp_note_kind kind)
+{
+    static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+    return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
+}
+
+void ddp_note_text(const ddp_note *n, char *out, size_t room)
+{
+    double part = n->before > 0 ? n->now / n->before - 1 : 0;
+    if (room == 0) return;
+    out[0] = 0;
+    switch (n->kind) {
+    case DDP_NOTE_SLOW:
+        snprintf(out, room, "rank %d computes %.1f x slower than the median (%.1f ms against %.1f ms)",
+                 n->rank, part + 1, 1e3 * n->now, 1e3 * n->before);
+        break;
+    case DDP_NOTE_EVEN:
+        snprintf(out, room, "rank %d computes as fast as the others again (%.1f ms)", n->rank, 1e3 * n->now);
+        break;
+    case DDP_NOTE_REPLAN:
+        snprintf(out, room, "averaging a layer takes %.1f ms, %.0f %% %s than planned for: planned "
+                 "again", 1e3 * n->now, 100 * fabs(part), part < 0 ? "less" : "longer");
+        break;
+    case DDP_NOTE_LOST:
+    case DDP_NOTE_JOINED:
+        snprintf(out, room, "rank %d %s, %d worker%s", n->rank, n->kind == DDP_NOTE_LOST ? "was lost" : "joined",
+                 n->workers, n->workers == 1 ? "" : "s");
+        break;
+    }
+}
+
+/* ---- the pace ---- */
 
 enum { DDP__PACE_PERIODS = 4 };
 static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named */
@@ -43143,7 +41688,6 @@ static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named 
 static int ddp__pace_order(const void *a, const void *b)
 {
     float p = *(const float *)a, q = *(const float *)b;
-
     return (p > q) - (p < q);
 }
 
@@ -43151,9 +41695,8 @@ static int ddp__pace_order(const void *a, const void *b)
 static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;
-    int r, n = 0;
-
-    for (r = 0; r < d->team_size; r++)
+    int n = 0;
+    for (int r = 0; r < d->team_size; r++)
         if (d->pace[r] > 0) sorted[n++] = d->pace[r];
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
     return n ? (double)sorted[(n - 1) / 2] : 0;
@@ -43164,7 +41707,6 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];
     ddp_note note;
-
     if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
     ddp_note_text(&note, text, sizeof text);
     ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
@@ -43175,7 +41717,6 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
-
     if (ratio < ddp__pace_slow) {
         if (told > 0) {
             double now = (double)d->pace[d->pace_place];
@@ -43196,9 +41737,8 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 static void ddp__pace_judge(ddp_ctx *d)
 {
     double median = ddp__pace_median(d);
-    int slowest = 0, r;
-
-    for (r = 1; r < d->team_size; r++)
+    int slowest = 0;
+    for (int r = 1; r < d->team_size; r++)
         if (d->pace[r] > d->pace[slowest]) slowest = r;
     if (!(median > 0)) return;
     d->stats.slowest_rank = ddp__team_rank(d, slowest);
@@ -43209,17 +41749,13 @@ static void ddp__pace_judge(ddp_ctx *d)
 
 static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
     ddp_piece p;
-
+    const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
+                                        (size_t)d->team_size * sizeof *d->pace);
     d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
     d->stats.compute_s = (double)d->pace[d->team_place];
     d->compute_sum_s = 0;
     d->compute_steps = 0;
-    p.bytes = d->pace;
-    p.count = (size_t)d->team_size * sizeof *d->pace;
-    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
-    m.group = d->team;
     return ddp__post(d, &m, 0, &d->pace_ticket, err);
 }
 
@@ -43228,7 +41764,6 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
-
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;
@@ -43245,7 +41780,7 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 }
 
 /* ==== run/state.c ==== [run] */
-/* What a context is made of, as a list for checkpoints and newcomers; and saving and loading it. */
+/* What a context is made of, as a list for checkpoints and newcomers. */
 
 enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
 
@@ -43255,7 +41790,6 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
-
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
         number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
         return DDP_OK;
@@ -43267,9 +41801,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
-    int b;
-
-    for (b = 0; b < u->blocks; b++)
+    for (int b = 0; b < u->blocks; b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
@@ -43290,8 +41822,6 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     double *profile;
     size_t graphs = 0;
     float *lr;
-    int l;
-
     for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
@@ -43306,7 +41836,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     number[DDP__N_STEP] = d->step;
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->plan_final;
-    for (l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
+    for (int l = 0; l < d->layers; l++) updates[l] = d->unit[l].updates;
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *random++ = (int64_t)*o->passes;
     if (d->plan.size) memcpy(plan, d->plan.bytes, d->plan.size);
@@ -43323,9 +41853,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int l, i, room = DDP__SMALL + d->kepts;
-
-    for (l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
+    int room = DDP__SMALL + d->kepts;
+    for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
     s->engine = d->engine;
@@ -43336,10 +41865,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
-    for (l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
+    for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
-    for (l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
-    for (i = 0; i < d->kepts; i++) {
+    for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
+    for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
                         there | (k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
@@ -43355,13 +41884,11 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
     ddp__owned *o;
     ddp_blob blob;
-    int l;
-
     d->step = (long)number[DDP__N_STEP];
     d->taken = number[DDP__N_TAKEN];
     d->saves_as = s->run;
     d->lr = *(const float *)ddp__worker_find(s, "lr")->data;
-    for (l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
+    for (int l = 0; l < d->layers; l++) d->unit[l].updates = (long)updates[l];
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) *o->passes = (uint64_t)*random++;
     if (keep_plan && number[DDP__N_FINAL]) d->plan_final = 1;
@@ -43377,7 +41904,6 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
     const size_t L = (size_t)d->layers;
-
     d->measured = t->count != 0;
     d->drift_ticket = -1;
     if (!d->measured) return DDP_OK;
@@ -43390,15 +41916,12 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     return DDP_OK;
 }
 
-/* ---- checkpoints ---- */
-
 /* ==== run/connect.c ==== [run] */
 /* How a context meets the others: the wire, the engine over it, and the second link's meeting place. */
 
 static const char *ddp__name_of_layer(void *user, int layer)
 {
     ddp_ctx *d = (ddp_ctx *)user;
-
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
@@ -43417,7 +41940,6 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     ddp__rendezvous r;
     ddp__tls_files files;
     const char *resume;
-
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
             return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with "
@@ -43456,7 +41978,6 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
 {
     ddp__engine_config e;
     ddp_status s;
-
     memset(&e, 0, sizeof e);
     e.wire = wire;
     e.rank = d->rank;
@@ -43475,7 +41996,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.op_timeout_s = d->cfg.op_timeout_s;
     e.min_world = d->cfg.min_world;
     if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
-    e.elastic_bytes = d->cfg.elastic_bytes;
+    e.kept_bytes = d->cfg.elastic_bytes;
     e.joining = joining;
     e.live = live;
     e.queue = 512; /* more layers than that in one step wait at the door, which costs nothing */
@@ -43496,7 +42017,6 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     ddp_status s = DDP_OK;
     int count = 0;
     char text[DDP__ADDR_TEXT];
-
     *listen_fd = -1;
     addr[0] = 0;
     if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
@@ -43527,7 +42047,6 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
     ddp__wire *wire = NULL;
     char addr[320];
     int listen_fd;
-
     if (!ddp__two_links(&d->cfg)) return DDP_OK;
     DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
     DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
@@ -43561,20 +42080,18 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
     double value[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
-    int i;
-
     memset(l, 0, sizeof *l);
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
     snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
              d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
-    for (i = 0; i < d->sames; i++) {
+    for (int i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
     }
     ddp__settings(d, value);
     l->settings = DDP__SETTINGS_JOIN;
-    for (i = 0; i < DDP__SETTINGS_JOIN; i++) {
+    for (int i = 0; i < DDP__SETTINGS_JOIN; i++) {
         l->name[i] = ddp__setting_name(i);
         l->value[i] = value[i];
     }
@@ -43585,7 +42102,6 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 {
     ddp__join_config c;
-
     ddp__join_settings(d, &c);
     d->join_ticket = -1;
     return ddp__join_open(&c, wire, &d->join, err);
@@ -43594,7 +42110,6 @@ ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 void ddp__admission_ready(ddp_ctx *d)
 {
     ddp__join_layout l;
-
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->join, d->engine, &l);
 }
@@ -43610,13 +42125,9 @@ void ddp__admission_close(ddp_ctx *d)
 /* The coordinator's next word; members and newcomers. */
 static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
-    ddp_piece p;
-
+    ddp_piece p; /* from rank 0, or the lowest that lives */
+    const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
     d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
-    p.bytes = &d->join_word;
-    p.count = sizeof d->join_word;
-    ddp__own_word(d, &m, DDP_BROADCAST, &p); /* from rank 0, or the lowest that lives */
     return ddp__post(d, &m, 0, &d->join_ticket, err);
 }
 
@@ -43625,7 +42136,6 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
-
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && d->rank == newcomer) {
         d->plan_final = 1;
@@ -43641,7 +42151,6 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
 {
     double begin = ddp_now();
     int in = 0;
-
     DDP__TRY(ddp__strategy_wait(d, err));
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
@@ -43663,7 +42172,6 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
-
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
@@ -43674,7 +42182,6 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
-
     if (!d->join || d->step % d->cfg.period) return DDP_OK;
     if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->join_ticket >= 0) {
@@ -43692,7 +42199,6 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__join_config c;
     ddp__tls_files files;
-
     ddp__session_files(d, &files);
     DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
     ddp__join_settings(d, &c);
@@ -43718,7 +42224,6 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__join_layout l;
     ddp__worker state;
     ddp_status s = ddp__worker_list(d, &state, err);
-
     ddp__layout_fill(d, &l);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
@@ -43742,7 +42247,6 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     double until = ddp_now() + d->cfg.connect_timeout_s;
     ddp_error local;
     ddp_status s;
-
     for (;;) {
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
@@ -43773,20 +42277,20 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     size_t trained = 0;
-    int b;
-
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    if (!u->average || !u->gradient) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-    for (b = 0; b < u->blocks; b++) {
+    u->trains = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->trains);
+    if (!u->average || !u->gradient || !u->trains)
+        return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+    for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
+        const ddp_piece values = {{k->params}, k->count}, grads = {{k->grads}, k->count};
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
-        u->average[u->averages].data = k->params;
-        u->average[u->averages++].count = k->count;
+        u->average[u->averages++] = values;
         u->count += k->count;
         if (k->kind != DDP_PARAMS) continue;
-        u->gradient[u->gradients].data = k->grads;
-        u->gradient[u->gradients++].count = k->count;
+        u->trains[u->gradients] = values;
+        u->gradient[u->gradients++] = grads;
         trained += k->count;
     }
     u->state_count = trained * (size_t)d->optimizer.state_per_param;
@@ -43812,11 +42316,9 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const double total = ddp__memory_total();
     double state = 0, graphs = 0;
     const ddp__owned *o;
-    int l, b;
-
     if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++)
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++)
             if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
                 state += (double)d->unit[l].block[b].count;
     state *= (double)d->optimizer.state_per_param * sizeof(float);
@@ -43829,10 +42331,9 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
-    int per_step = 8 * d->layers * d->cfg.micro_batches + 64, l;
-
+    int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
     DDP__TRY(ddp__session_fits(d, err));
-    for (l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
@@ -43864,8 +42365,6 @@ typedef struct ddp__fingerprint {
 
 static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 {
-    int i;
-
     f->version = DDP_VERSION_MAJOR * 10000 + DDP_VERSION_MINOR * 100 + DDP_VERSION_PATCH;
     f->layers = d->layers;
     f->micro_batches = d->cfg.micro_batches;
@@ -43879,7 +42378,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
     f->model = ddp__model_hash(d);
     ddp__settings(d, f->setting);
     f->same = d->sames;
-    for (i = 0; i < d->sames; i++) {
+    for (int i = 0; i < d->sames; i++) {
         memcpy(f->name[i], d->same[i].name, sizeof f->name[i]);
         f->value[i] = d->same[i].value;
     }
@@ -43887,9 +42386,7 @@ static void ddp__fingerprint_fill(const ddp_ctx *d, ddp__fingerprint *f)
 
 static int ddp__in_team(const ddp_ctx *d, int rank)
 {
-    int i;
-
-    for (i = 0; i < d->team_size; i++)
+    for (int i = 0; i < d->team_size; i++)
         if (ddp__team_rank(d, i) == rank) return 1;
     return 0;
 }
@@ -43898,8 +42395,6 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
-    int i;
-
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -43909,14 +42404,14 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
     if (f->micro_batches != zero->micro_batches)
         return ddp__fail(err, DDP_MISMATCH, "rank %d accumulates %d micro-batches, rank 0 %d", r,
                          (int)f->micro_batches, (int)zero->micro_batches);
-    for (i = 0; i < DDP__SETTINGS; i++)
+    for (int i = 0; i < DDP__SETTINGS; i++)
         if (!(f->setting[i] == zero->setting[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s %g, rank 0 has %g: start every rank with the same", r,
                              ddp__setting_name(i), f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
                          "same wire format", r, coding[f->coding], coding[zero->coding]);
-    for (i = 0; i < DDP_SAME; i++)
+    for (int i = 0; i < DDP_SAME; i++)
         if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
                              "the same", r, f->name[i][0] ? f->name[i] : "nothing", (long long)f->value[i],
@@ -43927,11 +42422,9 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
 static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
     const ddp__fingerprint *zero = all, *team;
-    int r;
-
     while (zero->version == 0) zero++; /* a lost worker's */
     team = d->team ? all + d->team_root : zero;
-    for (r = 0; r < d->world; r++) {
+    for (int r = 0; r < d->world; r++) {
         const ddp__fingerprint *f = all + r;
         if (f->version == 0) continue;
         if (f->version == zero->version && ddp__in_team(d, r) && f->layers != team->layers)
@@ -43949,12 +42442,10 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
     uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
     ddp_status s;
-    int l;
-
     if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
-    for (l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
+    for (int l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
     s = ddp__tell(d, d->team, hash, bytes, err);
-    for (l = 0; s == DDP_OK && l < d->layers; l++)
+    for (int l = 0; s == DDP_OK && l < d->layers; l++)
         if (hash[l] != ddp__unit_hash(&d->unit[l]))
             s = ddp__fail(err, DDP_MISMATCH, "layer %d: rank %d registered %s with %zu values in %d blocks, rank %d "
                           "something else: every rank%s must register the same model", l, d->rank, d->unit[l].name,
@@ -43968,16 +42459,11 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
 {
     float token = 0;
-    ddp_message m;
     ddp_piece p;
-
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &token, 1);
     DDP__TRY(ddp__compare_layers(d, err));
     /* this rank agrees with the first; wait for the abort of the one that does not */
-    p.data = &token;
-    p.count = 1;
-    ddp__own_word(d, &m, DDP_ALL_REDUCE, &p);
     m.bytes = 0;
-    m.group = d->team;
     DDP__TRY(ddp__run(d, &m, 0, err));
     return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
                      "%s: start every rank with the same model", d->rank, d->optimizer.name);
@@ -43987,9 +42473,8 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
 {
     const size_t world = (size_t)d->world;
     ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
-    int *place = (int *)ddp__calloc(world, sizeof *place), r, equal = 1, mixed = 0;
+    int *place = (int *)ddp__calloc(world, sizeof *place), equal = 1, mixed = 0;
     ddp_status s;
-
     if (!all || !place) {
         if (all) DDP_FREE(all);
         if (place) DDP_FREE(place);
@@ -43998,10 +42483,10 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     own = all + d->rank;
     ddp__fingerprint_fill(d, own);
     s = ddp__gather_words(d, 0, all, sizeof *all, err);
-    for (r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
+    for (int r = 0; r < d->world; r++) place[r] = all[r].version ? (int)all[r].team : -1;
     if (s == DDP_OK) s = ddp__team_agree(d, place, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
-    for (r = 0; r < d->world; r++) {
+    for (int r = 0; r < d->world; r++) {
         place[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
@@ -44030,19 +42515,13 @@ int ddp_same(ddp_ctx *d, const char *name, int64_t value)
  * and frozen layers included. */
 static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 {
-    ddp_message m;
-    ddp_piece p;
-    int l, b;
-
-    for (l = 0; l < d->layers; l++)
-        for (b = 0; b < d->unit[l].blocks; b++) {
-            ddp__own_word(d, &m, DDP_BROADCAST, &p);
+    for (int l = 0; l < d->layers; l++)
+        for (int b = 0; b < d->unit[l].blocks; b++) {
+            const ddp_block *k = &d->unit[l].block[b];
+            ddp_piece p;
+            ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->unit[l].group, k->params, k->count);
             m.bytes = 0;
             m.layer = DDP_NO_LAYER;
-            m.group = d->unit[l].group;
-            m.peer = ddp__group_root(d, m.group);
-            p.data = d->unit[l].block[b].params;
-            p.count = d->unit[l].block[b].count;
             DDP__TRY(ddp__run(d, &m, 1, err));
         }
     return DDP_OK;
@@ -44052,9 +42531,7 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
-    int l;
-
-    for (l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
+    for (int l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
     if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
 }
@@ -44062,7 +42539,6 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
-
     if (d->started) return DDP_OK;
     if (d->layers == 0)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
@@ -44086,7 +42562,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     }
     if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
     d->started = 1;
-    d->mark = d->step_begin = ddp_now();
+    d->at.mark = d->step_begin = ddp_now();
     return DDP_OK;
 }
 
@@ -44097,7 +42573,6 @@ static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error 
 {
     ddp__worker s;
     ddp_status code;
-
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
@@ -44113,7 +42588,7 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     DDP__ENTER(d);
     if (!folder || !*folder || keep < 0)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_save: a folder and keep >= 0 are needed");
-    if (d->phase != DDP__OUTSIDE)
+    if (d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_save: step %ld is under way; save "
                               "after ddp_step_end", d->step);
     if (ddp__save(d, folder, keep, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -44125,7 +42600,6 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     ddp__worker s;
     ddp_status code;
     int same = 0;
-
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
@@ -44139,130 +42613,13 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
 int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 {
     int of = 0;
-
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
-    if (d->step || d->phase != DDP__OUTSIDE)
+    if (d->step || d->at.phase != DDP__OUTSIDE)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_checkpoint_load: step %ld has begun; load before the first", d->step);
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (world) *world = of;
     return 0;
-}
-
-/* ==== run/collective.c ==== [run] */
-/* Plain collectives: one message, waited for. */
-
-static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
-{
-    static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
-    const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
-
-    if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    if (!any && (m->peer < 0 || m->peer >= d->world))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
-    if (m->verb >= DDP_SEND && m->peer == d->rank)
-        return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
-    if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
-        return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
-                              "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],
-                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16", m->coding == DDP_AS_INT8 ? "int8" : "bf16");
-    if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
-}
-
-int ddp_exchange(ddp_ctx *d, const ddp_message *m)
-{
-    DDP__ENTER(d);
-    if (!m) return ddp__ctx_failf(d, DDP_ARG, "ddp_exchange: the message is NULL");
-    return ddp__exchange_of(d, "ddp_exchange", m);
-}
-
-static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
-{
-    ddp_message m;
-    ddp_piece p;
-
-    DDP__ENTER(d);
-    if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
-    p.data = x;
-    p.count = n;
-    memset(&m, 0, sizeof m);
-    m.verb = verb;
-    m.from = &p;
-    m.from_count = 1;
-    m.scale = scale;
-    m.peer = peer;
-    m.step = d->step;
-    m.layer = DDP_NO_LAYER;
-    m.filler = 1;
-    return ddp__exchange_of(d, name, &m);
-}
-
-int ddp_all_reduce(ddp_ctx *d, float *x, size_t n, float scale)
-{
-    return ddp__collective(d, "ddp_all_reduce", DDP_ALL_REDUCE, x, n, scale, 0);
-}
-
-int ddp_all_mean(ddp_ctx *d, float *x, size_t n)
-{
-    ddp_message m;
-    ddp_piece p;
-
-    DDP__ENTER(d);
-    p.data = x;
-    p.count = n;
-    memset(&m, 0, sizeof m);
-    m.verb = DDP_ALL_REDUCE;
-    m.from = &p;
-    m.from_count = 1;
-    m.mean = 1;
-    m.step = d->step;
-    m.layer = DDP_NO_LAYER;
-    m.filler = 1;
-    return ddp__exchange_of(d, "ddp_all_mean", &m);
-}
-
-int ddp_broadcast(ddp_ctx *d, float *x, size_t n, int root)
-{
-    return ddp__collective(d, "ddp_broadcast", DDP_BROADCAST, x, n, 1, root);
-}
-
-int ddp_all_gather(ddp_ctx *d, float *x, size_t n)
-{
-    return ddp__collective(d, "ddp_all_gather", DDP_ALL_GATHER, x, d ? n * (size_t)d->world : n, 1, 0);
-}
-
-int ddp_reduce_scatter(ddp_ctx *d, float *x, size_t n, float scale)
-{
-    return ddp__collective(d, "ddp_reduce_scatter", DDP_REDUCE_SCATTER, x, d ? n * (size_t)d->world : n, scale, 0);
-}
-
-int ddp_send(ddp_ctx *d, float *x, size_t n, int to) { return ddp__collective(d, "ddp_send", DDP_SEND, x, n, 1, to); }
-
-int ddp_recv(ddp_ctx *d, float *x, size_t n, int from)
-{
-    return ddp__collective(d, "ddp_recv", DDP_RECEIVE, x, n, 1, from);
-}
-
-int ddp_barrier(ddp_ctx *d)
-{
-    unsigned char *token;
-    ddp_message m;
-    ddp_piece p;
-    int s;
-
-    DDP__ENTER(d);
-    /* an empty contribution to each is enough: nobody is done before everybody has come */
-    token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
-    if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    p.bytes = token;
-    p.count = (size_t)d->world;
-    ddp__own_word(d, &m, DDP_ALL_GATHER, &p);
-    m.layer = DDP__BARRIER;
-    m.priority = 0;
-    s = ddp__exchange_of(d, "ddp_barrier", &m);
-    DDP_FREE(token);
-    return s;
 }
 
 /* ==== run/probe.c ==== [run] */
@@ -44297,29 +42654,10 @@ typedef struct ddp__prober {
     int      all;
 } ddp__prober;
 
-static double ddp__wall(void)
-{
-    struct timespec ts;
-
-    clock_gettime(CLOCK_REALTIME, &ts);
-    return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
-}
-
-static int ddp__order_doubles(const void *a, const void *b)
-{
-    double p = *(const double *)a, q = *(const double *)b;
-
-    return (p > q) - (p < q);
-}
-
 static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t bytes, int peer)
 {
-    ddp_message m;
     ddp_piece p;
-
-    p.bytes = data;
-    p.count = bytes;
-    ddp__own_word(q->d, &m, verb, &p);
+    ddp_message m = ddp__own_word(q->d, &p, verb, 0, data, bytes);
     m.peer = peer;
     return ddp_exchange(q->d, &m);
 }
@@ -44327,7 +42665,6 @@ static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t by
 static int ddp__say(ddp__prober *q, const ddp__probe_word *w, int peer)
 {
     ddp__probe_word out = *w;
-
     return ddp__probe_bytes(q, DDP_SEND, &out, sizeof out, peer);
 }
 
@@ -44343,7 +42680,6 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     ddp__op_span seen[DDP__PROBE_SPANS], last;
     double now = ddp_now();
     int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
-
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
     memset(&last, 0, sizeof last);
@@ -44355,7 +42691,6 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 static double ddp__lay(ddp__prober *q, double since)
 {
     double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
-
     return seconds > 0 ? seconds : 0;
 }
 
@@ -44364,9 +42699,8 @@ static double ddp__lay(ddp__prober *q, double since)
 static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
-    int n, bad = 0;
-
-    for (n = -1; !bad && n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
+    int n;
+    for (n = -1; n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
         ddp__probe_word w;
         double t0, w0, asked;
         int enough = n + 1 >= DDP__PINGS || (n + 1 >= DDP__PINGS_LEAST && ddp_now() > begin + 3);
@@ -44374,9 +42708,9 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
         w.next = !enough;
         w0 = ddp__wall();
         t0 = ddp_now();
-        bad = ddp__say(q, &w, peer);
-        if (!bad) bad = ddp__hear(q, &w, peer);
-        if (bad || n < 0) continue;
+        DDP__DO(ddp__say(q, &w, peer));
+        DDP__DO(ddp__hear(q, &w, peer));
+        if (n < 0) continue;
         asked = ddp__recorded(q, DDP_SEND, t0).submitted;
         trip[n] = ddp__recorded(q, DDP_RECEIVE, t0).due - asked - w.lay_s;
         if (trip[n] < 1e-9) trip[n] = 1e-9;
@@ -44388,8 +42722,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
         n++;
         break;
     }
-    if (bad) return bad;
-    qsort(trip, (size_t)n, sizeof *trip, ddp__order_doubles);
+    qsort(trip, (size_t)n, sizeof *trip, ddp__rising);
     out->ping_s = trip[0] / 2;
     out->ping_median_s = (trip[(n - 1) / 2] + trip[n / 2]) / 4;
     return 0;
@@ -44398,16 +42731,14 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__pong(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
-    int bad;
-
     do {
         double since = ddp_now();
-        bad = ddp__hear(q, &w, peer);
+        DDP__DO(ddp__hear(q, &w, peer));
         w.lay_s = ddp__lay(q, since);
         w.wall_s = ddp__wall();
-        if (!bad) bad = ddp__say(q, &w, peer);
-    } while (!bad && w.next > 0);
-    return bad;
+        DDP__DO(ddp__say(q, &w, peer));
+    } while (w.next > 0);
+    return 0;
 }
 
 /* ---- transfers ---- */
@@ -44417,17 +42748,14 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 {
     ddp__probe_word w;
     double since;
-    int bad;
-
     memset(&w, 0, sizeof w);
     w.next = (double)bytes;
-    bad = ddp__say(q, &w, peer);
     *seconds = 0;
-    if (bad || bytes == 0) return bad;
+    DDP__DO(ddp__say(q, &w, peer));
+    if (bytes == 0) return 0;
     since = ddp_now();
-    bad = ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer);
-    if (!bad) bad = ddp__hear(q, &w, peer);
-    if (bad) return bad;
+    DDP__DO(ddp__probe_bytes(q, DDP_SEND, q->x, bytes, peer));
+    DDP__DO(ddp__hear(q, &w, peer));
     *seconds = ddp__recorded(q, DDP_RECEIVE, since).due -
                ddp__recorded(q, DDP_SEND, since).submitted - w.lay_s - back_s;
     if (*seconds < 1e-9) *seconds = 1e-9;
@@ -44438,12 +42766,9 @@ static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, do
 {
     ddp__meter meter;
     double seconds;
-    int bad;
-
     memset(&meter, 0, sizeof meter);
     do {
-        bad = ddp__transfer(q, peer, bytes, back_s, &seconds);
-        if (bad) return bad;
+        DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
     } while (!ddp__meter_add(&meter, (double)bytes, seconds, fastest));
     q->bytes[q->n] = (double)bytes;
     q->seconds[q->n++] = *fastest;
@@ -44454,21 +42779,17 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
     double best, data, none;
     size_t bytes = DDP__PROBE_SMALL;
-    int i, bad;
-
     q->n = 0;
     q->bytes[q->n] = sizeof(ddp__probe_word);
     q->seconds[q->n++] = out->ping_s;
-    bad = ddp__repeat(q, peer, bytes, out->ping_s, &best);
-    if (bad) return bad;
+    DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     data = best > 2 * out->ping_s ? best - out->ping_s : best / 2;
     data = 0.25 / data * (double)DDP__PROBE_SMALL; /* bytes in a quarter of a second */
     bytes = data < (double)DDP__PROBE_LARGE ? (size_t)data : (size_t)DDP__PROBE_LARGE;
-    if (bytes > DDP__PROBE_SMALL) bad = ddp__repeat(q, peer, bytes, out->ping_s, &best);
+    if (bytes > DDP__PROBE_SMALL) DDP__DO(ddp__repeat(q, peer, bytes, out->ping_s, &best));
     else bytes = DDP__PROBE_SMALL;
-    if (!bad) bad = ddp__transfer(q, peer, 0, 0, &none);
-    if (bad) return bad;
-    for (i = 0; i < q->n; i++) {
+    DDP__DO(ddp__transfer(q, peer, 0, 0, &none));
+    for (int i = 0; i < q->n; i++) {
         q->all_bytes[q->all] = q->bytes[i];
         q->all_seconds[q->all++] = q->seconds[i];
     }
@@ -44480,38 +42801,32 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__sink(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
-    int bad, more;
-
-    do {
-        double since = ddp_now();
-        bad = ddp__hear(q, &w, peer);
-        more = !bad && w.next > 0 && w.next <= (double)DDP__PROBE_LARGE;
-        if (more) bad = ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w.next, peer);
+    for (;;) {
+        const double since = ddp_now();
+        DDP__DO(ddp__hear(q, &w, peer));
+        if (!(w.next > 0 && w.next <= (double)DDP__PROBE_LARGE)) return 0;
+        DDP__DO(ddp__probe_bytes(q, DDP_RECEIVE, q->x, (size_t)w.next, peer));
         w.lay_s = ddp__lay(q, since);
-        if (!bad && more) bad = ddp__say(q, &w, peer);
-    } while (!bad && more);
-    return bad;
+        DDP__DO(ddp__say(q, &w, peer));
+    }
 }
 
 static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
     ddp__probe_word w;
-    int bad;
-
     memset(&w, 0, sizeof w);
     if (q->d->rank < peer) {
-        bad = ddp__ping(q, peer, out);
+        DDP__DO(ddp__ping(q, peer, out));
         w.next = out->ping_s;
-        if (!bad) bad = ddp__say(q, &w, peer);
-        if (!bad) bad = ddp__source(q, peer, out);
-        return bad ? bad : ddp__sink(q, peer);
+        DDP__DO(ddp__say(q, &w, peer));
+        DDP__DO(ddp__source(q, peer, out));
+        return ddp__sink(q, peer);
     }
-    bad = ddp__pong(q, peer);
-    if (!bad) bad = ddp__hear(q, &w, peer);
-    if (bad) return bad;
+    DDP__DO(ddp__pong(q, peer));
+    DDP__DO(ddp__hear(q, &w, peer));
     out->ping_s = w.next;
-    bad = ddp__sink(q, peer);
-    return bad ? bad : ddp__source(q, peer, out);
+    DDP__DO(ddp__sink(q, peer));
+    return ddp__source(q, peer, out);
 }
 
 /* ---- all of them ---- */
@@ -44519,10 +42834,8 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 /* Whom a rank meets in a round of a tournament of `even` players; the last one keeps its seat. */
 static int ddp__opponent(int rank, int round, int even)
 {
-    int seats = even - 1;
-
-    if (rank == even - 1) return round;
-    if (rank == round) return even - 1;
+    const int seats = even - 1;
+    if (rank == seats || rank == round) return rank == seats ? round : seats;
     return (2 * round - rank + 2 * seats) % seats;
 }
 
@@ -44530,22 +42843,21 @@ static int ddp__opponent(int rank, int round, int even)
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
     ddp__wire *w = d->engine->wire;
-
     return !strncmp(w->table->peer_name(w, peer), "via ", 4);
 }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
-    int world = q->d->world, even = world + world % 2, round, bad = 0;
-
-    for (round = 0; !bad && round < even - 1; round++) {
-        int peer = ddp__opponent(q->d->rank, round, even);
-        bad = ddp_barrier(q->d);
-        if (bad || peer >= world) continue;
-        bad = ddp__probe_pair(q, peer, &out->pair[q->d->rank * world + peer]);
-        out->pair[q->d->rank * world + peer].relayed = ddp__is_relayed(q->d, peer);
+    const int world = q->d->world, even = world + world % 2;
+    for (int round = 0; round < even - 1; round++) {
+        const int peer = ddp__opponent(q->d->rank, round, even);
+        ddp_pair *pair = &out->pair[q->d->rank * world + peer];
+        DDP__DO(ddp_barrier(q->d));
+        if (peer >= world) continue;
+        DDP__DO(ddp__probe_pair(q, peer, pair));
+        pair->relayed = ddp__is_relayed(q->d, peer);
     }
-    return bad;
+    return 0;
 }
 
 /* Every rank's row to everybody. */
@@ -44554,9 +42866,8 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     const size_t world = (size_t)q->d->world, pairs = world * sizeof *out->pair,
                  row = pairs + sizeof *out->host + sizeof *out->name;
     char *all = (char *)ddp__calloc(world, row), *at;
-    size_t r, c;
+    size_t r;
     int bad;
-
     if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
     at = all + (size_t)q->d->rank * row;
     memcpy(at, out->pair + (size_t)q->d->rank * world, pairs);
@@ -44572,7 +42883,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     if (bad) return ddp__ctx_fail(q->d, &q->d->host.error);
     /* round trips have one end that measured them */
     for (r = 0; r < world; r++)
-        for (c = 0; c < r; c++) {
+        for (size_t c = 0; c < r; c++) {
             const ddp_pair *led = &out->pair[c * world + r];
             ddp_pair *p = &out->pair[r * world + c];
             p->ping_s = led->ping_s;
@@ -44588,7 +42899,6 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     size_t world;
     double begin = ddp_now();
     int bad;
-
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
@@ -44633,13 +42943,12 @@ void ddp_probe_free(ddp_probe_result *r)
 
 ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
 {
-    int i, n;
-
+    int n;
     if (!r || !out || r->world < 2)
         return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
     n = r->world * r->world;
-    for (i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++) {
         out->delay_s[i] = r->pair[i].ping_s;
         out->rate[i] = r->pair[i].link.beta_s > 0 ? 1 / r->pair[i].link.beta_s : r->pair[i].rate;
     }
@@ -44653,11 +42962,9 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     const double n = net->devices;
     double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
     ddp_ring_choice c;
-    int i, j;
-
-    for (i = 0; i < net->devices; i++) {
+    for (int i = 0; i < net->devices; i++) {
         double most = 0;
-        for (j = 0; j < net->devices; j++) {
+        for (int j = 0; j < net->devices; j++) {
             const size_t at = (size_t)i * (size_t)net->devices + (size_t)j;
             if (i == j) continue;
             if (net->rate[at] < slowest) slowest = net->rate[at];
@@ -44683,7 +42990,6 @@ static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *ou
     int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
     double least;
     size_t from;
-
     if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
     bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
     if (!bad) {
@@ -44700,7 +43006,6 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     ddp_ring_choice own;
     ddp_network net;
     int bad;
-
     DDP__ENTER(d);
     if (!r || r->world != d->world)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
@@ -44721,8 +43026,8 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
 static int ddp__leave(ddp_ctx *d, ddp_status s, ddp__phase phase, int layer)
 {
     if (s != DDP_OK) return ddp__ctx_fail(d, &d->host.error);
-    d->phase = phase;
-    d->phase_layer = layer;
+    d->at.phase = phase;
+    d->at.layer = layer;
     ddp__clock_note(d, DDP__M_LEAVE, layer, phase);
     return 0;
 }
@@ -44741,7 +43046,6 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
 int ddp_forward_begin(ddp_ctx *d, int layer)
 {
     ddp_status s;
-
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
@@ -44761,7 +43065,6 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
-
     if (++u->passes > d->cfg.micro_batches)
         return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
@@ -44781,7 +43084,6 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 int ddp_backward_end(ddp_ctx *d, int layer)
 {
     ddp_status s;
-
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
     if (s == DDP_OK) s = ddp__gradient_ready(d, layer);
@@ -44801,9 +43103,8 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 
 static ddp_status ddp__finish_step(ddp_ctx *d)
 {
-    int l, forward = 1;
-
-    for (l = 0; l < d->layers; l++) {
+    int forward = 1;
+    for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
                              "rank %d when ddp_step_end came", d->step, d->unit[l].name, d->unit[l].passes,
@@ -44817,7 +43118,7 @@ static ddp_status ddp__finish_step(ddp_ctx *d)
     DDP__TRY(DDP__EVENT(d, step_end, (d, d->self, forward)));
     /* programs without forward_begin find parameters whole when ddp_step_end returns */
     if (!forward) DDP__TRY(ddp__posted_none(d, 1, "in step_end, and the program has no forward hooks"));
-    for (l = 0; l < d->layers; l++) d->unit[l].passes = 0;
+    for (int l = 0; l < d->layers; l++) d->unit[l].passes = 0;
     if (d->engine) DDP__TRY(ddp__engine_error(d->engine, &d->host.error));
     if (d->second) DDP__TRY(ddp__engine_error(d->second, &d->host.error));
     DDP__TRY(ddp__device_check(d, &d->host.error));
@@ -44835,7 +43136,6 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
 int ddp_step_end(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
-
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
@@ -44860,7 +43160,6 @@ int ddp_step_end(ddp_ctx *d)
 int ddp_wait(ddp_ctx *d)
 {
     ddp_status s;
-
     DDP__ENTER(d);
     s = ddp__strategy_wait(d, &d->host.error);
     if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
@@ -44870,23 +43169,12 @@ int ddp_wait(ddp_ctx *d)
 /* Where gradients are averaged, parameters are equal, and buffers differ. */
 static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 {
-    ddp_message m;
-    ddp_piece p;
-    int b;
-
-    for (b = 0; b < u->blocks; b++) {
+    for (int b = 0; b < u->blocks; b++) {
+        const ddp_piece p = {{u->block[b].params}, u->block[b].count};
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
         if (u->block[b].kind != DDP_BUFFERS) continue;
-        p.data = u->block[b].params;
-        p.count = u->block[b].count;
-        memset(&m, 0, sizeof m);
-        m.verb = DDP_ALL_REDUCE;
-        m.from = &p;
-        m.from_count = 1;
         m.mean = 1;
         m.group = u->group;
-        m.step = d->step;
-        m.layer = DDP_NO_LAYER;
-        m.filler = 1;
         DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
     }
     return DDP_OK;
@@ -44894,9 +43182,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
 
 static ddp_status ddp__sync_layers(ddp_ctx *d)
 {
-    int l;
-
-    for (l = d->layers - 1; l >= 0; l--)
+    for (int l = d->layers - 1; l >= 0; l--)
         DDP__TRY(d->ops.averages == DDP_AVERAGES_GRADIENTS ? ddp__average_buffers(d, &d->unit[l]) :
                  ddp__average_exact(d, l, &d->host.error));
     return DDP_OK;
@@ -44917,7 +43203,6 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
 int ddp_sync_all(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
-
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) s = ddp__sync_everything(d);
@@ -44931,7 +43216,6 @@ static const ddp__hooks *ddp__session_hooks(void)
 {
     static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin,
                                      ddp_backward_end};
-
     return &table;
 }
 
@@ -44941,7 +43225,6 @@ static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((ui
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp__wire *wire = NULL;
-
     d->host.allocator = d->cfg.allocator;
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = ddp__session_hooks();
@@ -44976,7 +43259,6 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
     ddp_error local;
-
     memset(&zero, 0, sizeof zero);
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
@@ -44998,14 +43280,13 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->block) DDP_FREE(u->block);
     if (u->average) DDP_FREE(u->average);
     if (u->gradient) DDP_FREE(u->gradient);
+    if (u->trains) DDP_FREE(u->trains);
     if (u->other) DDP_FREE(u->other);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 
 void ddp_close(ddp_ctx *d)
 {
-    int i;
-
     if (!d) return;
     ddp__arrival_close(d);
     ddp__admission_stop(d);
@@ -45020,7 +43301,7 @@ void ddp_close(ddp_ctx *d)
         o->destroy(o);
     }
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
-    for (i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
+    for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
     ddp__device_close(d);
     ddp__coded_close(d);
@@ -45056,9 +43337,8 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
 
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
 {
-    int own = layer->params || layer->count, i;
+    int own = layer->params || layer->count;
     char number[32];
-
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
@@ -45069,17 +43349,16 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
         u->block[0].count = layer->count;
         u->blocks = 1;
     }
-    for (i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
+    for (int i = 0; i < layer->block_count; i++) u->block[u->blocks++] = layer->blocks[i];
     u->flops = layer->flops;
     u->group = layer->group;
-    for (i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
     return DDP_OK;
 }
 
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
     ddp__unit u;
-
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
         return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
@@ -45126,7 +43405,6 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
     ddp_error *err;
     ddp_blob blob = {NULL, 0};
-
     DDP__ENTER(d);
     err = &d->host.error;
     if (!d->ops.plan_adopt)
@@ -45151,11 +43429,9 @@ const ddp_profile *ddp_profile_get(const ddp_ctx *d) { return d && d->profile.la
 
 int ddp_measure_links(ddp_ctx *d)
 {
-    int link;
-
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    for (link = 0; link < ddp_links(d); link++)
+    for (int link = 0; link < ddp_links(d); link++)
         if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
     return 0;
@@ -45164,7 +43440,6 @@ int ddp_measure_links(ddp_ctx *d)
 int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 {
     ddp__net_stats net;
-
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     if (d->nccl && link == 0) {
@@ -45197,10 +43472,8 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
 {
     ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
     int code;
-
     if (!d) {
-        if (L->hub)
-            ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
+        if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
         return err->code;
     }
     code = L->fn(d, L->user);
@@ -45220,7 +43493,6 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
-
     cfg.rank = rank;
     if (addr && *addr) cfg.addr = addr;
     return ddp__launch_run(L, &cfg, listen_fd, err);
@@ -45232,10 +43504,9 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     ddp_strategy_ops ops;
     ddp_config cfg;
     ddp_error local;
-    ddp__launch L;
+    ddp__launch L = {&cfg, list, fn, user, NULL};
     ddp__env env;
     ddp_status s;
-
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
@@ -45244,11 +43515,6 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
         s = ddp__env_read(&env, err);
         if (s != DDP_OK) return (int)s;
     }
-    L.cfg = &cfg;
-    L.list = list;
-    L.fn = fn;
-    L.user = user;
-    L.hub = NULL;
     cfg = *given;
     if (env.launcher) { /* a launcher made the ranks: this is one of them */
         cfg.rank = cfg.world = 0;
@@ -45271,7 +43537,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn_elastic(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
+        s = ddp__spawn(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;
@@ -45318,15 +43584,14 @@ typedef struct ddp__gradient {
 static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     const ddp_piece *own;
-    int l, n, room = 0;
-
-    for (l = first; l >= last; l--) {
+    int n, room = 0;
+    for (int l = first; l >= last; l--) {
         (void)ddp_gradients_of(d, l, &n);
         room += n;
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
     if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
-    for (l = first; l >= last; l--) {
+    for (int l = first; l >= last; l--) {
         own = ddp_gradients_of(d, l, &n);
         if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
         b->pieces += n;
@@ -45340,11 +43605,10 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 
 static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
 {
-    int i, n;
+    int n;
     const ddp_piece *p = ddp_gradients_of(d, layer, &n);
     size_t bytes = 0;
-
-    for (i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
+    for (int i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
     return bytes;
 }
 
@@ -45353,11 +43617,10 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int l, bad, first = layers - 1;
-
+    int bad, first = layers - 1;
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
     if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
-    for (l = layers - 1; l >= 0; l--) {
+    for (int l = layers - 1; l >= 0; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
         bytes += ddp__gradient_bytes(d, l);
         if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
@@ -45372,7 +43635,6 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 {
     ddp_message m;
-
     if (ddp_world(d) == 1 || b->pieces == 0) return 0;
     memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
@@ -45392,7 +43654,6 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
-
     for (; !bad && g->next < g->buckets && g->bucket[g->next].missing == 0; g->next++)
         bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
     return bad;
@@ -45400,9 +43661,8 @@ static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 
 static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 {
-    int i, bad = 0;
-
-    for (i = 0; i < g->buckets && !bad; i++) {
+    int bad = 0;
+    for (int i = 0; i < g->buckets && !bad; i++) {
         ddp__bucket *b = &g->bucket[i];
         if (b->ticket != -1) bad = ddp_hold(d, b->ticket, b->last);
         b->ticket = -1;
@@ -45415,21 +43675,18 @@ static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int bad = ddp__buckets_hold(d, g), l;
-
+    int bad = ddp__buckets_hold(d, g);
     (void)forward;
     if (!bad) bad = ddp_clip(d);
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
     return bad;
 }
 
 static void ddp__gradient_close(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i;
-
     (void)d;
-    for (i = 0; i < g->buckets; i++)
+    for (int i = 0; i < g->buckets; i++)
         if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
     if (g->bucket) DDP_FREE(g->bucket);
 }
@@ -45440,7 +43697,6 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX);
-
     if (g->buckets == 1) g->layer = DDP_ALL_LAYERS;
     return bad;
 }
@@ -45448,9 +43704,8 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
 static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i, bad;
-
-    for (i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
+    int bad;
+    for (int i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
     bad = ddp__buckets_send(d, g);
     return bad ? bad : ddp__gradient_step_end(d, self, forward);
 }
@@ -45459,14 +43714,11 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
     int i;
-
     (void)d;
     *period = 1;
     for (i = 0; i < g->buckets && i < room; i++) {
-        out[i].step = 0;
-        out[i].first = g->bucket[i].first;
-        out[i].last = g->bucket[i].last;
-        out[i].behind = -1;
+        const ddp_transfer t = {0, g->bucket[i].first, g->bucket[i].last, -1};
+        out[i] = t;
     }
     return i;
 }
@@ -45482,7 +43734,6 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int i = 0;
-
     while (layer < g->bucket[i].last) i++;
     g->bucket[i].missing--;
     return ddp__buckets_send(d, g);
@@ -45490,9 +43741,8 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 
 static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
-    int i, n = ddp__ssgd_transfers(d, self, period, out, room);
-
-    for (i = 0; i < n; i++) out[i].behind = out[i].last;
+    int n = ddp__ssgd_transfers(d, self, period, out, room);
+    for (int i = 0; i < n; i++) out[i].behind = out[i].last;
     return n;
 }
 
@@ -45510,15 +43760,12 @@ void ddp__strategy_ssgd(ddp_strategy_ops *ops)
 
 void ddp__strategy_wfbp(ddp_strategy_ops *ops)
 {
+    ddp__strategy_ssgd(ops);
     ops->name = "wfbp";
-    ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_WITH_ALL;
-    ops->self_bytes = sizeof(ddp__gradient);
     ops->start = ddp__wfbp_start;
     ops->backward_end = ddp__wfbp_backward_end;
     ops->step_end = ddp__gradient_step_end;
     ops->transfers = ddp__wfbp_transfers;
-    ops->close = ddp__gradient_close;
 }
 
 /* ==== strategy/local.c ==== [strategy] */
@@ -45526,57 +43773,47 @@ void ddp__strategy_wfbp(ddp_strategy_ops *ops)
 
 /* ---- localsgd ---- */
 
-static int ddp__update_now(ddp_ctx *d, int layer)
+static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
+    (void)self;
     /* the norm needs all gradients: then updates come at the end of the step */
     return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
 static int ddp__clip_and_update(ddp_ctx *d)
 {
-    int l, bad;
-
+    int bad;
     if (!(ddp_settings(d)->clip_norm > 0)) return 0;
     bad = ddp_clip(d);
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
     return bad;
 }
 
 static int ddp__hold_all(ddp_ctx *d)
 {
-    int l, bad = 0;
-
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
+    int bad = 0;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
     return bad;
-}
-
-static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
-{
-    (void)self;
-    return ddp__update_now(d, layer);
 }
 
 static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
-    int l, bad = ddp__clip_and_update(d);
-
+    int bad = ddp__clip_and_update(d);
     (void)self;
     (void)forward;
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average(d, l, 0, 0);
     return bad ? bad : ddp__hold_all(d);
 }
 
 static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int i, layers = ddp_layers(d);
-
     (void)self;
     *period = ddp_settings(d)->period;
     for (i = 0; i < layers && i < room; i++) {
-        out[i].step = *period - 1;
-        out[i].first = out[i].last = layers - 1 - i;
-        out[i].behind = -1;
+        const ddp_transfer t = {*period - 1, layers - 1 - i, layers - 1 - i, -1};
+        out[i] = t;
     }
     return i;
 }
@@ -45604,7 +43841,7 @@ static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
     /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
      * averaged as they stand and updated at step end, once the norm is known */
-    int bad = ddp__update_now(d, layer);
+    int bad = ddp__local_backward_end(d, NULL, layer);
 
     if (bad) return bad;
     if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
@@ -45621,7 +43858,6 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad;
-
     (void)self;
     if (ddp_settings(d)->clip_norm > 0) {
         bad = ddp__hold_all(d);
@@ -45646,8 +43882,6 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
     ddp__packed_plan head;
     unsigned char *at;
-    size_t l;
-
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
     memset(&head, 0, sizeof head);
@@ -45660,7 +43894,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     head.lower_bound_s = p->lower_bound_s;
     memcpy(out->bytes, &head, sizeof head);
     at = out->bytes + sizeof head;
-    for (l = 0; l < L; l++, at += sizeof(int32_t)) {
+    for (size_t l = 0; l < L; l++, at += sizeof(int32_t)) {
         const int32_t step = p->step_of[l];
         memcpy(at, &step, sizeof step);
     }
@@ -45675,8 +43909,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     const unsigned char *at = blob->bytes + sizeof head;
     ddp_error err;
     ddp_plan p;
-    int l, bad = 0;
-
+    int bad = 0;
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
@@ -45690,7 +43923,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     p.objective_s = head.objective_s;
     p.exposed_s = head.exposed_s;
     p.lower_bound_s = head.lower_bound_s;
-    for (l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
+    for (int l = 0; l < p.layers; l++, at += sizeof(int32_t)) {
         int32_t step;
         memcpy(&step, at, sizeof step);
         bad |= step < 0 || step >= head.period;
@@ -45711,7 +43944,6 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
 static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
 {
     const ddp_config *c = ddp_settings(d);
-
     memset(o, 0, sizeof *o);
     o->period = c->period;
     o->fill = c->fill;
@@ -45731,11 +43963,9 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     ddp_profile slower = *p;
     ddp_plan other;
     ddp_status s = ddp_plan_partial(p, o, plan, err);
-    int l;
-
     if (s != DDP_OK) return s;
     slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
-    for (l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
+    for (int l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
     slower.alpha_s *= 1.1;
     memset(&other, 0, sizeof other);
     s = slower.comm_s ? ddp_plan_partial(&slower, o, &other, err)
@@ -45752,17 +43982,22 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     return s;
 }
 
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_options *o, int slack, ddp_blob *out)
+/* enp: equal numbers of layers; unmeasured: no times to fill by, or to leave slack for. */
+static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
 {
+    const int slack = !unmeasured && !ddp_settings(d)->paper;
+    ddp_plan_options o;
     ddp_error err;
     ddp_plan plan;
     int bad;
-
     memset(&plan, 0, sizeof plan);
-    if (slack ? ddp__plan_with_slack(p, o, &plan, &err) : ddp_plan_partial(p, o, &plan, &err))
+    ddp__plan_options(d, &o);
+    if (enp) o.solver = DDP_SOLVER_ENP;
+    if (unmeasured) o.fill = DDP_FILL_NONE;
+    if (slack ? ddp__plan_with_slack(p, &o, &plan, &err) : ddp_plan_partial(p, &o, &plan, &err))
         return ddp__plan_failed(d, &err);
-    if (!plan.solver) plan.solver = o->solver;
-    if (!plan.cost) plan.cost = o->cost;
+    if (!plan.solver) plan.solver = o.solver;
+    if (!plan.cost) plan.cost = o.cost;
     bad = ddp__plan_pack(d, &plan, out);
     ddp_plan_free(&plan);
     return bad;
@@ -45771,32 +44006,20 @@ static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, const ddp_plan_op
 /* While profiling: equal numbers of layers, which needs no measurement. */
 static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    o.solver = DDP_SOLVER_ENP;
-    o.fill = DDP_FILL_NONE;
-    return ddp__partial_make(d, p, &o, 0, out);
+    return ddp__partial_make(d, p, 1, 1, out);
 }
 
 static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+    return ddp__partial_make(d, p, 0, 0, out);
 }
 
 static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    ddp_plan_options o;
-
     (void)self;
-    ddp__plan_options(d, &o);
-    o.solver = DDP_SOLVER_ENP;
-    return ddp__partial_make(d, p, &o, !ddp_settings(d)->paper, out);
+    return ddp__partial_make(d, p, 1, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
@@ -45808,7 +44031,6 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
 static const ddp_plan *ddp__partial_view(const void *self)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
-
     return p->layers ? p : NULL;
 }
 
@@ -45817,16 +44039,13 @@ static double ddp__partial_exposed(const void *self) { return ((const ddp__parti
 static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
-    int h, l, n = 0;
-
+    int n = 0;
     (void)d;
     *period = p->layers ? p->period : 1;
-    for (h = 0; p->layers && h < p->period; h++)
-        for (l = p->layers - 1; l >= 0 && n < room; l--) {
-            if (p->step_of[l] != h) continue;
-            out[n].step = h;
-            out[n].first = out[n].last = out[n].behind = l;
-            n++;
+    for (int h = 0; p->layers && h < p->period; h++)
+        for (int l = p->layers - 1; l >= 0 && n < room; l--) {
+            const ddp_transfer t = {h, l, l, l};
+            if (p->step_of[l] == h) out[n++] = t;
         }
     return n;
 }
@@ -45878,7 +44097,6 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_WFBP, ddp__strategy_wfbp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};
-
     *count = (int)(sizeof table / sizeof table[0]);
     return table;
 }
@@ -45887,7 +44105,6 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 {
     int n, i;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
-
     memset(ops, 0, sizeof *ops);
     for (i = 0; i < n && t[i].id != s && s != DDP_STRATEGY_DEFAULT; i++) {}
     if (i == n) return 0;
@@ -45898,16 +44115,14 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 const char *ddp_strategy_name(ddp_strategy s)
 {
     ddp_strategy_ops ops;
-
     return ddp__strategy_fill(s, &ops) ? ops.name : "unknown";
 }
 
 ddp_strategy ddp_strategy_named(const char *name)
 {
-    int n, i;
+    int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
-
-    for (i = 0; name && i < n; i++)
+    for (int i = 0; name && i < n; i++)
         if (!strcmp(name, ddp_strategy_name(t[i].id))) return t[i].id;
     return DDP_STRATEGY_DEFAULT;
 }
@@ -45916,7 +44131,6 @@ ddp_strategy ddp_strategy_number(int i)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
-
     return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
 }
 
@@ -45926,7 +44140,6 @@ const ddp__strategies *ddp__built_in(void)
 {
     static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
                                           ddp_strategy_name};
-
     return &table;
 }
 
@@ -45957,9 +44170,6 @@ DDP_LIB void ddp__add_fixed(ddp__text *t, double v, int decimals);
  *                 trailing zeros: for coordinates and tick labels */
 DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 
-/* The text becomes a file, and is freed. */
-DDP_LIB ddp_status ddp__page_write(ddp__text *t, const char *path, ddp_error *err);
-
 /* ---- charts ---- */
 
 /* One line of a chart. Points whose x or y is not finite are stepped over. */
@@ -45972,10 +44182,7 @@ typedef struct ddp__series {
 } ddp__series;
 
 /* A dashed line across the chart, at x; its text is shown where a pointer rests on it. */
-typedef struct ddp__mark {
-    double      x;
-    const char *text;
-} ddp__mark;
+typedef struct ddp__mark { double x; const char *text; } ddp__mark;
 
 typedef struct ddp__chart {
     const char        *x_label, *y_label;
@@ -46000,10 +44207,7 @@ typedef struct ddp__lane_item {
 } ddp__lane_item;
 
 /* In rising order of begin_s. rows is at least 1. Freed by ddp__lane_free. */
-typedef struct ddp__lane {
-    ddp__lane_item *items;
-    int             count, rows;
-} ddp__lane;
+typedef struct ddp__lane { ddp__lane_item *items; int count, rows; } ddp__lane;
 
 #define DDP__LANE_COMPUTE (DDP_SPAN_COMPUTE | 1u << DDP_SPAN_WAIT)
 #define DDP__LANE_COMM    (1u << DDP_SPAN_COMM | 1u << DDP_SPAN_FILL | 1u << DDP_SPAN_PEER_WAIT)
@@ -46033,8 +44237,7 @@ DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const dd
 DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int column);
 
 /* ==== report/page.c ==== [report] */
-/* Pieces of a page: numbers, escaped text, line charts, and what workers did when: spans sorted into the rows of lanes,
- * and the picture of them. */
+/* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
 
 /* Of a chart, and its edges inside. */
 #define DDP__CHART_W      540
@@ -46050,7 +44253,6 @@ DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp
 void ddp__add_fixed(ddp__text *t, double v, int decimals)
 {
     long long unit = 1, n;
-
     for (int i = 0; i < decimals; i++) unit *= 10;
     if (!(fabs(v) < 9e18 / (double)unit)) { /* also not a number */
         ddp__text_addf(t, "-");
@@ -46066,7 +44268,6 @@ void ddp__add_fixed(ddp__text *t, double v, int decimals)
 static void ddp__add_short(ddp__text *t, double v, int decimals)
 {
     size_t before = t->size;
-
     ddp__add_fixed(t, v, decimals);
     if (t->failed || decimals < 1 || t->size < before + 3) return;
     while (t->data[t->size - 1] == '0') t->size--;
@@ -46077,7 +44278,6 @@ static void ddp__add_short(ddp__text *t, double v, int decimals)
 static void ddp__add_escaped(ddp__text *t, const char *s)
 {
     size_t left = s ? strlen(s) : 0;
-
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
@@ -46129,22 +44329,12 @@ void ddp__add_page(ddp__text *t, const char *fmt, ...)
     va_end(list);
 }
 
-ddp_status ddp__page_write(ddp__text *t, const char *path, ddp_error *err)
-{
-    ddp_status s = t->failed ? ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory while it was built", path)
-                             : ddp__file_write(path, t->data, t->size, err);
-
-    ddp__text_free(t);
-    return s;
-}
-
 /* ---- charts ---- */
 
 double ddp__tick_step(double range, int most, int *decimals)
 {
     double unit, ratio;
     int k;
-
     *decimals = 0;
     if (!(range > 0) || range > 1e300) return 1;
     k = (int)floor(log10(range / most));
@@ -46175,11 +44365,9 @@ static double ddp__axes_x(const ddp__axes *a, double x)
 static double ddp__axes_y(const ddp__axes *a, double y)
 {
     double v = a->log_y ? log10(y) : y;
-
     return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
-/* Is point i of s on the chart? */
 static int ddp__series_has(const ddp__series *s, int i, int log_y)
 {
     return fabs(s->x[i]) <= DBL_MAX && fabs(s->y[i]) <= DBL_MAX && (!log_y || s->y[i] > 0);
@@ -46190,7 +44378,6 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 {
     int any = 0;
     double pad;
-
     memset(a, 0, sizeof *a);
     a->log_y = c->log_y;
     for (int k = 0; k < c->count; k++) {
@@ -46216,11 +44403,9 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
 {
     double at = ddp__axes_y(a, y);
-
     ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
                   DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
-    if (a->log_y && (exponent < -3 || exponent > 3))
-        ddp__add_page(t, "%de%d</text>", digit, exponent);
+    if (a->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
     else ddp__add_page(t, "@*</text>", decimals, y);
 }
 
@@ -46240,8 +44425,7 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
         }
     } else {
         step = ddp__tick_step(a->y1 - a->y0, 6, &decimals);
-        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1)
-            ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
+        for (v = ceil(a->y0 / step); v * step <= a->y1; v += 1) ddp__svg_y_tick(t, a, v * step, 0, 0, decimals);
     }
     step = ddp__tick_step(a->x1, 6, &decimals);
     for (v = 0; v * step <= a->x1 * (1 + 1e-9); v += 1) {
@@ -46259,12 +44443,10 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
 {
     int points = 0, stride = s->count / 1000 + 1;
-
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
-        if (points == 1)
-            ddp__add_page(t, "<path class=\"%s s%d\" d=\"", s->faint ? "faint" : "line", s->style);
+        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d\" d=\"", s->faint ? "faint" : "line", s->style);
         *end_y = ddp__axes_y(a, s->y[i]);
         ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
     }
@@ -46278,7 +44460,6 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
     int j, n = 0;
-
     for (int i = 0; i < c->count; i++) {
         if (!c->series[i].name || end_y[i] < 0) continue;
         for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
@@ -46311,7 +44492,6 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
     double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
     int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order), i, pass;
     ddp__axes a;
-
     if (!end_y || !order) {
         t->failed = 1;
     } else if (ddp__axes_fit(&a, c)) {
@@ -46338,7 +44518,6 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
 static int ddp__lane_order(const void *pa, const void *pb)
 {
     const ddp_span *a = &((const ddp__lane_item *)pa)->span, *b = &((const ddp__lane_item *)pb)->span;
-
     if (a->begin_s < b->begin_s || a->begin_s > b->begin_s) return a->begin_s < b->begin_s ? -1 : 1;
     return (a->end_s < b->end_s) - (a->end_s > b->end_s);
 }
@@ -46346,7 +44525,6 @@ static int ddp__lane_order(const void *pa, const void *pb)
 void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
 {
     double *row_end = (double *)ddp__calloc((size_t)w->count, sizeof *row_end);
-
     memset(out, 0, sizeof *out);
     out->rows = 1;
     out->items = (ddp__lane_item *)ddp__calloc((size_t)w->count, sizeof *out->items);
@@ -46378,7 +44556,6 @@ void ddp__lane_free(ddp__lane *lane)
 void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 {
     int any = 0;
-
     *begin = *end = 0;
     for (int w = 0; w < r->worker_count; w++)
         for (int i = 0; i < r->workers[w].count; i++) {
@@ -46410,10 +44587,7 @@ typedef struct ddp__swim {
     double begin, end, per_s; /* window, and units of the drawing per second */
 } ddp__swim;
 
-static double ddp__swim_x(const ddp__swim *m, double s)
-{
-    return DDP__SWIM_LEFT + (s - m->begin) * m->per_s;
-}
+static double ddp__swim_x(const ddp__swim *m, double s) { return DDP__SWIM_LEFT + (s - m->begin) * m->per_s; }
 
 static void ddp__swim_title(ddp__text *t, const ddp_report_data *d, const ddp_span *s)
 {
@@ -46430,7 +44604,6 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
                            const ddp__lane *lane, double top, double height)
 {
     double row_h = height / lane->rows;
-
     for (int i = 0; i < lane->count; i++) {
         const ddp_span *s = &lane->items[i].span;
         double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
@@ -46447,7 +44620,6 @@ static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *l
 {
     double named = -1e9;
     long step = -1;
-
     for (int i = 0; i < lane->count; i++) {
         double x = ddp__swim_x(m, lane->items[i].span.begin_s);
         if (lane->items[i].span.step <= step || lane->items[i].span.kind == DDP_SPAN_WAIT) continue;
@@ -46463,7 +44635,6 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
 {
     int decimals;
     double ms = scale_s * 1e3, step = ddp__tick_step(ms, 14, &decimals), v;
-
     for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
         double x = ddp__swim_x(m, m->begin + v * step / 1e3);
         ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
@@ -46511,7 +44682,6 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
 void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total)
 {
     const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
-
     memset(p, 0, sizeof *p);
     p->out = out;
     p->label = label ? label : "";
@@ -46526,7 +44696,6 @@ void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long tota
 static int ddp__progress_eta(char *out, size_t room, double s)
 {
     long n = s < 3e8 ? lround(s) : 0;
-
     if (!(s < 3e8)) return snprintf(out, room, "?");
     if (n < 60) return snprintf(out, room, "%lds", n);
     if (n < 3600) return snprintf(out, room, "%ldm%02lds", n / 60, n % 60);
@@ -46538,12 +44707,10 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss, ch
     char part[6][40], rate[2] = "";
     double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
     int digits = snprintf(NULL, 0, "%ld", p->total);
-
     memset(part, 0, sizeof part);
     snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
     snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
-    if (loss >= -DBL_MAX && loss <= DBL_MAX)
-        snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
+    if (loss >= -DBL_MAX && loss <= DBL_MAX) snprintf(part[2], sizeof part[2], "  loss %#.4g", loss);
     snprintf(part[3], sizeof part[3], "  %.*f ms/step", ms < 10 ? 2 : 1, ms);
     if (tokens > 0) {
         if (tokens >= 1e4) rate[0] = 'k';
@@ -46561,7 +44728,6 @@ void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
     char line[DDP__PROGRESS_LINE];
     double now = ddp_now(), took = now - p->last_s, keep;
     int n;
-
     if (!p->out) return;
     /* the mean forgets with a horizon of about 20 steps, and starts as a plain mean */
     keep = done < 20 ? 1 - 1 / (double)(done > 0 ? done : 1) : 0.95;
@@ -46575,8 +44741,7 @@ void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
     if (p->terminal)
         fprintf(p->out, "\r%s%s%s%*s", p->colour ? "\033[1m" : "", line, p->colour ? "\033[0m" : "",
                 p->width > n ? p->width - n : 0, "");
-    else
-        fprintf(p->out, "%s\n", line);
+    else fprintf(p->out, "%s\n", line);
     p->width = n;
     fflush(p->out);
 }
@@ -46593,7 +44758,6 @@ void ddp_progress_end(ddp_progress *p)
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp__strategy_reference();
-
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
             return d->runs[i].step_ms / r->step_ms;
@@ -46605,7 +44769,6 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "vs ", "s to loss", "MB sent",
                                                               "hidden %", "final loss"};
     double ratio;
-
     if (!r) {
         ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp__strategy_reference() : "");
         return;
@@ -46627,13 +44790,10 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     }
 }
 
-/* The aligned text. */
 static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
-    ddp__text cell;
-
-    memset(&cell, 0, sizeof cell);
+    ddp__text cell = {NULL, 0, 0, 0};
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
@@ -46651,10 +44811,8 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     int bad, why;
-
-    memset(&t, 0, sizeof t);
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);
@@ -46681,15 +44839,11 @@ struct ddp_jsonl {
     int       any[DDP__JSONL_DEPTH + 1]; /* that value has a member already */
 };
 
-static const char *ddp__jsonl_name(const ddp_jsonl *j)
-{
-    return j->file.f ? j->file.path : "JSON lines";
-}
+static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->file.path : "JSON lines"; }
 
 ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
     ddp_jsonl *j = (ddp_jsonl *)ddp__calloc(1, sizeof *j);
-
     if (!j) ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
     else j->stream = out;
     return j;
@@ -46698,7 +44852,6 @@ ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
 {
     ddp_jsonl *j;
-
     if (!path || !*path) {
         ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
         return NULL;
@@ -46724,7 +44877,6 @@ void ddp_jsonl_abandon(ddp_jsonl *j)
 ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
 {
     ddp_status status;
-
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
@@ -46829,8 +44981,7 @@ void ddp_jsonl_end(ddp_jsonl *j)
     while (j->depth > 1) ddp_jsonl_up(j);
     ddp__text_add(&j->line, "}\n", 2);
     j->depth = 0;
-    if (j->line.failed)
-        ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
+    if (j->line.failed) ddp__fail(&j->error, DDP_MEMORY, "cannot write %s: out of memory", ddp__jsonl_name(j));
     else if (fwrite(j->line.data, 1, j->line.size, j->stream) != j->line.size || fflush(j->stream))
         ddp__fail(&j->error, DDP_IO, "cannot write %s: %s", ddp__jsonl_name(j), strerror(errno));
 }
@@ -46920,10 +45071,8 @@ void ddp_jsonl_result(ddp_jsonl *j, const ddp_report_data *d, const ddp_report_r
     ddp_jsonl_integer(j, "workers", d->workers);
     ddp_jsonl_number(j, "step_ms", r->step_ms);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
-    if (r->bytes_sent < 0)
-        ddp_jsonl_number(j, "bytes_sent", (double)NAN);
-    else
-        ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    if (r->bytes_sent < 0) ddp_jsonl_number(j, "bytes_sent", (double)NAN);
+    else ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
     ddp_jsonl_number(j, "final_loss", r->final_loss);
     ddp_jsonl_number(j, "time_to_loss_s", r->time_to_loss_s);
     ddp_jsonl_string(j, "param_hash", r->param_hash);
@@ -46982,14 +45131,12 @@ typedef struct ddp__pm {
 static const char *ddp__pm_string(const ddp__json *v, const char *key, const char *otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
-
     return m && m->kind == DDP__JSON_STRING ? m->string : otherwise;
 }
 
 static double ddp__pm_number(const ddp__json *v, const char *key, double otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
-
     return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
 }
 
@@ -47012,16 +45159,14 @@ static ddp_status ddp__pm_head(ddp__pm *pm, const char *path, const ddp__json *v
         return ddp__fail(pm->err, DDP_MISMATCH, "%s is of run '%s' with %g ranks, the files before it of run '%s' with "
                          "%d: merge the dumps of one run", path, run, world, pm->run, pm->world);
     *rank = &pm->rank[(int)number];
-    if ((*rank)->present)
-        return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
+    if ((*rank)->present) return ddp__fail(pm->err, DDP_MISMATCH, "%s is a second dump of rank %g", path, number);
     (*rank)->present = 1;
     (*rank)->oldest = -1;
     v = ddp__json_get(v, "error");
     snprintf((*rank)->error, sizeof (*rank)->error, "%s", ddp__pm_string(v, "text", ""));
     for (p = peers ? peers->first : NULL; p; p = p->next) {
         double of = ddp__pm_number(p, "rank", -1), begun = ddp__pm_number(p, "begun", -1);
-        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun)
-            pm->rank[(int)of].told = (long)begun;
+        if (of >= 0 && of < world && (double)pm->rank[(int)of].told < begun) pm->rank[(int)of].told = (long)begun;
     }
     return DDP_OK;
 }
@@ -47065,7 +45210,6 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     ddp__json *v;
     ddp_status s = DDP_OK;
     const char *event;
-
     snprintf(name, sizeof name, "%.260s:%d", path, number);
     v = ddp__json_parse(name, line, n, pm->err);
     if (!v) return pm->err->code;
@@ -47081,13 +45225,11 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
 
 static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
 {
-    ddp__text t;
+    ddp__text t = {NULL, 0, 0, 0};
     ddp__pm_rank *rank = NULL;
     ddp_status s;
     size_t at = 0;
     int number = 1;
-
-    memset(&t, 0, sizeof t);
     s = ddp__file_read(path, &t, pm->err);
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
@@ -47107,7 +45249,6 @@ static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out,
 {
     size_t used;
     int count = 0, shown = 0;
-
     for (int r = 0; r < pm->world; r++) count += flag[r] != 0;
     used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
     for (int r = 0; r < pm->world; r++) {
@@ -47134,7 +45275,6 @@ static int ddp__pm_differ(const ddp__pm *pm)
 {
     const ddp__pm_op *found = NULL, *other = NULL;
     int first = 0, second = 0;
-
     for (int a = 0; a < pm->world; a++)
         for (int b = a + 1; b < pm->world; b++)
             for (int i = 0; i < pm->rank[a].ops; i++) {
@@ -47155,7 +45295,6 @@ static int ddp__pm_differ(const ddp__pm *pm)
 static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
 {
     const ddp__pm_op *first = NULL;
-
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -47170,7 +45309,6 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
 {
     const ddp__pm_rank *r = &pm->rank[rank];
     const ddp__pm_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
-
     if (!r->present)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
@@ -47206,8 +45344,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
             "rank or the network between them is stuck\n", others, o->what, o->step, o->sequence);
     for (int r = 0; r < pm->world; r++) {
         const ddp__pm_op *own = ddp__pm_find(&pm->rank[r], o->sequence);
-        if (waits[r] && own)
-            fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
+        if (waits[r] && own) fprintf(pm->out, "rank %d still had to send or receive %.0f bytes of it\n", r, own->left);
     }
     return 1;
 }
@@ -47216,7 +45353,6 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 static int ddp__pm_pairs(const ddp__pm *pm)
 {
     int found = 0;
-
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -47240,11 +45376,9 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
     char who[160];
     int found;
-
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
-    if (ddp__pm_list(pm, flag, who, sizeof who))
-        fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
+    if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
     for (int r = 0; r < pm->world; r++)
         if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
@@ -47261,13 +45395,11 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     ddp_error local;
     ddp__pm pm;
     ddp_status s = DDP_OK;
-
     memset(&pm, 0, sizeof pm);
     memset(&local, 0, sizeof local);
     pm.out = out;
     pm.err = err ? err : &local;
-    if (count < 1 || !paths || !out)
-        s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
+    if (count < 1 || !paths || !out) s = ddp__fail(pm.err, DDP_ARG, "ddp_dump_merge: name at least one dump");
     for (int i = 0; i < count && s == DDP_OK; i++) s = ddp__pm_read(&pm, paths[i]);
     if (s == DDP_OK) s = ddp__pm_tell(&pm);
     for (int i = 0; pm.rank && i < pm.world; i++)
@@ -47306,17 +45438,13 @@ static void ddp__perfetto_name(ddp__perfetto *p, const char *what, long tid, con
 }
 
 /* Whole nanoseconds as microseconds, so that ends and begins that are equal stay equal. */
-static void ddp__perfetto_us(ddp__text *t, long long ns)
-{
-    ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000);
-}
+static void ddp__perfetto_us(ddp__text *t, long long ns) { ddp__text_addf(t, "%lld.%03lld", ns / 1000, ns % 1000); }
 
 static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
 {
     long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
     const char *name = ddp_span_kind_name(s->kind);
     const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
-
     ddp__perfetto_begin(p);
     ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
     ddp__perfetto_us(&p->text, begin);
@@ -47333,14 +45461,12 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
 {
     char numbered[40];
     ddp__lane lane;
-
     ddp__lane_make(&p->text, w, kinds, -DBL_MAX, DBL_MAX, &lane);
     for (int row = 0; row < lane.rows; row++) {
         snprintf(numbered, sizeof numbered, row ? "%s %d" : "%s", name, row + 1);
         ddp__perfetto_name(p, "thread", p->next_tid + row, numbered, p->next_tid + row);
     }
-    for (int i = 0; i < lane.count; i++)
-        ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
+    for (int i = 0; i < lane.count; i++) ddp__perfetto_span(p, &lane.items[i].span, p->next_tid + lane.items[i].row);
     p->next_tid += lane.rows;
     ddp__lane_free(&lane);
 }
@@ -47351,7 +45477,6 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
     ddp__perfetto p;
     char name[120];
     double end;
-
     memset(&p, 0, sizeof p);
     p.data = d;
     p.next_tid = 1;
@@ -47369,7 +45494,7 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
         }
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
-    return ddp__page_write(&p.text, path, err);
+    return ddp__text_write(&p.text, path, err);
 }
 
 /* ==== report/html.c ==== [report] */
@@ -47377,48 +45502,42 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
 
 /* Okabe and Ito's colours, told apart by colour-blind eyes; lines differ by their dashes too. */
 static const char ddp__html_head[] =
-    "<style>\n"
-    ":root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;--k0:#8cc9ee;"
-    "--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;--s1:#6b747b;"
-    "--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}\n"
-    "@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;"
-    "--soft:#1d2327;--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;"
-    "--s0:#4da8e0;--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\n"
-    "body{margin:0 auto;padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);"
-    "font:15px/1.5 system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}\n"
-    "h1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{font-size:18px;margin:36px 0 8px}h3{font-size:14px;"
-    "margin:18px 0 2px;font-weight:600}h3 span,.note,dt{color:var(--dim);font-weight:400}\n"
-    ".note{font-size:13px;margin:4px 0 10px}dl{display:grid;grid-template-columns:max-content 1fr;gap:1px 16px;"
-    "margin:0;font-size:14px}dd{margin:0;overflow-wrap:anywhere}dd code{font-size:13px}\n"
-    ".scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;font-variant-numeric:tabular-nums}th,td{"
-    "padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}th{font-weight:600;"
-    "color:var(--dim)}th:first-child,td:first-child{text-align:left;padding-left:6px}.words th:last-child,"
-    ".words td:last-child{text-align:left;white-space:normal}tr.best td{font-weight:600;background:var(--soft)}\n"
-    "svg{display:block;width:100%;height:auto}svg text{font-size:11px;fill:var(--dim);font-family:system-ui,"
-    "-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}.end{text-anchor:end}.grid{"
-    "stroke:var(--rule);stroke-width:1}.axis,.step,.mark{stroke:var(--dim);fill:none;stroke-width:1}.step{"
-    "stroke-dasharray:2 2}.mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n"
-    ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}"
-    "@media (max-width:480px){.charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}svg .label{"
-    "font-size:11.5px}svg .name{font-size:12px;font-weight:600;fill:var(--c)}\n"
-    ".line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;stroke-linejoin:round}.faint{stroke-width:1;"
-    "stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}"
-    ".line.s4{stroke-dasharray:9 3 2 3}.line.s5{stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{"
-    "stroke-dasharray:12 4}\n"
-    ".s0{--c:var(--s0)}.s1{--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}"
-    ".s6{--c:var(--s6)}.s7{--c:var(--s7)}\n"
-    ".k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{--c:var(--k5)}"
-    ".k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n"
-    ".key{font-size:13px;color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;"
-    "margin:0 5px 0 14px;background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n"
-    "</style>\n";
+    "<style>\n:root{color-scheme:light dark;--bg:#fff;--fg:#1c2024;--dim:#667079;--rule:#dfe3e6;--soft:#f5f7f8;"
+    "--k0:#8cc9ee;--k1:#2f7fb8;--k2:#009e73;--k3:#f3d3c0;--k4:#e69f00;--k5:#f0e442;--k6:#c9ced2;--s0:#0072b2;"
+    "--s1:#6b747b;--s2:#d98f00;--s3:#cc79a7;--s4:#009e73;--s5:#d55e00;--s6:#56b4e9;--s7:#8a7a00}"
+    "\n@media (prefers-color-scheme:dark){:root{--bg:#14181b;--fg:#e3e7ea;--dim:#98a3ab;--rule:#2d3439;--soft:#1d2327;"
+    "--k0:#6fb3dc;--k1:#2a76ad;--k2:#12a37a;--k3:#553526;--k4:#e6a317;--k5:#e8dc4a;--k6:#4a5359;--s0:#4da8e0;"
+    "--s1:#a3adb4;--s2:#e6a317;--s3:#dd93bb;--s4:#27b98f;--s5:#ee7d2b;--s6:#7cc7f2;--s7:#cdbb3a}}\nbody{margin:0 auto;"
+    "padding:28px 24px 48px;max-width:1120px;background:var(--bg);color:var(--fg);font:15px/1.5 system-ui,"
+    "-apple-system,'Segoe UI',Roboto,sans-serif}\nh1{font-size:25px;margin:0 0 6px;letter-spacing:-.01em}h2{"
+    "font-size:18px;margin:36px 0 8px}h3{font-size:14px;margin:18px 0 2px;font-weight:600}h3 span,.note,dt{"
+    "color:var(--dim);font-weight:400}\n.note{font-size:13px;margin:4px 0 10px}dl{display:grid;"
+    "grid-template-columns:max-content 1fr;gap:1px 16px;margin:0;font-size:14px}dd{margin:0;overflow-wrap:anywhere}"
+    "dd code{font-size:13px}\n.scroll{overflow-x:auto}table{border-collapse:collapse;font-size:14px;"
+    "font-variant-numeric:tabular-nums}th,td{padding:4px 14px;text-align:right;border-bottom:1px solid var(--rule);"
+    "white-space:nowrap}th{font-weight:600;color:var(--dim)}th:first-child,td:first-child{text-align:left;"
+    "padding-left:6px}.words th:last-child,.words td:last-child{text-align:left;white-space:normal}tr.best td{"
+    "font-weight:600;background:var(--soft)}\nsvg{display:block;width:100%;height:auto}svg text{font-size:11px;"
+    "fill:var(--dim);font-family:system-ui,-apple-system,'Segoe UI',Roboto,sans-serif}.mid{text-anchor:middle}.end{"
+    "text-anchor:end}.grid{stroke:var(--rule);stroke-width:1}.axis,.step,.mark{stroke:var(--dim);fill:none;"
+    "stroke-width:1}.step{stroke-dasharray:2 2}.mark{stroke:var(--s5);stroke-width:1.5;stroke-dasharray:4 3}\n.charts{"
+    "display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:8px 24px}@media (max-width:480px){"
+    ".charts{grid-template-columns:1fr}}.charts h3{margin-bottom:4px}svg .label{font-size:11.5px}svg .name{"
+    "font-size:12px;font-weight:600;fill:var(--c)}\n.line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;"
+    "stroke-linejoin:round}.faint{stroke-width:1;stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{"
+    "stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}.line.s4{stroke-dasharray:9 3 2 3}.line.s5{"
+    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}\n.s0{--c:var(--s0)}.s1{"
+    "--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{"
+    "--c:var(--s7)}\n.k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
+    "--c:var(--k5)}.k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n.key{font-size:13px;"
+    "color:var(--dim);margin:4px 0}.key i{display:inline-block;width:13px;height:11px;margin:0 5px 0 14px;"
+    "background:var(--c);border-radius:2px}.key i:first-child{margin-left:0}\n</style>\n";
 
 static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 {
     static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
     const char *value[7] = {d->command, d->model, d->net, NULL, NULL, d->host, d->version};
     char workers[16], seed[32];
-
     snprintf(workers, sizeof workers, "%d", d->workers);
     snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
     value[3] = d->workers > 0 ? workers : NULL;
@@ -47433,7 +45552,6 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
     const ddp_report_run *best = NULL; /* the smallest step time */
-
     if (d->run_count < 1) return;
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms)) best = &d->runs[i];
@@ -47478,7 +45596,6 @@ static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
 {
     const int first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
-
     if (r->note_count < 1) return;
     ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
                       "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
@@ -47491,12 +45608,10 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
     if (first > 0) ddp__add_page(t, "<p class=\"note\">%d earlier ones are left out.</p>\n", first);
 }
 
-/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes; nothing
- * where nothing is known. */
+/* A sentence on the slowest rank and the re-plans of each run, and the table of its notes, where any are known. */
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
-
     for (int i = 0; i < d->run_count; i++)
         any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
     if (!any) return;
@@ -47513,7 +45628,6 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 {
     size_t all = 0;
     int n = 0;
-
     for (int i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
     *out = all ? (ddp__mark *)ddp__calloc(all, sizeof **out) : NULL;
     if (all && !*out) t->failed = 1;
@@ -47529,11 +45643,9 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 
 /* ---- lanes ---- */
 
-/* Number of steps that worker 0 computes in the window. */
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
 {
     long first = LONG_MAX, last = LONG_MIN;
-
     for (int i = 0; r->worker_count > 0 && i < r->workers[0].count; i++) {
         const ddp_span *s = &r->workers[0].spans[i];
         if (s->kind != DDP_SPAN_BACKWARD || s->end_s <= begin || s->begin_s >= end) continue;
@@ -47585,7 +45697,6 @@ static int ddp__html_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
     int style = 0, is_first = 0;
-
     for (int i = 0; i <= run; i++) {
         is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
         style += !is_first;
@@ -47611,7 +45722,6 @@ static void ddp__html_smooth(const double *raw, int n, int over, double *out)
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int most = 0;
-
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_count > most) most = d->runs[i].step_count;
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
@@ -47659,8 +45769,7 @@ static void ddp__html_chart(ddp__text *t, const ddp_report_data *d, const char *
     chart.y_label = diverges ? "divergence (log scale)" : "loss";
     chart.log_y = diverges;
     chart.series = series;
-    if (what != DDP__CURVE_BYTES && !t->failed)
-        chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
+    if (what != DDP__CURVE_BYTES && !t->failed) chart.marks = ddp__changes_marks(t, d, what == DDP__CURVE_TIME, &mark);
     chart.mark = mark;
     ddp__text_addf(t, "<div><h3>%s</h3>\n", heading);
     if (!t->failed) ddp__svg_chart(t, &chart);
@@ -47674,7 +45783,6 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
     int loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
     ddp__mark *mark;
-
     for (int i = 0; i < d->run_count; i++)
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
@@ -47694,8 +45802,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
         ddp__html_chart(t, d, "Loss against time", DDP__CURVE_TIME);
         ddp__html_chart(t, d, "Loss against bytes sent", DDP__CURVE_BYTES);
     }
-    if (divergence)
-        ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
+    if (divergence) ddp__html_chart(t, d, "Model divergence &#915; where workers are averaged", DDP__CURVE_DIVERGENCE);
     ddp__text_addf(t, "</div>\n");
 }
 
@@ -47705,7 +45812,6 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
     int count = 0;
-
     ddp__text_addf(t, "<td>%d", r->step_of[layer]);
     for (int h = 0; r->fill && h < r->period; h++)
         if (r->fill[(size_t)h * (size_t)d->layer_count + (size_t)layer])
@@ -47743,7 +45849,6 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
-
     for (int i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
@@ -47762,9 +45867,7 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
-    ddp__text t;
-
-    memset(&t, 0, sizeof t);
+    ddp__text t = {NULL, 0, 0, 0};
     ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
                       "<title>$</title>\n%s</head>\n<body>\n",
@@ -47777,7 +45880,7 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_layers(&t, d);
     ddp__html_prediction(&t, d);
     ddp__text_addf(&t, "</body>\n</html>\n");
-    return ddp__page_write(&t, path, err);
+    return ddp__text_write(&t, path, err);
 }
 
 #endif

@@ -69,10 +69,9 @@ DDP_API ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *
  *
  *   scratch  ddp_cuda_topk_scratch(n, k) bytes of device memory, aligned to 16
  *
- * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and one more read
- * collects what reaches it, 2 reads in all, the rest is done on what was collected. Where that is
- * more than fits (many elements of one binade eighth, or ties) 21 or all 31 bits are counted first:
- * at most 4 reads of the array. */
+ * Method: a histogram of the first 11 bits of the magnitudes gives a threshold, and one more read collects what reaches
+ * it, 2 reads in all, the rest is done on what was collected. Where that is more than fits (many elements of one binade
+ * eighth, or ties) 21 or all 31 bits are counted first: at most 4 reads of the array. */
 DDP_API ddp_status ddp_cuda_topk(const float *x, size_t n, size_t k, void *scratch,
                                  size_t scratch_bytes, uint64_t *index, float *value,
                                  ddp_cuda_verdict *verdict, void *stream, ddp_error *err);
@@ -193,20 +192,14 @@ static inline const char *ddp__cuda_remedy(cudaError_t e)
 {
     switch ((int)e) {
     case cudaErrorNoDevice:
-    case cudaErrorInvalidDevice:
-        return "; choose another device or train on the CPU";
-    case cudaErrorInsufficientDriver:
-        return "; install a newer driver, or compile with an older CUDA toolkit";
-    case cudaErrorMemoryAllocation:
-        return "; use a smaller batch, bfloat16 or recomputation";
-    case cudaErrorInitializationError:
-        return "; fork worker processes before the first CUDA call";
-    case cudaErrorNoKernelImageForDevice:
-        return "; compile for this GPU: nvcc -arch=native";
+    case cudaErrorInvalidDevice: return "; choose another device or train on the CPU";
+    case cudaErrorInsufficientDriver: return "; install a newer driver, or compile with an older CUDA toolkit";
+    case cudaErrorMemoryAllocation: return "; use a smaller batch, bfloat16 or recomputation";
+    case cudaErrorInitializationError: return "; fork worker processes before the first CUDA call";
+    case cudaErrorNoKernelImageForDevice: return "; compile for this GPU: nvcc -arch=native";
     case cudaErrorLaunchTimeout: /* of a kernel that holds for a slow link */
         return "; it drives a display, whose watchdog ends long kernels: use a GPU without one";
-    default:
-        return "";
+    default: return "";
     }
 }
 
@@ -286,10 +279,9 @@ static inline ddp_status ddp__cuda_find(int device, ddp_error *err)
         (void)cudaDriverGetVersion(&driver);
         (void)cudaRuntimeGetVersion(&runtime);
         if (driver > 0)
-            return ddp__fail(err, DDP_UNSUPPORTED,
-                             "the CUDA driver here supports CUDA %d.%d and this program "
-                             "was compiled for %d.%d; install a newer driver or train on the CPU",
-                             driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+            return ddp__fail(err, DDP_UNSUPPORTED, "the CUDA driver here supports CUDA %d.%d and this program was "
+                             "compiled for %d.%d; install a newer driver or train on the CPU", driver / 1000,
+                             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     }
     if (e != cudaSuccess || n < 1)
         return ddp__fail(err, DDP_FAILED, "no CUDA device was found here (%s); train on the CPU",
@@ -352,9 +344,8 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
     if (cudaMalloc(&dev->scratch, bytes) != cudaSuccess) {
         (void)cudaGetLastError();
         (void)cudaMemGetInfo(&unused, &total);
-        return ddp__fail(err, DDP_MEMORY,
-                         "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu "
-                         "are free; use a smaller batch", dev->device, bytes, unused, total);
+        return ddp__fail(err, DDP_MEMORY, "GPU %d: the operators need %zu bytes of scratch memory and %zu of %zu are "
+                         "free; use a smaller batch", dev->device, bytes, unused, total);
     }
     dev->scratch_bytes = bytes;
     return ddp__cuda_status(dev, err);
@@ -362,9 +353,9 @@ static DDP__UNUSED ddp_status ddp__cuda_want_scratch(ddp__cuda *dev, size_t byte
 
 /* ---- launches, for nvcc and for the stand-in of tests/cuda_on_cpu ---- */
 
-/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...) DDP__RUN(kernel, blocks, threads, args...): on
- * dev->stream and without shared_bytes DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks
- * of threads
+/* DDP__LAUNCH(kernel, blocks, threads, shared_bytes, stream, args...)
+ * DDP__RUN(kernel, blocks, threads, args...): on dev->stream and without shared_bytes
+ * DDP__EACH(kernel, n, threads, args...): a thread to each of n items, in blocks of threads
  *
  * A variable `ddp__cuda *dev` must be in scope: it notes the first launch that fails, by the name of its kernel. A
  * kernel with template arguments goes in parentheses: (ddp__k_gelu<float>). blocks and threads are numbers or dim3.
@@ -391,10 +382,8 @@ template <typename F> static inline void ddp__cuda_allow_shared(F kernel, size_t
         DDP__START(kernel, blocks, threads, (size_t)(shared_bytes), (stream), __VA_ARGS__);       \
         ddp__cuda_launched(dev, #kernel);                                                         \
     } while (0)
-#define DDP__RUN(kernel, blocks, threads, ...) \
-    DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
-#define DDP__EACH(kernel, n, threads, ...) \
-    DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
+#define DDP__RUN(kernel, blocks, threads, ...) DDP__LAUNCH(kernel, blocks, threads, 0, dev->stream, __VA_ARGS__)
+#define DDP__EACH(kernel, n, threads, ...) DDP__RUN(kernel, (unsigned)ddp__blocks(n, threads), threads, __VA_ARGS__)
 
 /* Notes the error of the launch just made, if any. */
 static inline void ddp__cuda_launched(ddp__cuda *dev, const char *kernel)
@@ -420,8 +409,7 @@ template <int N> static void ddp__cuda_add_ops(ddp__cuda *dev, const ddp__cuda_e
         memset(op, 0, sizeof *op);
         op->name = cpu->name;
         op->shape = cpu->shape;
-        op->forward = list[i].forward;
-        op->backward = list[i].backward;
+        op->forward = list[i].forward, op->backward = list[i].backward;
         dev->entry[dev->ops++] = &list[i];
     }
 }
@@ -435,8 +423,7 @@ static void ddp__cuda_typed(const ddp_op_call *c)
     else Single(dev, c);
 }
 #define DDP__TYPED(f) ddp__cuda_typed<f<float>, f<ddp__bf16> >
-#define DDP__ENTRY(name, f, scratch) \
-    {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
+#define DDP__ENTRY(name, f, scratch) {name, DDP__TYPED(f##_forward), DDP__TYPED(f##_backward), scratch}
 
 /* DDP__FAMILY(name, entries...): the function name(dev), which adds them to a device's table. */
 #define DDP__FAMILY(name, ...)                                \
@@ -571,8 +558,7 @@ static inline int ddp__wide(long n, const void *a, const void *b = NULL, const v
 /* The sum over each `lanes` lanes of a warp, a power of 2; every lane gets the same bits. */
 template <typename T> __device__ static __forceinline__ T ddp__warp_sum(T v, int lanes = 32)
 {
-    int step;
-    DDP__UNROLL for (step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
+    DDP__UNROLL for (int step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(DDP__ALL_LANES, v, step);
     return v;
 }
 
@@ -588,9 +574,8 @@ template <int THREADS> __device__ static __forceinline__ double ddp__block_sum(d
     return shared[0];
 }
 
-/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the
- * parts are added in order. How rows are cut depends on their number alone, so the bits do not
- * depend on the device. ---- */
+/* ---- sums down the columns of a gradient in two passes: blocks sum parts of the rows, then the parts are added in
+ * order. How rows are cut depends on their number alone, so the bits do not depend on the device. ---- */
 
 enum {
     DDP__COLUMN_PARTS = 256, /* most parts */
@@ -633,14 +618,11 @@ __device__ static __forceinline__ void ddp__column_join(float *shared, const flo
 
 /* Block (x, y): columns from 32 x pieces on, part y of the rows; a piece of columns per lane, warps
  * take turns at the rows. part: (sums, parts, n). */
-template <typename T, int KIND>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+template <typename T, int KIND> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_columns(float *part, const T *dy, const T *x, const float *stat, long rows, long n, long height, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
-    const long at = (long)blockIdx.x * 32 * width;
-    const long first = blockIdx.y * height;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const long at = (long)blockIdx.x * 32 * width, first = blockIdx.y * height;
     const long last = first + height < rows ? first + height : rows;
     __shared__ float shared[32 * width];
     float sum[width], scaled[width], d[width], v[width];
@@ -719,8 +701,7 @@ struct ddp__map_gelu {
 struct ddp__map_gelu_grad {
     __device__ float operator()(float x, float dy) const
     {
-        const float k = 0.79788456080286535588f;
-        const float t = tanhf(k * (x + 0.044715f * x * x * x));
+        const float k = 0.79788456080286535588f, t = tanhf(k * (x + 0.044715f * x * x * x));
         return dy * (0.5f * (1 + t) + 0.5f * x * (1 - t * t) * k * (1 + 3 * 0.044715f * x * x));
     }
 };
@@ -812,10 +793,8 @@ static DDP__UNUSED void ddp__cuda_add_backward(const ddp_op_call *c)
 }
 
 DDP__FAMILY(ddp__cuda_elementwise_ops,
-    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>,
-     NULL},
-    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>,
-     NULL},
+    {"gelu", ddp__cuda_map_forward<ddp__map_gelu>, ddp__cuda_map_backward<ddp__map_gelu_grad>, NULL},
+    {"relu", ddp__cuda_map_forward<ddp__map_relu>, ddp__cuda_map_backward<ddp__map_relu_grad>, NULL},
     {"add", ddp__cuda_add_forward, ddp__cuda_add_backward, NULL})
 
 /* ---- swiglu: y = silu(a) b, from the halves of one input's rows or from two inputs ---- */
@@ -825,8 +804,7 @@ template <typename T>
 static __global__ void ddp__k_swiglu(T *out, const T *a, const T *b, long rows, long n, long row, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width];
 
@@ -843,8 +821,7 @@ static __global__ void ddp__k_swiglu_grad(T *da, T *db, const T *a, const T *b, 
                                           long row, int add_a, int add_b, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long r = i / pieces, at = i % pieces * width;
     float x[width], y[width], d[width];
 
@@ -1030,14 +1007,12 @@ static ddp__cuda_product ddp__cuda_product_of(long m, long n, long k, const void
 
     memset(&p, 0, sizeof p);
     p.shape.m = m;
-    p.shape.n = n;
-    p.shape.k = k;
+    p.shape.n = n, p.shape.k = k;
     p.shape.count = 1;
     p.shape.a_turned = a_turned;
     p.shape.b_turned = b_turned;
     p.shape.half = p.shape.half_out = half;
-    p.a = a;
-    p.b = b;
+    p.a = a, p.b = b;
     p.c = c;
     return p;
 }
@@ -1070,8 +1045,7 @@ static int ddp__cuda_describe(ddp__cuda *dev, ddp__cuda_product_plan *p,
 static int ddp__cuda_product_describe(ddp__cuda *dev, ddp__cuda_product_plan *p)
 {
     const ddp__cuda_product_shape *s = &p->key.shape;
-    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const int32_t tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
+    const int32_t ta = s->b_turned ? CUBLAS_OP_T : CUBLAS_OP_N, tb = s->a_turned ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint32_t epilogue = (uint32_t)p->key.epilogue;
     const int64_t before_row = s->n;
 
@@ -1217,8 +1191,7 @@ template <typename T>
 static __global__ void ddp__k_embedding(T *out, const int *token, const T *table, long rows, long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long pieces = ddp__pieces<T>(n);
-    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long pieces = ddp__pieces<T>(n), i = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const long row = i / pieces, at = i % pieces * width;
     float x[width];
 
@@ -1266,14 +1239,12 @@ ddp__k_embedding_order(int *order, const int *token, long rows)
 }
 
 /* Block (place, columns): the first place of a token adds all its rows, in order. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__EMBEDDING_THREADS)
 ddp__k_embedding_grad(float *table, const T *dy, const int *token, const int *order, long rows,
                       long v, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long place = blockIdx.x;
-    const long at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
+    const long place = blockIdx.x, at = ((long)blockIdx.y * DDP__EMBEDDING_THREADS + threadIdx.x) * width;
     const int mine = token[order[place]];
     float sum[width], x[width];
 
@@ -1321,8 +1292,7 @@ template <typename T>
 static __global__ void ddp__k_position(T *out, const T *in, const T *table, long batch, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
-    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width;
-    const long b = blockIdx.y;
+    const long at = ((long)blockIdx.x * blockDim.x + threadIdx.x) * width, b = blockIdx.y;
     float x[width], y[width];
 
     if (at >= n || b >= batch) return;
@@ -1376,8 +1346,7 @@ enum { DDP__CUDA_ROPE_PAIRS = 256, DDP__ROPE_THREADS = 256, DDP__ROPE_BATCH = 8 
 
 /* Block (position, group of sequences). to = or += the rotation of from by direction times the
  * angles; columns from turned on are copied. to may be from. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__ROPE_THREADS)
 ddp__k_rope(T *to, const T *from, long batch, long time, long row, long turned, int d, double theta,
             int direction, int add, int wide)
 {
@@ -1449,13 +1418,11 @@ enum {
 };
 
 /* plus: the norm is of in + plus, which sum_out receives and which may lie over in; NULL: of in. */
-template <typename T, int RMS>
-static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
+template <typename T, int RMS> static __global__ void __launch_bounds__(32 * DDP__NORM_ROWS)
 ddp__k_norm(T *out, const T *in, const T *plus, T *sum_out, const T *scale, const T *shift,
             float *stat, long rows, long n, float eps, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32;
     const long row = (long)blockIdx.x * DDP__NORM_ROWS + threadIdx.x / 32;
     const T *x = in + row * n;
     float v[width], a[width], b[width], sum = 0, mean = 0, rstd;
@@ -1511,13 +1478,11 @@ template <typename T> struct ddp__norm_to {
 /* h = (x - mean) rstd, d = dy scale: dx = rstd (d - mean(d) - h mean(d h)); RMS: mean 0, and no
  * mean(d). Block b takes part b of the rows. PIECES > 0: rows fit into that many pieces per lane,
  * and part receives the block's sums of dy h and of dy as ddp__k_columns leaves them. */
-template <typename T, int RMS, int PIECES>
-static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
+template <typename T, int RMS, int PIECES> static __global__ void __launch_bounds__(32 * DDP__COLUMN_WARPS)
 ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad, const float *stat,
                  float *part, long rows, long n, long height, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const long last = (blockIdx.x + 1) * height < rows ? (blockIdx.x + 1) * height : rows;
     __shared__ float shared[32 * width];
     float scaled[PIECES ? PIECES : 1][width], plain[PIECES ? PIECES : 1][width], x[width], d[width], a[width];
@@ -1539,10 +1504,7 @@ ddp__k_norm_grad(ddp__norm_to<T> to, const T *in, const T *scale, const T *grad,
                 const float h = (x[i] - mean) * rstd;
                 mean_d += d[i] * a[i];
                 mean_dh += d[i] * a[i] * h;
-                if (PIECES) {
-                    scaled[p][i] += d[i] * h;
-                    plain[p][i] += d[i];
-                }
+                if (PIECES) scaled[p][i] += d[i] * h, plain[p][i] += d[i];
             }
         }
         mean_d = RMS ? 0 : ddp__warp_sum(mean_d) / (float)n;
@@ -1660,27 +1622,24 @@ static size_t ddp__cuda_norm_scratch(const ddp_op_spec *s, int)
  * a[g][2t..], a[g + 8][2t..], a[g][2t + 8..], a[g + 8][2t + 8..]; b[2t..][g], b[2t + 8..][g]. */
 __device__ static __forceinline__ void ddp__mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
 {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-                 "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};\n"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};\n" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a[0]), "r"(a[1]),
+                 "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 /* Four 8 x 8 matrices of shared memory: lane l names row l % 8 of matrix l / 8 (16 bytes), and gets
  * elements (l / 4, 2 (l % 4)) and the next of each. */
 __device__ static __forceinline__ void ddp__matrices(uint32_t (&r)[4], const ddp__bf16 *row)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
+                 "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
 /* The same of the turned matrices: elements (2 (l % 4), l / 4) and the one below. */
 __device__ static __forceinline__ void ddp__matrices_turned(uint32_t (&r)[4], const ddp__bf16 *row)
 {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];\n" : "=r"(r[0]), "=r"(r[1]),
+                 "=r"(r[2]), "=r"(r[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
 }
 
 /* Begins to copy 16 bytes to shared memory, zeros where present is 0. */
@@ -1746,9 +1705,8 @@ __device__ static __forceinline__ void ddp__tile_load(ddp__bf16 *tile, ddp__bf16
 /* c = 0: 16 x 8 floats in each c[r][n]. */
 template <int MR, int N> __device__ static __forceinline__ void ddp__tile_zero(float (&c)[MR][N][4])
 {
-    int r, n, i;
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (n = 0; n < N; n++) DDP__UNROLL for (i = 0; i < 4; i++) c[r][n][i] = 0;
+    DDP__UNROLL for (int r = 0; r < MR; r++)
+        DDP__UNROLL for (int n = 0; n < N; n++) DDP__UNROLL for (int i = 0; i < 4; i++) c[r][n][i] = 0;
 }
 
 /* Rows of a tile as the left factor of products: 16 MR of them from rows on, kept in registers if HOLD. */
@@ -1759,24 +1717,19 @@ template <int D, int MR, int HOLD> struct ddp__tile_rows {
     __device__ __forceinline__ void load(uint32_t (&a)[MR][4], int step) const
     {
         const int lane = (int)threadIdx.x % 32;
-        int r;
 
-        DDP__UNROLL for (r = 0; r < MR; r++)
+        DDP__UNROLL for (int r = 0; r < MR; r++)
             ddp__matrices(a[r], ddp__tile_at<D>(rows, r * 16 + lane % 16, 2 * step + lane / 16));
     }
     __device__ __forceinline__ void keep(void)
     {
-        int step;
-
-        DDP__UNROLL for (step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
+        DDP__UNROLL for (int step = 0; HOLD && step < D / 16; step++) load(kept[HOLD ? step : 0], step);
     }
     __device__ __forceinline__ void get(uint32_t (&a)[MR][4], int step) const
     {
-        int r, i;
-
         if (!HOLD) load(a, step);
-        DDP__UNROLL for (r = 0; HOLD && r < MR; r++)
-            DDP__UNROLL for (i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
+        DDP__UNROLL for (int r = 0; HOLD && r < MR; r++)
+            DDP__UNROLL for (int i = 0; i < 4; i++) a[r][i] = kept[HOLD ? step : 0][r][i];
     }
 };
 
@@ -1898,29 +1851,25 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
                                                           int first, float scale)
 {
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int r, h, n, i;
 
-    DDP__UNROLL for (r = 0; r < MR; r++)
-        DDP__UNROLL for (h = 0; h < 2; h++) {
+    DDP__UNROLL for (int r = 0; r < MR; r++)
+        DDP__UNROLL for (int h = 0; h < 2; h++) {
             const int row = from + 16 * r + g + 8 * h;
             float top = max[r][h], shrink;
             if (first + N - 1 > from + 16 * r)
-                DDP__UNROLL for (n = 0; n < N / 8; n++)
-                    DDP__UNROLL for (i = 0; i < 2; i++)
+                DDP__UNROLL for (int n = 0; n < N / 8; n++)
+                    DDP__UNROLL for (int i = 0; i < 2; i++)
                         if (first + 8 * n + 2 * t + i > row) s[r][n][2 * h + i] = -INFINITY;
-            DDP__UNROLL for (n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
+            DDP__UNROLL for (int n = 0; n < N / 8; n++) top = fmaxf(top, fmaxf(s[r][n][2 * h], s[r][n][2 * h + 1]));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 1));
             top = fmaxf(top, __shfl_xor_sync(DDP__ALL_LANES, top, 2));
             shrink = ddp__exp2((max[r][h] - top) * scale);
             max[r][h] = top;
             sum[r][h] *= shrink;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) {
-                acc[r][n][2 * h] *= shrink;
-                acc[r][n][2 * h + 1] *= shrink;
-            }
+            DDP__UNROLL for (int n = 0; n < D / 8; n++) acc[r][n][2 * h] *= shrink, acc[r][n][2 * h + 1] *= shrink;
             top *= scale;
-            DDP__UNROLL for (n = 0; n < N / 8; n++)
-                DDP__UNROLL for (i = 0; i < 2; i++) {
+            DDP__UNROLL for (int n = 0; n < N / 8; n++)
+                DDP__UNROLL for (int i = 0; i < 2; i++) {
                     s[r][n][2 * h + i] = ddp__exp2(s[r][n][2 * h + i] * scale - top);
                     sum[r][h] += s[r][n][2 * h + i];
                 }
@@ -1929,12 +1878,10 @@ __device__ static __forceinline__ void ddp__flash_softmax(float (&s)[MR][N / 8][
 
 /* Block: a tile of 16 MR queries per warp of one head, against tiles of N keys. HOLD: the queries
  * stay in registers. The second launch bound: blocks that a multiprocessor has registers for. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, 2)
 ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows; /* the longest sums first */
@@ -1979,10 +1926,7 @@ ddp__k_flash(ddp__bf16 *out, float *stat, const ddp__bf16 *in, ddp__heads z)
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 1);
             inverse += __shfl_xor_sync(DDP__ALL_LANES, inverse, 2);
             inverse = 1 / inverse;
-            DDP__UNROLL for (n = 0; n < D / 8; n++) {
-                acc[r][n][2 * h] *= inverse;
-                acc[r][n][2 * h + 1] *= inverse;
-            }
+            DDP__UNROLL for (n = 0; n < D / 8; n++) acc[r][n][2 * h] *= inverse, acc[r][n][2 * h + 1] *= inverse;
             if (lane % 4 || row >= count) continue;
             stat[2 * (head * z.t + row)] = max[r][h] * z.scale;
             stat[2 * (head * z.t + row) + 1] = inverse;
@@ -1998,13 +1942,11 @@ __device__ static __forceinline__ float ddp__flash_log_sum(const float *stat, in
 }
 
 /* Block: a tile of 16 MR queries per warp of one head: dq. HOLD: queries and dout stay in registers. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
                 const float *mean, ddp__heads z, int add)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long head = (int)blockIdx.x / tiles;
     const int start = (tiles - 1 - (int)blockIdx.x % tiles) * rows;
@@ -2037,10 +1979,7 @@ ddp__k_flash_dq(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, con
         const ddp__bf16 *k = kv + now * 2 * N * D;
         ddp__copy_wait();
         __syncthreads();
-        if (first == 0) {
-            left.keep();
-            right.keep();
-        }
+        if (first == 0) left.keep(), right.keep();
         if (first + N < end) {
             ddp__bf16 *next = kv + (now ^ 1) * 2 * N * D;
             ddp__tile_load<D, N, DDP__FLASH_THREADS>(next, next + N * D, keys, values, z.row, first + N, count, z.d);
@@ -2084,13 +2023,11 @@ __device__ static __forceinline__ void ddp__flash_queries(ddp__bf16 *to, float *
 
 /* Block: a tile of 16 MR keys per warp of one head of keys: dk and dv, over the queries of all
  * heads that share it, in tiles of N. HOLD: keys and values stay in registers. */
-template <int D, int MR, int N, int HOLD>
-static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
+template <int D, int MR, int N, int HOLD> static __global__ void __launch_bounds__(DDP__FLASH_THREADS, D <= 64 ? 3 : 2)
 ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, const float *stat,
                  const float *mean, ddp__heads z, int add)
 {
-    const int rows = 16 * MR * DDP__FLASH_WARPS;
-    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
+    const int rows = 16 * MR * DDP__FLASH_WARPS, lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int count = (int)z.t, tiles = (count + rows - 1) / rows;
     const long kv_head = (int)blockIdx.x / tiles;
     const int start = (int)blockIdx.x % tiles * rows, first = start + 16 * MR * warp;
@@ -2117,10 +2054,7 @@ ddp__k_flash_dkv(ddp__bf16 *grad, const ddp__bf16 *in, const ddp__bf16 *dout, co
         const int from = (skipped + i % steps) * N;
         ddp__copy_wait();
         __syncthreads();
-        if (i == 0) {
-            left.keep();
-            right.keep();
-        }
+        if (i == 0) left.keep(), right.keep();
         if (i + 1 < all)
             ddp__flash_queries<D, N>(qo + (now ^ 1) * 2 * N * D, sums + (now ^ 1) * 2 * N,
                                      sums + (now ^ 1) * 2 * N + N, in, dout, stat, mean, &z,
@@ -2169,8 +2103,7 @@ static void ddp__cuda_flash_forward_of(ddp__cuda *dev, const ddp_op_call *c, con
 template <int D, int MR, int N, int HOLD>
 static void ddp__cuda_flash_backward_of(ddp__cuda *dev, const ddp_op_call *c, const ddp__heads *z)
 {
-    const long rows = 16 * MR * DDP__FLASH_WARPS;
-    const long shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
+    const long rows = 16 * MR * DDP__FLASH_WARPS, shared = (2 * rows + 4 * N) * D * (long)sizeof(ddp__bf16);
     const float *mean = (const float *)dev->scratch;
 
     DDP__LAUNCH((ddp__k_flash_dkv<D, MR, N, HOLD>), (unsigned)(ddp__blocks(z->t, rows) * z->b * z->kv_heads),
@@ -2240,14 +2173,12 @@ template <int R> __device__ static void ddp__attend_scores(float (&s)[R][R], con
 /* The largest over the 16 threads of a row. */
 __device__ static __forceinline__ float ddp__attend_max(float v)
 {
-    int step;
-    for (step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
+    for (int step = DDP__ATTEND_SIDE / 2; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(DDP__ALL_LANES, v, step));
     return v;
 }
 
 /* Block (tile of queries, head). C: columns per thread, so that 16 C >= d. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend(T *out, float *stat, const T *in, ddp__heads z)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
@@ -2315,8 +2246,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
                                          const float *dout, const float *stat, const float *mean, const ddp__heads *z,
                                          long from, long first)
 {
-    const int side = DDP__ATTEND_SIDE, tile = side * R;
-    const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
+    const int side = DDP__ATTEND_SIDE, tile = side * R, x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     float s[R][R], dp[R][R];
 
     ddp__attend_scores<R>(s, q, k, z->d);
@@ -2334,8 +2264,7 @@ __device__ static void ddp__attend_grads(float *p, float *d, const float *q, con
 }
 
 /* Block (tile of queries, head): dq. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
@@ -2375,15 +2304,13 @@ ddp__k_attend_dq(T *grad, const T *in, const T *dout, const float *stat, const f
 }
 
 /* Block (tile of keys, head of keys): dk and dv over the queries of all heads that share it. */
-template <typename T, int R, int C>
-static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
+template <typename T, int R, int C> static __global__ void __launch_bounds__(DDP__ATTEND_THREADS)
 ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const float *mean, ddp__heads z, int add)
 {
     const int side = DDP__ATTEND_SIDE, tile = side * R, ld = ddp__attend_row(z.d);
     const int x = (int)threadIdx.x % side, y = (int)threadIdx.x / side;
     const long tiles = (z.t + tile - 1) / tile, shared_head = blockIdx.x / tiles;
-    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head);
-    const long values = z.kv_heads * z.d;
+    const long first = blockIdx.x % tiles * tile, at = ddp__heads_k(&z, shared_head), values = z.kv_heads * z.d;
     DDP__SHARED(float, shared);
     float *q = shared, *o = q + tile * ld, *k = o + tile * ld, *v = k + tile * ld;
     float *p = v + tile * ld, *d = p + tile * (tile + 1);
@@ -2425,10 +2352,8 @@ ddp__k_attend_dkv(T *grad, const T *in, const T *dout, const float *stat, const 
 template <typename T>
 static __global__ void ddp__k_attend_mean(float *mean, const T *out, const T *dout, ddp__heads z, int lanes, int wide)
 {
-    const int width = ddp__vec<T>::width;
-    const int lane = (int)threadIdx.x % lanes;
-    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes;
-    const long row = i / z.heads, head = i % z.heads;
+    const int width = ddp__vec<T>::width, lane = (int)threadIdx.x % lanes;
+    const long i = ((long)blockIdx.x * blockDim.x + threadIdx.x) / lanes, row = i / z.heads, head = i % z.heads;
     const long at = row * z.width + head * z.d;
     float a[width], b[width], sum = 0;
 
@@ -2485,14 +2410,10 @@ template <typename T> static void ddp__cuda_attention_forward(ddp__cuda *dev, co
 {
     const ddp__heads z = ddp__heads_of(c->spec);
 
-    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL))
-        ddp__cuda_flash_forward(dev, c, &z);
-    else if (z.d <= 64)
-        ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
-    else if (z.d <= 128)
-        ddp__cuda_attend<T, 2, 8>(dev, c, &z);
-    else
-        ddp__cuda_attend<T, 1, 32>(dev, c, &z);
+    if (dev->half && ddp__flash_fits(&z, c->in[0], c->out, NULL, NULL)) ddp__cuda_flash_forward(dev, c, &z);
+    else if (z.d <= 64) ddp__cuda_attend<T, DDP__ATTEND_SMALL(T)>(dev, c, &z);
+    else if (z.d <= 128) ddp__cuda_attend<T, 2, 8>(dev, c, &z);
+    else ddp__cuda_attend<T, 1, 32>(dev, c, &z);
 }
 
 template <typename T> static void ddp__cuda_attention_backward(ddp__cuda *dev, const ddp_op_call *c)
@@ -2538,8 +2459,7 @@ __device__ static __forceinline__ void ddp__loss_join(float *max, float *sum, fl
 }
 
 /* stat: max and sum of a row; loss: its loss, 0 where the label is -1, NAN where it is no column. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss(float *stat, double *loss, const T *logits, const int *label, long n, int wide)
 {
     const int width = ddp__vec<T>::width;
@@ -2596,10 +2516,7 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
     counts[t] = count;
     for (int step = DDP__LOSS_SUM_THREADS / 2; step > 0; step /= 2) {
         __syncthreads();
-        if (t < step) {
-            sums[t] += sums[t + step];
-            counts[t] += counts[t + step];
-        }
+        if (t < step) sums[t] += sums[t + step], counts[t] += counts[t + step];
     }
     if (t) return;
     count = counts[0] ? counts[0] : 1;
@@ -2607,8 +2524,7 @@ ddp__k_loss_mean(float *out, const double *loss, const int *label, const float *
 }
 
 /* dx = or += (softmax(x) - [j == label]) g. dx may be the logits. */
-template <typename T>
-static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
+template <typename T> static __global__ void __launch_bounds__(DDP__LOSS_THREADS)
 ddp__k_loss_grad(T *grad, const T *logits, const int *label, const float *stat, const float *g,
                  long n, int add, int wide)
 {
@@ -2742,8 +2658,7 @@ DDP__FAMILY(ddp__cuda_text_ops,
     {"linear_tied", ddp__cuda_linear_forward, ddp__cuda_linear_backward, NULL},
     DDP__ENTRY("embedding", ddp__cuda_embedding, ddp__cuda_embedding_scratch),
     DDP__ENTRY("position", ddp__cuda_position, NULL),
-    {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>,
-     ddp__cuda_norm_scratch},
+    {"layer_norm", ddp__cuda_norm_forward<0>, ddp__cuda_norm_backward<0>, ddp__cuda_norm_scratch},
     {"rms_norm", ddp__cuda_norm_forward<1>, ddp__cuda_norm_backward<1>, ddp__cuda_norm_scratch},
     DDP__ENTRY("attention", ddp__cuda_attention, ddp__cuda_attention_scratch),
     DDP__ENTRY("rope", ddp__cuda_rope, NULL),
@@ -2755,10 +2670,8 @@ DDP__FAMILY(ddp__cuda_text_ops,
  * a product and the gelu of it, from which older GPUs are said to gain nothing (not measured). */
 static DDP__UNUSED const ddp_op_pair *ddp__cuda_pair_of(const ddp__cuda *dev, const char *first, const char *second)
 {
-    static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>,
-                                           ddp__cuda_sum_norm_backward<0>},
-                             rms_norm = {ddp__cuda_sum_norm_forward<1>,
-                                         ddp__cuda_sum_norm_backward<1>},
+    static const ddp_op_pair layer_norm = {ddp__cuda_sum_norm_forward<0>, ddp__cuda_sum_norm_backward<0>},
+                             rms_norm = {ddp__cuda_sum_norm_forward<1>, ddp__cuda_sum_norm_backward<1>},
                              gelu = {ddp__cuda_linear_gelu_forward, ddp__cuda_linear_gelu_backward};
 
     if (strcmp(first, "linear") == 0 && strcmp(second, "gelu") == 0) return dev->props.major >= 9 ? &gelu : NULL;
@@ -2788,12 +2701,7 @@ template <int BM, bool ByRow> struct ddp__conv_plain {
     typedef float value; /* of the tensors */
     typedef float tile;  /* in shared memory */
     enum {
-        tall = BM,
-        depth = 16,
-        rows = BM / 2,
-        a_row = BM + 4,
-        b_row = DDP__CONV_COLUMNS + 4,
-        a_size = depth * a_row,
+        tall = BM, depth = 16, rows = BM / 2, a_row = BM + 4, b_row = DDP__CONV_COLUMNS + 4, a_size = depth * a_row,
         b_size = depth * b_row
     };
     float sum[rows];
@@ -2860,13 +2768,8 @@ template <typename N, int BM, bool ByRow> struct ddp__conv_mma {
     typedef typename N::value value;
     typedef value             tile;
     enum {
-        tall = BM,
-        depth = 64 / (int)sizeof(tile),
-        pad = 16 / (int)sizeof(tile),
-        rows = BM / 2,
-        a_row = depth + pad,
-        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad,
-        a_size = BM * a_row,
+        tall = BM, depth = 64 / (int)sizeof(tile), pad = 16 / (int)sizeof(tile), rows = BM / 2, a_row = depth + pad,
+        b_row = (ByRow ? (int)DDP__CONV_COLUMNS : (int)depth) + pad, a_size = BM * a_row,
         b_size = (ByRow ? (int)depth : (int)DDP__CONV_COLUMNS) * b_row
     };
 
@@ -2973,8 +2876,7 @@ static inline __device__ ddp__conv_place ddp__conv_position(const ddp__cuda_conv
     p.real = pixel < v.pixels;
     p.row = p.real ? v.top + r * v.step : -2 * (int)DDP__CONV_NOWHERE;
     p.col = v.left + c * v.step;
-    p.x = image * v.image + (long)p.row * v.w + p.col;
-    p.y = image * v.y_image + r * v.y_row + c * v.y_col;
+    p.x = image * v.image + (long)p.row * v.w + p.col, p.y = image * v.y_image + r * v.y_row + c * v.y_col;
     return p;
 }
 
@@ -3001,8 +2903,7 @@ __global__ void ddp__k_conv_pack(typename M::tile *out, ddp__conv_reach *taps, d
                                                a * s.kh_step + b * s.kw_step]) : ddp__from_float<typename M::tile>(0);
         if (i >= v.k_pad) continue;
         taps[k].at = ((long)p * v.h + a) * v.w + b;
-        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE;
-        taps[k].b = b;
+        taps[k].a = real ? a : (int)DDP__CONV_NOWHERE, taps[k].b = b;
     }
 }
 
@@ -3091,10 +2992,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
         }
         if (Whole && (p += M::depth) == v.planes) {
             p = 0;
-            if (++b == v.kw) {
-                b = 0;
-                a++;
-            }
+            if (++b == v.kw) b = 0, a++;
         }
     };
     const auto put = [&](tile *to) {
@@ -3139,8 +3037,7 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS) ddp__k_conv_images(ddp__cud
  * column tiles; y: parts of the positions, each of `part`; z: groups. Part s writes out + s*groups*m*columns; a single
  * part adds to out. ---- */
 
-template <typename M, bool Wide, bool Rows>
-__global__ void __launch_bounds__(DDP__CONV_THREADS)
+template <typename M, bool Wide, bool Rows> __global__ void __launch_bounds__(DDP__CONV_THREADS)
     ddp__k_conv_weights(ddp__cuda_conv v, float *out, long part)
 {
     typedef typename M::tile tile;
@@ -3164,11 +3061,9 @@ __global__ void __launch_bounds__(DDP__CONV_THREADS)
     M product;
 
     for (int j = t; j < DDP__CONV_COLUMNS; j += DDP__CONV_THREADS) {
-        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw;
-        const int a = column / v.kw % v.kh;
+        const int column = left + j, p = column / (v.kh * v.kw), b = column % v.kw, a = column / v.kw % v.kh;
         taps[j].at = ((long)p * v.h + a) * v.w + b;
-        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE;
-        taps[j].b = b;
+        taps[j].a = column < columns ? a : (int)DDP__CONV_NOWHERE, taps[j].b = b;
     }
     __syncthreads();
 
@@ -3326,8 +3221,7 @@ struct ddp__channel_walk {
     __device__ ddp__channel_walk(const ddp__channels &c, int wide)
     {
         const long begin = (long)blockIdx.y * c.part + (long)threadIdx.x * wide;
-        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part;
-        const long image = begin / c.n;
+        const long count = c.images * c.n, end = ((long)blockIdx.y + 1) * c.part, image = begin / c.n;
 
         n = c.n;
         i = begin - image * n;
@@ -3499,8 +3393,7 @@ __global__ void ddp__k_batch_norm_slopes(float *slope, float *dscale, float *dsh
     if (i >= c.channels) return;
     sum = ddp__channel_total(part, c, i, 0);
     product = ddp__channel_total(part, c, i, 1);
-    mean = (double)stat[2 * i];
-    rstd = (double)stat[2 * i + 1];
+    mean = (double)stat[2 * i], rstd = (double)stat[2 * i + 1];
     factor = (double)ddp__to_float(scale[i]) * rstd;
     of_x = -factor * rstd * rstd * product / count;
     if (dscale) dscale[i] += (float)(product * rstd);
@@ -3569,10 +3462,8 @@ static void ddp__cuda_batch_norm_backward_of(ddp__cuda *dev, const ddp_op_call *
 template <typename T> static void ddp__cuda_batch_norm_forward(ddp__cuda *dev, const ddp_op_call *call)
 {
     const ddp__channels c = ddp__channels_of(&call->spec->in[0]);
-    if (ddp__wide<T>(c.n, call->in[0], call->out))
-        ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
-    else
-        ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
+    if (ddp__wide<T>(c.n, call->in[0], call->out)) ddp__cuda_batch_norm_forward_of<T, ddp__vec<T>::width>(dev, call, c);
+    else ddp__cuda_batch_norm_forward_of<T, 1>(dev, call, c);
 }
 
 template <typename T> static void ddp__cuda_batch_norm_backward(ddp__cuda *dev, const ddp_op_call *call)
@@ -3713,20 +3604,16 @@ static ddp__cuda_conv ddp__cuda_conv_of(const ddp_op_spec *s)
     memset(&v, 0, sizeof v);
     v.groups = (int)groups;
     v.planes = (int)(s->in[0].dim[1] / groups);
-    v.h = (int)s->in[0].dim[2];
-    v.w = (int)s->in[0].dim[3];
-    v.rows = (int)s->out.dim[2];
-    v.cols = (int)s->out.dim[3];
+    v.h = (int)s->in[0].dim[2], v.w = (int)s->in[0].dim[3];
+    v.rows = (int)s->out.dim[2], v.cols = (int)s->out.dim[3];
     v.kh = v.kw = (int)s->arg[1];
     v.step = (int)s->arg[2];
     v.top = v.left = -(int)s->arg[3];
     v.m = (int)(s->out.dim[1] / groups);
     v.image = s->in[0].dim[1] * s->in[0].dim[2] * s->in[0].dim[3];
     v.pixels = s->in[0].dim[0] * s->out.dim[2] * s->out.dim[3];
-    v.y_col = 1;
-    v.y_row = v.cols;
-    v.y_plane = (long)v.rows * v.cols;
-    v.y_image = s->out.dim[1] * v.y_plane;
+    v.y_col = 1, v.y_row = v.cols;
+    v.y_plane = (long)v.rows * v.cols, v.y_image = s->out.dim[1] * v.y_plane;
     return v;
 }
 
@@ -3892,8 +3779,7 @@ static void ddp__conv_point_weights(ddp__cuda *dev, const ddp__cuda_conv &v, flo
     ddp__cuda_product p = ddp__cuda_product_of(v.m, v.planes, v.cols, v.y, 0, v.x, 1, dev->scratch, dev->half);
     const long images = v.pixels / v.cols, n = (long)v.m * v.planes, size = dev->half ? 2 : 4;
 
-    p.shape.a_step = v.y_image;
-    p.shape.b_step = v.image;
+    p.shape.a_step = v.y_image, p.shape.b_step = v.image;
     p.shape.c_step = n;
     p.shape.half_out = 0;
     for (long first = 0; first < images; first += DDP__POINT_IMAGES) {
@@ -3914,10 +3800,8 @@ static ddp__conv_pack ddp__cuda_conv_packing(const ddp__cuda_conv &v, const void
     ddp__conv_pack s;
 
     s.w = w;
-    s.kw_step = 1;
-    s.kh_step = v.kw;
-    s.plane = (long)v.kh * v.kw;
-    s.row = v.planes * s.plane;
+    s.kw_step = 1, s.kh_step = v.kw;
+    s.plane = (long)v.kh * v.kw, s.row = v.planes * s.plane;
     s.group = v.m * s.row;
     return s;
 }
@@ -3926,8 +3810,7 @@ template <typename T> static void ddp__cuda_conv_forward(ddp__cuda *dev, const d
 {
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec);
 
-    v.x = call->in[0];
-    v.y = call->out;
+    v.x = call->in[0], v.y = call->out;
     v.bias = call->param[1];
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_forward<T>(dev, call, v);
@@ -3966,24 +3849,18 @@ static void ddp__cuda_conv_input_phase(ddp__cuda *dev, const ddp_op_call *call, 
     v.x = call->grad_out;
     v.image = f.y_image;
     v.planes = f.m;
-    v.h = f.rows;
-    v.w = f.cols;
-    v.rows = (f.h - r0 - 1) / f.step + 1;
-    v.cols = (f.w - c0 - 1) / f.step + 1;
+    v.h = f.rows, v.w = f.cols;
+    v.rows = (f.h - r0 - 1) / f.step + 1, v.cols = (f.w - c0 - 1) / f.step + 1;
     v.step = 1;
     v.m = f.planes;
     v.pixels = call->spec->in[0].dim[0] * v.rows * v.cols;
     v.y = (unsigned char *)call->grad_in[0] + (size_t)((long)r0 * f.w + c0) * bytes;
-    v.y_plane = (long)f.h * f.w;
-    v.y_image = f.image;
-    v.y_row = (long)f.step * f.w;
-    v.y_col = f.step;
+    v.y_plane = (long)f.h * f.w, v.y_image = f.image;
+    v.y_row = (long)f.step * f.w, v.y_col = f.step;
     v.add = call->add_in[0];
     s.w = (const unsigned char *)call->param[0] + (size_t)(a * forward.kh_step + b) * bytes;
-    s.row = forward.plane;
-    s.plane = forward.row;
-    s.kh_step = -f.step * forward.kh_step;
-    s.kw_step = -f.step;
+    s.row = forward.plane, s.plane = forward.row;
+    s.kh_step = -f.step * forward.kh_step, s.kw_step = -f.step;
     ddp__cuda_conv_flat(&v);
     if (f.step == 1 && ddp__conv_point_fits(v, dev->half) && ddp__aligned(v.x, v.y, call->param[0]))
         ddp__conv_point_images(dev, v, call->param[0], 1);
@@ -4018,8 +3895,7 @@ template <typename T> static void ddp__cuda_conv_backward(ddp__cuda *dev, const 
 {
     ddp__cuda_conv v = ddp__cuda_conv_of(call->spec), flat;
 
-    v.x = call->in[0];
-    v.y = (void *)call->grad_out;
+    v.x = call->in[0], v.y = (void *)call->grad_out;
     if (call->grad_param[1]) ddp__cuda_conv_bias_grad<T>(dev, call);
     if (ddp__cuda_depthwise(v)) {
         ddp__cuda_depthwise_backward<T>(dev, call, v);
@@ -4076,8 +3952,7 @@ static inline __device__ void ddp__window_range(const ddp__cuda_pool &z, int i, 
 /* MAX: the first of equals has the maximum, and a NaN is one; place says where in its window. Else the average. */
 template <typename T, int MAX> __global__ void ddp__k_pool(T *y, float *place, const T *x, ddp__cuda_pool z)
 {
-    const long plane = (long)z.rows * z.cols;
-    const long o = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    const long plane = (long)z.rows * z.cols, o = (long)blockIdx.x * blockDim.x + threadIdx.x;
     const int i = (int)(o % plane) / z.cols, j = (int)(o % plane) % z.cols;
     const float part = 1.0f / (float)(z.kernel * z.kernel);
     int r0, r1, c0, c1, best_r, best_c;
@@ -4187,15 +4062,11 @@ static void ddp__cuda_flatten_forward(const ddp_op_call *c)
 
 static void ddp__cuda_flatten_backward(const ddp_op_call *c) { ddp__cuda_copy_grad(c, 0); }
 
+#define DDP__POOL(f, MAX) ddp__cuda_typed<f<float, MAX>, f<ddp__bf16, MAX> >
+
 DDP__FAMILY(ddp__cuda_pool_ops,
-    {"max_pool2d",
-     ddp__cuda_typed<ddp__cuda_pool_forward<float, 1>, ddp__cuda_pool_forward<ddp__bf16, 1> >,
-     ddp__cuda_typed<ddp__cuda_pool_backward<float, 1>, ddp__cuda_pool_backward<ddp__bf16, 1> >,
-     NULL},
-    {"avg_pool2d",
-     ddp__cuda_typed<ddp__cuda_pool_forward<float, 0>, ddp__cuda_pool_forward<ddp__bf16, 0> >,
-     ddp__cuda_typed<ddp__cuda_pool_backward<float, 0>, ddp__cuda_pool_backward<ddp__bf16, 0> >,
-     NULL},
+    {"max_pool2d", DDP__POOL(ddp__cuda_pool_forward, 1), DDP__POOL(ddp__cuda_pool_backward, 1), NULL},
+    {"avg_pool2d", DDP__POOL(ddp__cuda_pool_forward, 0), DDP__POOL(ddp__cuda_pool_backward, 0), NULL},
     DDP__ENTRY("global_avg_pool2d", ddp__cuda_global_pool, NULL),
     {"flatten", ddp__cuda_flatten_forward, ddp__cuda_flatten_backward, NULL})
 
@@ -4260,8 +4131,7 @@ struct ddp__verdict_values {
 
     __device__ void operator()(ddp_cuda_verdict *v) const
     {
-        v->value[0] = a ? a[v->at] : 0;
-        v->value[1] = b ? b[v->at] : 0;
+        v->value[0] = a ? a[v->at] : 0, v->value[1] = b ? b[v->at] : 0;
     }
 };
 
@@ -4284,8 +4154,7 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     e = cudaMemcpyAsync(&v, verdict, sizeof v, cudaMemcpyDeviceToHost, (cudaStream_t)stream);
     if (e == cudaSuccess) e = cudaStreamSynchronize((cudaStream_t)stream);
     if (e != cudaSuccess) return ddp__fail(err, DDP_FAILED, "ddp_cuda_verdict_read: %s", cudaGetErrorString(e));
-    a = (double)v.value[0];
-    b = (double)v.value[1];
+    a = (double)v.value[0], b = (double)v.value[1];
     switch (v.what) {
     case DDP__SAYS_NOTHING: return DDP_OK;
     case DDP__SAYS_NAN: return ddp__found_nan(v.at, err);
@@ -4300,16 +4169,14 @@ ddp_status ddp_cuda_verdict_read(const ddp_cuda_verdict *verdict, void *stream, 
     case DDP__SAYS_HEAD:
         return ddp__fail(err, DDP_FORMAT, "the message's header is not that of a quantised message "
                          "of this packing and number of elements");
-    case DDP__SAYS_HALF:
-        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
+    case DDP__SAYS_HALF: return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     case DDP__SAYS_LOW:
         return ddp__fail(err, DDP_FORMAT, "element %llu has the level %g; levels begin at %g", v.at, a, a + 1);
     case DDP__SAYS_SCALE:
         return ddp__fail(err, DDP_FORMAT, "the scale of block %llu is %g; it must be finite and >= 0", v.at, a);
     default:
-        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a "
-                         "gradient has diverged: leave this step out", v.at, a,
-                         v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
+        return ddp__fail(err, DDP_NUMERIC, "x[%llu] = %g %s %g would not be a finite number; a gradient has diverged: "
+                         "leave this step out", v.at, a, v.what == DDP__SAYS_DIFFERENCE ? "-" : "+", b);
     }
 }
 
@@ -4324,8 +4191,7 @@ static unsigned ddp__feedback_blocks(size_t n)
     return wish < DDP__FEEDBACK_BLOCKS ? (unsigned)wish : (unsigned)DDP__FEEDBACK_BLOCKS;
 }
 
-#define DDP__STRIDE(kernel, n, ...) \
-    DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
+#define DDP__STRIDE(kernel, n, ...) DDP__RUN(kernel, ddp__feedback_blocks(n), DDP__FEEDBACK_THREADS, __VA_ARGS__)
 
 static inline __device__ size_t ddp__thread_first() { return (size_t)blockIdx.x * blockDim.x + threadIdx.x; }
 static inline __device__ size_t ddp__thread_step() { return (size_t)gridDim.x * blockDim.x; }
@@ -4525,15 +4391,9 @@ static inline __device__ void ddp__topk_sum(unsigned *a, unsigned *b)
 
     *a = __reduce_add_sync(0xffffffffu, *a);
     *b = __reduce_add_sync(0xffffffffu, *b);
-    if (t % 32 == 0) {
-        sum[0][t / 32] = *a;
-        sum[1][t / 32] = *b;
-    }
+    if (t % 32 == 0) sum[0][t / 32] = *a, sum[1][t / 32] = *b;
     __syncthreads();
-    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) {
-        *a += sum[0][w];
-        *b += sum[1][w];
-    }
+    for (int w = 1; t == 0 && w < DDP__TOPK_THREADS / 32; w++) *a += sum[0][w], *b += sum[1][w];
 }
 
 /* Whether step has anything to do for the digit, of the array (x) or the list. */
@@ -4563,8 +4423,7 @@ static __global__ void ddp__k_topk_count(ddp__topk_room r, const float *x, int s
         uint32_t four[4];
         ddp__topk_four(p, at, wide, four);
         for (int e = 0; e < 4 && at + (unsigned)e < p.end; e++) {
-            const uint32_t m = four[e] & DDP__MAGNITUDE;
-            const uint32_t known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
+            const uint32_t m = four[e] & DDP__MAGNITUDE, known = digit ? m >> ddp__topk_shift(digit - 1) : 0;
             if (known == s.prefix) atomicAdd(&bins[t & 1][m >> shift & mask], 1u);
             above += known > s.prefix;
             if (m > DDP__INFINITE) ddp__verdict_note(v, DDP__SAYS_NAN, at + (unsigned)e);
@@ -4655,18 +4514,12 @@ static __global__ void ddp__k_topk_collect(ddp__topk_room r, const float *x, int
 
     if (v->what) return;
     if (t < 32) { /* what the chunks before have */
-        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) {
-            above += r.above[b];
-            equal += r.equal[b];
-        }
+        for (unsigned b = (unsigned)t; !all && b < blockIdx.x; b += 32) above += r.above[b], equal += r.equal[b];
         for (int half = 16; half; half /= 2) {
             above += __shfl_xor_sync(DDP__ALL_LANES, above, half);
             equal += __shfl_xor_sync(DDP__ALL_LANES, equal, half);
         }
-        if (t == 0) {
-            before[0] = all ? p.begin : above;
-            before[1] = equal;
-        }
+        if (t == 0) before[0] = all ? p.begin : above, before[1] = equal;
     }
     __syncthreads();
     above = before[0];
@@ -4738,8 +4591,7 @@ static int ddp__topk_blocks_of(size_t n)
 static size_t ddp__topk_cut_room(size_t n, size_t k, void *scratch, ddp__topk_room *r)
 {
     const size_t blocks = (size_t)ddp__topk_blocks_of(n), extra = 65536;
-    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra;
-    const size_t most = wish / 4 * 4 + 4;
+    const size_t wish = k > (n - 1) / 2 || n - 2 * k < extra ? n : 2 * k + extra, most = wish / 4 * 4 + 4;
     const size_t fixed = DDP__TOPK_STEPS * sizeof(ddp__topk_step) +
                          8 * (DDP__TOPK_STEPS * DDP__TOPK_DIGIT + 2 * blocks) + 4 * blocks * DDP__TOPK_DIGIT;
     unsigned char *at = (unsigned char *)scratch;
@@ -5070,10 +4922,8 @@ static DDP__UNUSED ddp_status ddp__nccl_failed(ddp__cuda_nccl *n, ncclResult_t r
 {
     if (r == ncclSuccess || r == ncclInProgress) return DDP_OK;
     if (r == ncclInvalidUsage && !strcmp(what, "ncclCommInitRankConfig"))
-        return ddp__fail(err, DDP_ARG,
-                         "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in "
-                         "use already; give each rank a GPU of its own, or use the transport tcp",
-                         n->rank, n->dev->device);
+        return ddp__fail(err, DDP_ARG, "NCCL refuses rank %d on GPU %d: two ranks use one GPU, or this one is in use "
+                         "already; give each rank a GPU of its own, or use the transport tcp", n->rank, n->dev->device);
     if (r == ncclRemoteError || r == ncclSystemError)
         return ddp__fail(err, DDP_PEER_LOST, "%s: rank %d of %d lost a peer: %s", what, n->rank,
                          n->world, ncclGetErrorString(r));
@@ -5140,10 +4990,9 @@ static DDP__UNUSED ddp_status ddp__nccl_poll(ddp__cuda_nccl *n, ddp_error *err)
     DDP__TRY(ddp__nccl_failed(n, ncclCommGetAsyncError(n->comm, &state), "ncclCommGetAsyncError", err));
     DDP__TRY(ddp__nccl_failed(n, state, "averaging over NCCL", err));
     if (oldest > 0 && ddp_now() - oldest > n->peers.op_timeout_s)
-        return ddp__fail(err, DDP_TIMEOUT,
-                         "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
-                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT "
-                         "(now %g s)", n->rank, n->world, ddp_now() - oldest, n->peers.op_timeout_s);
+        return ddp__fail(err, DDP_TIMEOUT, "averaging over NCCL: rank %d of %d has waited for its peers for %.1f s; "
+                         "one has stopped; if it is only slow, raise DREAMDDP_OP_TIMEOUT (now %g s)", n->rank, n->world,
+                         ddp_now() - oldest, n->peers.op_timeout_s);
     return DDP_OK;
 }
 
@@ -5488,9 +5337,8 @@ static ddp_status ddp__cuda_fetch(void *self, int slot, void *to, const void *fr
     ddp__cuda_self *c = (ddp__cuda_self *)self;
     ddp__cuda *dev = c->dev;
 
-    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) &&
-        !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0)) &&
-        !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
+    if (!DDP__CUDA(dev, cudaSetDevice(dev->device)) && !DDP__CUDA(dev, cudaStreamWaitEvent(c->out, c->ready[slot], 0))
+        && !DDP__CUDA(dev, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, c->out)))
         (void)DDP__CUDA(dev, cudaStreamSynchronize(c->out));
     return ddp__cuda_status(dev, err);
 }
