@@ -5,6 +5,7 @@
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
     ddp__op_advance(e, op, op->left);
@@ -77,6 +78,7 @@ static int ddp__over(const ddp__engine *e, long ticket)
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
+
     if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
     *groups |= group;
     e->waiting[e->waits++] = op->ticket;
@@ -87,6 +89,7 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 static int ddp__vacant(const ddp__engine *e)
 {
     int n = -e->waits;
+
     for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
     return n;
 }
@@ -96,6 +99,7 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
     int s = e->peers[peer].first_pending;
+
     while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
     return s;
 }
@@ -107,6 +111,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     const int lane = ddp__paired_lane(op);
     const ddp__frame *f;
     int slot = -1;
+
     for (int r = 0; r < e->world; r++) {
         const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1 : ddp__first_chunk(e, r, lane);
         if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
@@ -130,6 +135,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
+
     if (op->m.peer == DDP_ANY && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;

@@ -10,6 +10,7 @@ uint32_t ddp__microseconds(double t) { return (uint32_t)(uint64_t)ceil(t * 1e6);
 void ddp__emulate_plan(ddp__engine *e)
 {
     const ddp__links *links = e->cfg.links;
+
     e->link.rate = links ? links->rate : e->cfg.rate;
     e->slowest = links ? links->slowest : e->cfg.rate;
     e->farthest = links ? links->farthest : e->cfg.delay_s;
@@ -39,6 +40,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
     const ddp__links *links = e->cfg.links;
     int stalled = e->stalled;
     double next;
+
     if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
     e->stalled = ddp__link_stalled(&e->link, now);
     /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
@@ -67,6 +69,7 @@ static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
     double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
+
     if (p->transit_at > 0 && late > 0) {
         if (now - late > p->reached) p->reached = now - late;
     } else {
@@ -87,6 +90,7 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
     int before = e->last_due;
+
     s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
@@ -104,6 +108,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     double reached = ddp__reaches(e, peer, now);
     int at = e->control_first + e->control_count++;
     ddp__control c;
+
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
@@ -120,6 +125,7 @@ double ddp__last_due(const ddp__engine *e, int peer)
 {
     ddp__link l = e->link;
     double last = -1;
+
     for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
         double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;

@@ -19,6 +19,7 @@
 static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int in, size_t *from, size_t *to)
 {
     const int of = in ? peer : e->rank;
+
     *from = *to = 0;
     if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == in && op->m.peer == peer ? op->n : 0;
     else if (ddp__team_of(e, op).place[peer] < 0) return 0;
@@ -30,6 +31,7 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
 static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 {
     size_t block = op->n / (size_t)e->world;
+
     for (int r = 0; r < e->world && e->members < e->world; r++) {
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
@@ -42,6 +44,7 @@ static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
     size_t from, to;
+
     if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank || (op->p2p && r != op->m.peer)) continue;
@@ -55,6 +58,7 @@ static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const size_t chunk = e->chunk * sizeof(float) / op->unit;
     size_t from, to, at;
+
     (void)ddp__plain_part(e, op, peer, 0, &from, &to);
     at = from + ddp__row(e, op, peer)->u.flow.sent;
     if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
@@ -65,6 +69,7 @@ static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     size_t from, to;
+
     (void)ddp__plain_part(e, op, peer, 1, &from, &to);
     ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
 }
@@ -72,6 +77,7 @@ static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
 static int ddp__plain_unsent(ddp__engine *e, const ddp__op *op, int peer)
 {
     size_t from, to;
+
     return ddp__row(e, op, peer)->u.flow.sent < ddp__plain_part(e, op, peer, 0, &from, &to);
 }
 
@@ -79,6 +85,7 @@ static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to;
+
     return !ddp__plain_unsent(e, op, peer) && x->u.flow.finished >= ddp__plain_part(e, op, peer, 1, &from, &to) &&
            !x->expected;
 }
@@ -88,6 +95,7 @@ const ddp__algorithm *ddp__plain_way(void)
     static const ddp__algorithm way = {
         'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL,
         NULL, ddp__plain_arrived, ddp__plain_unsent, ddp__plain_over, NULL};
+
     return &way;
 }
 
@@ -98,6 +106,7 @@ const ddp__algorithm *ddp__plain_way(void)
 size_t ddp__full_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, flight = e->farthest * e->slowest, window = (double)ddp__engine_window(e);
+
     if (e->membership) return 0;
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->cfg.links && e->cfg.links->by_pair) return 0;
@@ -127,6 +136,7 @@ static void ddp__direct_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     const size_t own = ddp__segment_length(e, op, e->rank);
+
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         const size_t results = ddp__direct_returns(op) ? ddp__segment_length(e, op, r) : 0;
@@ -141,6 +151,7 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to, at;
+
     if (ddp__direct_returns(op) && x->u.flow.results < op->reduced) {
         size_t count = op->reduced - x->u.flow.results;
         ddp__segment(e, op, e->rank, &from, &to);
@@ -159,6 +170,7 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         if (r == e->rank) continue;
@@ -190,6 +202,7 @@ static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t
 static int ddp__chunks_here(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank && ddp__pending(e, team.member[i], op) < 0) return 0;
     if (op->way->whole && !ddp__sent_to_all(e, op, at, count)) return 0;
@@ -208,6 +221,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 {
     const ddp__members team = ddp__team_of(e, op);
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
     if (op->m.coding) {
@@ -230,6 +244,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
     size_t from, to;
+
     ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
@@ -252,6 +267,7 @@ static void ddp__direct_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, d
 static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     size_t from, to;
+
     ddp__segment(e, op, peer, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__reduce_ready(e, op, now);
     else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
@@ -266,6 +282,7 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t own = ddp__segment_length(e, op, e->rank), got = x->u.flow.taken;
+
     if (ddp__direct_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__direct_returns(op))
         return x->u.flow.results >= own && x->u.flow.finished >= ddp__segment_length(e, op, peer);
@@ -283,5 +300,6 @@ const ddp__algorithm *ddp__direct_way(int whole)
          ddp__direct_over, NULL},
         {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_begin, ddp__direct_next,
          ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
+
     return &way[whole];
 }

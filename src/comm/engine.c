@@ -14,6 +14,7 @@ static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 const char *ddp__algorithm_name(char letter)
 {
     const ddp__algorithm *ways[DDP__WAYS];
+
     ddp__ways_fill(ways);
     for (int i = 0; i < DDP__WAYS; i++)
         if (ways[i]->letter == letter) return ways[i]->name;
@@ -158,6 +159,7 @@ static int ddp__engine_locks(ddp__engine *e)
 static void ddp__engine_free(ddp__engine *e)
 {
     ddp_allocator allocator = e->cfg.allocator;
+
     ddp__guard_close(e);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);

@@ -14,6 +14,7 @@ static uint32_t ddp__crc32c_plain(uint32_t c, const unsigned char *p, size_t n)
         0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
         0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
         0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
+
     for (size_t i = 0; i < n; i++) {
         c ^= p[i];
         c = (c >> 4) ^ table[c & 15];
@@ -38,6 +39,7 @@ enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which a proces
 static uint64_t ddp__crc32c_read(const unsigned char *p)
 {
     uint64_t v;
+
     memcpy(&v, p, sizeof v);
     return v;
 }
@@ -64,6 +66,7 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
          0xe4172b16u, 0x3b18e8b0u, 0x5fe4daabu, 0x80eb190du, 0x961cbe9du, 0x49137d3bu, 0x2def4f20u, 0xf2e08c86u},
     };
     uint32_t out = 0;
+
     for (int i = 0; i < 8; i++) out ^= table[i][c >> 4 * i & 15];
     return out;
 }
@@ -71,6 +74,7 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
 static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
 {
     uint64_t c = h;
+
     for (; n >= 3 * DDP__CRC_PART; n -= 3 * DDP__CRC_PART, p += 3 * DDP__CRC_PART) {
         uint64_t c1 = 0, c2 = 0;
         for (int i = 0; i < DDP__CRC_PART; i += 8) {
@@ -94,6 +98,7 @@ int ddp__crc32c_is_fast(void) { return DDP__CRC_HERE != 0; }
 uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 {
     const unsigned char *p = (const unsigned char *)data;
+
     return ~(DDP__CRC_HERE ? ddp__crc32c_fast(~h, p, n) : ddp__crc32c_plain(~h, p, n));
 }
 
@@ -104,6 +109,7 @@ size_t ddp__frame_values(const ddp__frame *f)
     const size_t block = sizeof(float) + DDP__CODING_BLOCK;
     size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : f->coding == (int)DDP__AS_BYTES ? 1
                   : sizeof(float), blocks;
+
     if (f->coding != (int)DDP_AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
     blocks = f->length / block + (f->length % block != 0);
     if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
@@ -113,6 +119,7 @@ size_t ddp__frame_values(const ddp__frame *f)
 uint32_t ddp__frame_payload(int coding, size_t count)
 {
     const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
+
     if (coding == (int)DDP__AS_BYTES) return (uint32_t)count;
     if (coding == (int)DDP_AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
     return (uint32_t)(count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
@@ -127,6 +134,7 @@ static void ddp__frame_put(unsigned char *head, int i, uint32_t v)
 static uint32_t ddp__frame_get(const unsigned char *head, int i)
 {
     uint32_t v = 0;
+
     for (int b = 0; b < 4; b++) v |= (uint32_t)head[4 * i + b] << 8 * b;
     return v;
 }
@@ -148,6 +156,7 @@ void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
     const uint32_t first = ddp__frame_get(head, 0), kind = first >> 24;
+
     if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
     if (ddp__frame_get(head, 8) != ddp__crc32c(0, head, DDP__FRAME_BYTES - 4)) return 0;
     f->coding = (int)(first >> 22 & 3);

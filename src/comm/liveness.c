@@ -7,6 +7,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
     const ddp__peer *p = &e->peers[peer];
     const ddp__exchange *x = ddp__row(e, op, peer);
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
+
     if (peer == e->rank || ddp__team_of(e, op).place[peer] < 0 || x->seen) return 0;
     if (op->p2p && peer != op->m.peer) return 0;
     /* heartbeats tell of the world's operations, and of nothing urgent */
@@ -19,6 +20,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
 {
     size_t used = 0;
     int listed = 0, more = 0;
+
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) more += ddp__is_missing(e, op, r);
     if (more > 0) used = (size_t)snprintf(buf, room, more > 1 ? "ranks " : "rank ");
@@ -35,6 +37,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
+
     for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
         const int of = (i - DDP__WINDOW) / DDP__PAIRED;
         ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[of].paired[(i - DDP__WINDOW) % DDP__PAIRED];
@@ -46,6 +49,7 @@ static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 static double ddp__beat(const ddp__engine *e)
 {
     double beat = 5; /* seconds: often enough to tell before a limit passes who is where */
+
     if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
     if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
     return beat / 5;
@@ -54,6 +58,7 @@ static double ddp__beat(const ddp__engine *e)
 static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf, size_t room)
 {
     double longest = 2.5 * ddp__beat(e);
+
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
@@ -68,6 +73,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
 static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double waited)
 {
     char text[128], who[96], where[64];
+
     ddp__op_text(e, op, text, sizeof text);
     ddp__missing_text(e, op, who, sizeof who);
     where[0] = '\0';
@@ -87,6 +93,7 @@ static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
     ddp__op *op = ddp__oldest_op(e, -1);
     double since;
+
     if (!op) return;
     since = ddp__still_since(op);
     if (now - since >= op->note_s) {
@@ -100,6 +107,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 {
     const ddp__op *op = ddp__oldest_op(e, peer);
     char text[128], layer[64];
+
     buf[0] = '\0';
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
@@ -114,6 +122,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     char when[140];
+
     if (e->membership) e->membership->lost(e, peer, why);
     else
         ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s: %s; restart the job from its last checkpoint", peer,
@@ -125,6 +134,7 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
 {
     double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
+
     if (!op || op->state != DDP__OP_ACTIVE || limit <= 0) return;
     passed = now - op->clock;
     if (passed < limit) {
@@ -150,6 +160,7 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     double limit = e->cfg.op_timeout_s;
     int s = e->peers[peer].first_pending;
     char layer[64];
+
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)

@@ -22,6 +22,7 @@ static void ddp__scale_block(float *x, float scale)
 void ddp__floats_add(float *sum, const float *x, size_t n)
 {
     size_t at = 0;
+
     for (; at + DDP__SUM_BLOCK <= n; at += DDP__SUM_BLOCK) ddp__add_block(sum + at, x + at);
     for (; at < n; at++) sum[at] += x[at];
 }
@@ -51,6 +52,7 @@ void ddp__floats_store(float *own, const float *from, size_t n, double *divergen
 void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale, double *divergence)
 {
     float sum[DDP__SUM_BLOCK];
+
     for (size_t at = 0; at < n; at += DDP__SUM_BLOCK) {
         const size_t here = n - at < DDP__SUM_BLOCK ? n - at : (size_t)DDP__SUM_BLOCK;
         memcpy(sum, terms[0] + at, here * sizeof *sum);
@@ -64,6 +66,7 @@ void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n,
 static uint32_t ddp__bfloat_bits(float x)
 {
     uint32_t bits, nan;
+
     memcpy(&bits, &x, sizeof bits);
     nan = (bits & 0x7fffffffu) > 0x7f800000u; /* rounding up could carry a NaN into infinity */
     return nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
@@ -78,6 +81,7 @@ void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n)
 {
     /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
     const unsigned char *from = (const unsigned char *)x;
+
     for (size_t i = 0; i < n; i++) {
         uint16_t half;
         uint32_t bits;
@@ -101,6 +105,7 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 {
     int low = 0, high = in->count - 1;
     const ddp__strip *s;
+
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (in->strip[middle].start <= offset) low = middle;
@@ -117,6 +122,7 @@ const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->f
 void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out)
 {
     size_t here;
+
     for (unsigned char *to = (unsigned char *)out; count > 0; at += here, count -= here, to += here * op->unit) {
         const void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(to, own, here * op->unit);
@@ -127,6 +133,7 @@ void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, si
 {
     const unsigned char *from = (const unsigned char *)data;
     size_t here;
+
     for (; count > 0; at += here, count -= here, from += here * op->unit) {
         void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(own, from, here * op->unit);
@@ -137,6 +144,7 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 {
     const float *from = (const float *)data;
     size_t here;
+
     if (op->unit == 1) {
         ddp__memory_scatter(op, &op->to, at, count, data);
         return;
@@ -151,6 +159,7 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
     size_t here;
+
     for (; count > 0; at += here, count -= here) {
         /* three lists may part a range in unlike ways: how far all run on */
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
@@ -171,6 +180,7 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {
     char text[160];
+
     return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip "
                       "gradients or choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
 }
@@ -180,6 +190,7 @@ static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t c
 {
     unsigned char *room = (unsigned char *)e->recoded;
     ddp_error err;
+
     if (op->m.coding == DDP_AS_BFLOAT) {
         ddp__bfloat_round(x, count);
         return 1;
@@ -194,6 +205,7 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     ddp__peer *p = &e->peers[peer];
     size_t count = ddp__frame_values(f);
     ddp_error err;
+
     ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
     if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
     else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
@@ -210,6 +222,7 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
 {
     size_t count = ddp__frame_values(&s->f);
     ddp_error err;
+
     if (s->f.coding == (int)DDP_AS_BFLOAT) {
         ddp__bfloat_widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
         return 1;
@@ -224,6 +237,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
 {
     const ddp__members team = ddp__team_of(e, op);
     float *sum = e->rounded;
+
     ddp__memory_gather(op, &op->from, at, count, sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     e->terms[team.place[e->rank]] = sum;
@@ -244,6 +258,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     size_t bytes = (size_t)e->cfg.queue * room * sizeof(uint64_t);
     ddp_status status = DDP_OK;
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
+
     if (!sums)
         return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
@@ -265,6 +280,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 void ddp__guard_close(ddp__engine *e)
 {
     size_t bytes = (size_t)e->cfg.queue * e->sums_room * sizeof(uint64_t);
+
     if (!e->sums) return;
     ddp__release(&e->cfg.allocator, e->sums, bytes);
     e->stats.staging_bytes -= bytes;
@@ -294,6 +310,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 {
     uint64_t h = offset;
     size_t here;
+
     for (; count > 0; offset += here, count -= here) {
         const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
         h = ddp__floats_hash(h, (const float *)data, here);
@@ -305,6 +322,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
+
     return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
@@ -318,6 +336,7 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     int segments = op->m.verb == DDP_ALL_REDUCE && !op->way->whole ? team.members : 1;
+
     if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
@@ -336,6 +355,7 @@ int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t c
 int ddp__guard_fault(ddp__engine *e, const ddp__op *op)
 {
     char layer[64];
+
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     return ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
                       "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer, op->m.verb == DDP_ALL_REDUCE ?

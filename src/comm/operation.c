@@ -4,6 +4,7 @@
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
+
     if (name && name[0]) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
     else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
@@ -21,6 +22,7 @@ const char *ddp__verb_name(int verb)
 const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room)
 {
     char layer[64], peer[32];
+
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
     if (op->p2p) snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
@@ -31,6 +33,7 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
 int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 {
     va_list args;
+
     if (e->fault.code != DDP_OK) return 0;
     va_start(args, fmt);
     vsnprintf(e->fault.msg, sizeof e->fault.msg, fmt, args);
@@ -47,6 +50,7 @@ int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 void ddp__notify(ddp__engine *e)
 {
     int sleeping = e->sleeping;
+
     e->sleeping = 0;
     pthread_cond_broadcast(&e->changed);
     if (e->parked && !e->driven) pthread_cond_signal(&e->park);
@@ -64,6 +68,7 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 {
     const size_t at = (size_t)op->m.group * (size_t)e->world;
     ddp__members team;
+
     team.members = op->m.group ? e->group_members[op->m.group] : e->members;
     team.member = e->member + at;
     team.place = e->place + at;
@@ -73,6 +78,7 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 void ddp__members_set(ddp__engine *e, uint64_t live)
 {
     int n = 0;
+
     e->members = 0;
     for (int r = 0; r < e->world; r++) {
         int in = e->world > 64 || (live >> r & 1);
@@ -96,6 +102,7 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 {
     const uint32_t group = e->membership ? 0 : seq >> DDP__GROUP_SHIFT;
     const uint32_t next = group ? e->group_next[group] : e->next_seq;
+
     if (e->membership) return (int32_t)(seq - next) < 0;
     return (int32_t)((seq - next) << (32 - DDP__GROUP_SHIFT)) < 0;
 }
@@ -105,6 +112,7 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
 {
     int i = 0;
+
     while (e->ways[i]->fits && !e->ways[i]->fits(e, op)) i++;
     return e->ways[i];
 }
@@ -122,6 +130,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     /* in the world's all-gather the blocks of the lost are there, and 0 */
     int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
     size_t parts = (size_t)(all ? e->world : team.members), j;
+
     *from = *to = 0;
     if (op->way->whole) *to = op->n;
     if (op->way->whole || team.place[of] < 0) return;
@@ -136,6 +145,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
 size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of)
 {
     size_t from, to;
+
     ddp__segment(e, op, of, &from, &to);
     return to - from;
 }
@@ -145,6 +155,7 @@ int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
     size_t from, to;
     int i = 0;
     const ddp__members team = ddp__team_of(e, op);
+
     do ddp__segment(e, op, team.member[i], &from, &to);
     while (offset >= to && i + 1 < team.members && ++i);
     return team.member[i];
@@ -198,6 +209,7 @@ double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_a
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
     double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+
     op->state = DDP__OP_DONE;
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
@@ -266,6 +278,7 @@ void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer)
 void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
+
     x->seen = 1;
     if (!x->expected) return;
     x->expected = 0;

@@ -6,6 +6,7 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 {
     static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
                                        "answers", "asks for", "receives", "serves", "pulls"};
+
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding)
         return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
@@ -16,6 +17,7 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     char own[64], other[64];
+
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
@@ -40,6 +42,7 @@ static int ddp__meets(const ddp__op *op, int verb)
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
+
     if (ok && op->way->agrees) ok = op->way->agrees(e, op, peer, f);
     else if (ok)
         ok = op->way->types >> f->type & 1 && f->coding == (int)op->m.coding &&
@@ -52,6 +55,7 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
 static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *out)
 {
     int found = 0;
+
     pthread_mutex_lock(&e->lock);
     for (int i = 0; i < e->cfg.queue && !found; i++) {
         const ddp__op *old = &e->ops[i];
@@ -69,6 +73,7 @@ static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_C
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
     const size_t most = e->chunk * sizeof(float), values = ddp__frame_values(f);
+
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
@@ -92,6 +97,7 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__op old, *op = NULL;
     int ok;
+
     if (ddp__is_control(f)) {
         ok = ddp__control_possible(e, peer, f);
     } else {
@@ -121,6 +127,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
     ddp__slot *s = &e->slot[slot];
     const ddp__frame f = s->f;
     ddp__op *op = ddp__find_op(e, s->peer, &f);
+
     if (!op && f.type == DDP__FRAME_RESULT) { /* of an operation that has ended meanwhile */
         ddp__slot_free(e, slot);
         return;
@@ -204,6 +211,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     int solicited = p->in.type == DDP__FRAME_RESULT;
     ddp__op *op = ddp__find_op(e, peer, &p->in);
+
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
@@ -230,6 +238,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];
+
     *here = p->in.length - got;
     if (p->discard) {
         if (*here > e->chunk * sizeof(float)) *here = e->chunk * sizeof(float);
@@ -253,6 +262,7 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     const ddp__frame *f = &e->peers[peer].in;
     size_t got = 0, here;
     uint32_t h = 0;
+
     if (!f->check || !f->length || !ddp__crc32c_is_fast()) return 1;
     for (; got < f->length; got += here) {
         const unsigned char *data = ddp__payload_at(e, peer, got, &here);
@@ -268,6 +278,7 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
 static void ddp__control_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
+
     if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
         e->membership->read(e, peer, &p->in, now); /* passes every queue */
         return;
@@ -287,6 +298,7 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
+
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
     if (p->discard) {
@@ -314,6 +326,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
     int why = errno;
+
     p->closed = 1;
     if (p->out_of_world) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
@@ -324,6 +337,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 static int ddp__head_read(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
+
     p->in_got = 0;
     if (!ddp__frame_decode(p->in_head, &p->in)) {
         if (p->out_of_world) p->closed = 1;
@@ -381,6 +395,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
 int ddp__receive_all(ddp__engine *e)
 {
     int moved = 0;
+
     for (int k = 1; k < e->world && e->fault.code == DDP_OK; k++) {
         int peer = (e->rank + k) % e->world;
         if (!e->peers[peer].closed) moved |= ddp__receive_from(e, peer);

@@ -25,6 +25,7 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 {
     int n = 0;
     long from;
+
     pthread_mutex_lock(&e->lock);
     from = e->span_count > DDP__SPANS ? e->span_count - DDP__SPANS : 0;
     for (; from < e->span_count && n < room; from++) {
@@ -74,6 +75,7 @@ void ddp__oplog_free(ddp__oplog *log)
 static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span, ddp__op_progress progress)
 {
     ddp__op_record *r = &log->record[log->count++];
+
     memset(r, 0, sizeof *r);
     r->span = *span;
     r->progress = progress;
@@ -84,6 +86,7 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
+
     for (long t = e->first; t < e->submitted && log->count < log->room; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
         ddp__op_record *r;
@@ -118,6 +121,7 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
     long unfinished = 0, done, kept;
+
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
     done = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
     kept = log->room - unfinished;
@@ -143,6 +147,7 @@ void ddp__oplog_serve(ddp__engine *e)
 static int ddp__oplog_order(const void *a, const void *b)
 {
     const ddp__op_record *p = (const ddp__op_record *)a, *q = (const ddp__op_record *)b;
+
     if (p->span.submitted != q->span.submitted) return p->span.submitted < q->span.submitted ? -1 : 1;
     return (p->span.seq > q->span.seq) - (p->span.seq < q->span.seq);
 }

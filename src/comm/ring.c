@@ -40,6 +40,7 @@ size_t ddp__engine_window(const ddp__engine *e)
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));
+
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
     if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
@@ -51,6 +52,7 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
 {
     ddp_status status = DDP_OK;
     ddp__epoch_info info;
+
     for (int i = 0; order && i < e->world; i++) {
         int times = 0;
         for (int j = 0; j < e->world; j++) times += order[j] == i;
@@ -82,6 +84,7 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
     size_t results = op->n - ddp__segment_length(e, op, e->rank); /* that come */
+
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
@@ -149,6 +152,7 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, of);
     const size_t count = f->length / sizeof(float);
     int slot;
+
     if (f->type == DDP__FRAME_RESULT) {
         x->u.flow.results += count;
         op->u.ring.results_left -= count;
@@ -173,6 +177,7 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
     ddp__exchange *x = ddp__row(e, op, of);
     size_t count = f->length / sizeof(float), from, to, rest;
+
     ddp__segment(e, op, of, &from, &to);
     rest = to - f->offset;
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
@@ -192,6 +197,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
 {
     ddp__slot *s = &e->slot[slot];
     size_t count = f->length / sizeof(float), done = 0, here;
+
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (ddp__segment_of(e, op, f->offset) == e->rank) {
         ddp__exchange *x = ddp__row(e, op, e->rank);
@@ -218,6 +224,7 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
     const size_t count = f->length / sizeof(float);
     const float *data = e->slot[slot].data;
+
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), f->offset, count, data);
     ddp__memory_store(op, f->offset, data, count, op->m.divergence ? &x->divergence : NULL);
@@ -243,5 +250,6 @@ const ddp__algorithm *ddp__ring_way(void)
     static const ddp__algorithm way = {
         'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, ddp__ring_begin,
         ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
+
     return &way;
 }

@@ -151,6 +151,7 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     struct iovec iov[DDP__IOV];
     size_t at = DDP__FRAME_BYTES;
     uint32_t h = 0;
+
     while (at < p->out_total) {
         const int n = ddp__frame_iov(e, p, at, iov);
         for (int i = 0; i < n; at += iov[i++].iov_len) h = ddp__crc32c(h, iov[i].iov_base, iov[i].iov_len);
@@ -162,6 +163,7 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now, double leaves)
 {
     ddp__peer *p = &e->peers[peer];
+
     p->out = *f;
     p->out.sent = ddp__microseconds(leaves);
     p->out_op = op;
@@ -183,6 +185,7 @@ int ddp__start_next(ddp__engine *e, int peer, double now)
 {
     ddp__frame f;
     ddp__op *op;
+
     return ddp__next_frame(e, peer, &f, &op) && ddp__start_frame(e, peer, &f, op, now, now);
 }
 
@@ -190,6 +193,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
     ddp__op *op = p->out_op;
+
     if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_state = DDP__OUT_IDLE;
     p->out_op = NULL;
@@ -205,6 +209,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
     int moved = 0;
+
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
         int n = ddp__frame_iov(e, p, p->out_sent, iov);
@@ -229,6 +234,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
+
     return f->type == DDP__FRAME_RESULT ? x->u.flow.results : x->u.flow.sent;
 }
 
@@ -250,6 +256,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     int chosen = -1;
     ddp__frame f, best;
     ddp__op *op, *best_op = NULL;
+
     e->up_waiting = e->link.up_free > now;
     if (e->up_waiting) return 0;
     memset(&best, 0, sizeof best);
@@ -273,6 +280,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
 int ddp__send_all(ddp__engine *e, double now)
 {
     int moved = 0;
+
     for (int k = 1; k < e->world; k++) {
         const int peer = (e->rank + k) % e->world;
         moved |= ddp__continue_frame(e, peer, now);

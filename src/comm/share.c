@@ -35,6 +35,7 @@ static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
 size_t ddp__share_bytes(const ddp__engine *e)
 {
     const ddp__links *links = e->cfg.links;
+
     if (!e->wire->offers || e->shaped || e->membership) return SIZE_MAX;
     if (links && links->acts > 0) return SIZE_MAX;
     return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
@@ -50,6 +51,7 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
     op->u.share.state = DDP__SHARE_OFFERED;
     op->u.share.next = 0;
     op->left = 2 * op->n * (size_t)(team.members - 1); /* one n per SUMMED sent and received */
@@ -65,6 +67,7 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
 static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 {
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
     if (ddp__atomic_load(&own->users) < (long)DDP__OFFER_OPEN) return;
     ddp__atomic_add(&own->users, -(long)DDP__OFFER_OPEN);
     while (ddp__atomic_load(&own->users) > 0) ddp__sleep_until(ddp_now() + 50e-6);
@@ -75,6 +78,7 @@ static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
+
     if (x->u.share.frames == 0 && ddp__may_stage(e, op, peer, 0)) {
         ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
         return 1;
@@ -132,6 +136,7 @@ static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
 static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++) {
         int r = team.member[i];
         if (ddp__guard_intact(e, ddp__offered(e, op, r)->op, at, count)) continue;
@@ -147,6 +152,7 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++)
         if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
     return 0;
@@ -163,6 +169,7 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
     const ddp__members team = ddp__team_of(e, op);
     const ddp__offer *own = ddp__offered(e, op, e->rank);
     size_t here, skip;
+
     for (; count > 0; at += here, count -= here) {
         float *sum, *to;
         here = !measures && count > DDP__SHARE_BLOCK ? (size_t)DDP__SHARE_BLOCK : count;
@@ -188,6 +195,7 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     const ddp__members team = ddp__team_of(e, op);
     const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
     size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
+
     do {
         if (measures) unit = op->u.share.next++;
         else unit = ddp__atomic_add(next, (size_t)1);
@@ -204,6 +212,7 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
     int open = 1;
+
     for (int i = 0; i < team.members; i++)
         open &= ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, by) >= (long)DDP__OFFER_OPEN;
     return open;
@@ -214,6 +223,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
     const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
+
     op->bytes += bytes;
     ddp__atomic_add(&e->stats.payload_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
@@ -224,6 +234,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
 static ddp__op *ddp__share_best(const ddp__engine *e)
 {
     ddp__op *best = NULL;
+
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
         if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED) continue;
@@ -239,6 +250,7 @@ int ddp__share_run(ddp__engine *e, double now)
     ddp__op *op = ddp__share_best(e);
     size_t at, count;
     int measures;
+
     if (!op) return 0;
     if (!ddp__share_hold(e, op, 1)) {
         (void)ddp__share_hold(e, op, -1);
@@ -263,5 +275,6 @@ const ddp__algorithm *ddp__share_way(void)
         'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0, ddp__share_fits, ddp__share_begin,
         ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent,
         ddp__share_is_over, ddp__share_finished};
+
     return &way;
 }

@@ -10,6 +10,7 @@ static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__peer *p = &e->peers[peer];
     int i = 0;
+
     while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
     if (i == DDP__SLOTS_MAX) {
         ddp__fault(e, DDP_NET, "rank %d sends more than its credits allow: it runs another version of this library or "
@@ -29,6 +30,7 @@ void ddp__slot_free(ddp__engine *e, int slot)
 {
     ddp__slot *s = &e->slot[slot];
     ddp__peer *p = &e->peers[s->peer];
+
     s->next = p->free_slot;
     p->free_slot = slot;
     if (s->f.type == DDP__FRAME_RESULT) {
@@ -42,6 +44,7 @@ void ddp__slot_free(ddp__engine *e, int slot)
 void ddp__pending_add(ddp__engine *e, int slot)
 {
     ddp__peer *p = &e->peers[e->slot[slot].peer];
+
     e->slot[slot].next = -1;
     if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
     else p->first_pending = slot;
@@ -51,6 +54,7 @@ void ddp__pending_add(ddp__engine *e, int slot)
 int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
     int s = e->peers[peer].first_pending;
+
     while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
     return s;
 }
@@ -59,6 +63,7 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 {
     ddp__peer *p = &e->peers[peer];
     int before = -1, s = p->first_pending;
+
     for (; s != slot; s = e->slot[s].next) before = s;
     if (before >= 0) e->slot[before].next = e->slot[s].next;
     else p->first_pending = e->slot[s].next;
@@ -78,6 +83,7 @@ int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
     int free_slots = e->credits - e->lanes - p->held_collective;
     int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
     int claims = 0, bubble = op->way->relays && !forward;
+
     for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
         if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
     if (op->p2p && own == 0) return 1;
@@ -107,6 +113,7 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
     ddp__peer *p = &e->peers[peer];
     const int count = (int)f->offset;
     int *held = f->p2p ? &p->held_p2p[f->seq >> 30] : &p->held_collective;
+
     *held -= count;
     for (int i = 0; i < DDP__WINDOW && !f->p2p; i++)
         if (e->window[i] && e->window[i]->seq == f->seq) ddp__row(e, e->window[i], peer)->held -= count;
@@ -120,6 +127,7 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
+
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
@@ -143,6 +151,7 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
+
     if (f->type == DDP__FRAME_RESULT) {
         x->u.flow.results += count;
         return -1;
@@ -163,6 +172,7 @@ int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
 int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at)
 {
     const size_t count = ddp__frame_values(f);
+
     if (f->offset != from + *at || count > to - f->offset) return ddp__out_of_order(e, peer, f, from + *at);
     *at += count;
     return 1;
@@ -173,6 +183,7 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
+
     if (!ddp__in_order(e, peer, f, from, to, &x->u.flow.finished)) return;
     if (slot >= 0) {
         if (!ddp__guard_check(e, op, f->offset, count)) return;

@@ -6,6 +6,7 @@
 static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int *place;
+
     if (m->group == 0) return DDP_OK;
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
@@ -21,6 +22,7 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
 ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
 {
     ddp_status status = DDP_OK;
+
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
             return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
@@ -64,6 +66,7 @@ const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
+
     for (int i = 0; i < count; i++) n = piece[i].count > UINT32_MAX - n ? SIZE_MAX : n + piece[i].count;
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
@@ -73,6 +76,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
     const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
+
     if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
@@ -93,6 +97,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
 {
     const int alone = m->verb >= DDP_RECEIVE && m->from_count == 0 && m->to;
+
     *count = alone ? m->to_count : m->from_count;
     return alone ? m->to : m->from;
 }
@@ -131,6 +136,7 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
+
     if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
@@ -140,6 +146,7 @@ static long ddp__strips_fill(ddp__engine *e, const ddp__op *op, ddp__strips *out
                              const ddp_piece *piece, int count)
 {
     size_t n = 0;
+
     out->strip = e->strips + start % e->strip_room;
     out->count = 0;
     for (int i = 0; i < count; i++) {
@@ -202,6 +209,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     ddp_status bad = ddp__message_check(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     long start = -1;
+
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
     if (e->membership) bad = e->membership->fits(e, m, err);
@@ -237,6 +245,7 @@ static int ddp__ticket_released(const ddp__engine *e, long ticket)
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
 {
     ddp_status status = DDP_OK;
+
     pthread_mutex_lock(&e->lock);
     while (!over(e, ticket) && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
     if (!over(e, ticket)) {
@@ -260,6 +269,7 @@ ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
 int ddp__engine_done(ddp__engine *e, long ticket)
 {
     int done;
+
     pthread_mutex_lock(&e->lock);
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
@@ -286,6 +296,7 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 {
     ddp_status status;
+
     pthread_mutex_lock(&e->lock);
     status = e->error.code;
     if (err) *err = e->error;
@@ -296,6 +307,7 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 int ddp__engine_left(ddp__engine *e)
 {
     int gone = -1;
+
     pthread_mutex_lock(&e->lock);
     for (int r = e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
@@ -313,6 +325,7 @@ int ddp__engine_left(ddp__engine *e)
 static void ddp__drive(ddp__engine *e, long ticket)
 {
     double until;
+
     for (;;) {
         const int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
@@ -343,6 +356,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
     ddp_status status;
     long ticket;
+
     if (parks) {
         pthread_mutex_lock(&e->lock);
         driven = e->parked && !e->driven && !ddp__needed(e);
@@ -368,6 +382,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
     int found = -1;
+
     pthread_mutex_lock(&e->lock);
     for (;;) {
         for (int i = 0; found < 0 && i < count; i++)

@@ -22,6 +22,7 @@ static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double 
 static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 {
     ddp__event next = DDP__EVENT_NONE;
+
     *when = -1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].out_state == DDP__OUT_SERIALISING)
@@ -41,6 +42,7 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 static void ddp__control_due(ddp__engine *e, double when)
 {
     ddp__control *c = &e->control[e->control_first];
+
     if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
         double last = ddp__last_due(e, c->peer);
         if (last >= 0) {
@@ -118,6 +120,7 @@ static void ddp__look(ddp__engine *e)
 void ddp__sleep(ddp__engine *e, double until)
 {
     int ready;
+
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
@@ -221,6 +224,7 @@ static int ddp__wire_begin(ddp__engine *e)
 {
     ddp_error err;
     ddp_status status;
+
     memset(&err, 0, sizeof err);
     status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
     pthread_mutex_lock(&e->lock);
@@ -269,6 +273,7 @@ int ddp__needed(const ddp__engine *e) { return e->submitted != e->first || e->st
 static int ddp__park(ddp__engine *e)
 {
     int parked = 0;
+
     pthread_mutex_lock(&e->lock);
     while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
         parked = e->parked = 1;
@@ -283,6 +288,7 @@ void *ddp__engine_main(void *engine)
 {
     ddp__engine *e = (ddp__engine *)engine;
     double now, until;
+
     if (!ddp__wire_begin(e)) return NULL;
     now = e->next_check = ddp_now();
     if (e->paced)

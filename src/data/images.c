@@ -13,6 +13,7 @@ static size_t ddp__image_bytes(const ddp_images *m) { return (size_t)(m->channel
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
     ddp_images *m = name ? (ddp_images *)ddp__calloc(1, sizeof *m) : NULL;
+
     if (!name) {
         ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
         return NULL;
@@ -28,6 +29,7 @@ static ddp_status ddp__images_grow(ddp_images *m, const char *name, long more, d
 {
     size_t count = (size_t)m->count + (size_t)more, bytes = count * ddp__image_bytes(m);
     unsigned char *p = (unsigned char *)DDP_REALLOC(m->pixels, bytes), *l;
+
     if (p) m->pixels = p;
     l = p ? (unsigned char *)DDP_REALLOC(m->labels, count) : NULL;
     if (l) m->labels = l;
@@ -55,6 +57,7 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
                                   uint32_t magic, const char *what, ddp_error *err)
 {
     size_t header = magic == DDP__IDX_IMAGES ? 16 : 8;
+
     if (n < header)
         return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are fewer than the %zu of a header of IDX "
                          "%s: is it cut off?", name, n, header, what);
@@ -66,6 +69,7 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
 static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count, height, width;
+
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
     count = ddp__idx_word(p + 4);
     height = ddp__idx_word(p + 8);
@@ -89,6 +93,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
 static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count;
+
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_LABELS, "labels", err));
     count = ddp__idx_word(p + 4);
     if (count != n - 8)
@@ -108,6 +113,7 @@ ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, siz
                                  const void *labels, size_t m, ddp_error *err)
 {
     ddp_images *set = ddp__images_new(image_name, err);
+
     if (set && ddp__idx_images(set, image_name, (const unsigned char *)images, n, err) == DDP_OK &&
         ddp__idx_labels(set, label_name, (const unsigned char *)labels, m, err) == DDP_OK)
         return set;
@@ -119,6 +125,7 @@ ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *er
 {
     ddp__text a = {NULL, 0, 0, 0}, b = a;
     ddp_images *m = NULL;
+
     if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
         m = ddp_images_idx_bytes(images, a.data, a.size, labels, b.data, b.size, err);
     ddp__text_free(&a);
@@ -132,6 +139,7 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
                                  int classes, ddp_error *err)
 {
     size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
+
     if (classes != 10 && classes != 100)
         return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
     if (n == 0 || n % record)
@@ -155,6 +163,7 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
 ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(name, err);
+
     if (m && ddp__cifar_add(m, name, (const unsigned char *)bytes, n, classes, err) == DDP_OK) return m;
     ddp_images_close(m);
     return NULL;
@@ -164,6 +173,7 @@ static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, 
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp_status s = ddp__file_read(path, &t, err);
+
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
     ddp__text_free(&t);
     return s;
@@ -172,6 +182,7 @@ static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, 
 ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(path, err);
+
     if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
     ddp_images_close(m);
     return NULL;
@@ -194,6 +205,7 @@ static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(cha
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
 {
     size_t n = strlen(name), s = strlen(start), e = strlen(end);
+
     if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
     return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
@@ -238,6 +250,7 @@ static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp
     ddp__folder images, labels;
     ddp_images *m = NULL;
     char begin[32];
+
     memset(&labels, 0, sizeof labels);
     *found = 1;
     snprintf(begin, sizeof begin, "%simages", start);
@@ -258,6 +271,7 @@ static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, 
     const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
     ddp__folder files;
     ddp_images *m = NULL;
+
     *found = 1;
     if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
     if (files.count == 0) *found = 0;
@@ -275,6 +289,7 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     int found;
     ddp_images *m;
+
     if (!folder) {
         ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
         return NULL;
@@ -295,6 +310,7 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
                             ddp_image_range *val, ddp_error *err)
 {
     long last;
+
     if (!m || !train)
         return ddp__fail(err, DDP_ARG, "ddp_images_split: no %s, it is NULL",
                          m ? "range to train on" : "images (were they opened?)");
@@ -319,6 +335,7 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
     ddp_image_norm norm;
+
     memset(&norm, 0, sizeof norm);
     for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
@@ -340,6 +357,7 @@ void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width);
     const unsigned char *p = m->pixels + (size_t)(r->first + i) * ddp__image_bytes(m);
+
     *label = m->labels[r->first + i];
     for (long c = 0; c < m->channels; c++) {
         const float scale = 1 / (255 * norm->deviation[c]), shift = norm->mean[c] / norm->deviation[c];
@@ -352,6 +370,7 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
 {
     const size_t size = ddp__image_bytes(r->images);
     const uint64_t first = ddp__deal_first(step, rank, world, batch);
+
     for (long b = 0; r->count && b < batch; b++)
         ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
                        inputs + (size_t)b * size, labels + b);

@@ -28,6 +28,7 @@ static uint32_t ddp__tokens_word(const unsigned char *p)
 static int ddp__tokens_named(const char *name, const char *ending)
 {
     size_t n = strlen(name), k = strlen(ending);
+
     return n > k && !strcmp(name + n - k, ending);
 }
 
@@ -35,6 +36,7 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
 {
     uint32_t magic = ddp__tokens_word(p), version, count, wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
+
     if (n < DDP__TOKENS_HEADER)
         return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
                          "header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
@@ -58,6 +60,7 @@ static void ddp__tokens_compact(ddp_tokens *t)
 {
     unsigned char *p = (unsigned char *)t->file.data;
     int number[256];
+
     memset(number, 0, sizeof number);
     for (long i = 0; i < t->count; i++) number[p[i]] = 1;
     for (int b = 0; b < 256; b++) {
@@ -114,6 +117,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
 {
     ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
     ddp_status s = DDP_OK;
+
     if (t && name) t->name = ddp__strdup(name);
     if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -153,6 +157,7 @@ int ddp_tokens_byte(const ddp_tokens *t, long token)
 int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 {
     const unsigned char *p = t->first + (size_t)i * (size_t)t->width;
+
     if (t->width == 1) return p[0];
     if (t->width == 2) return p[0] | p[1] << 8;
     return (int32_t)ddp__tokens_word(p);
@@ -161,6 +166,7 @@ int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err)
 {
     long i;
+
     if (t->vocabulary <= vocabulary) return DDP_OK;
     for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
     return ddp__fail(err, DDP_FORMAT, "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of the "
@@ -204,6 +210,7 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 {
     long at = r->first + w * r->seq;
     int32_t next = ddp_tokens_at(r->tokens, at);
+
     for (long i = 0; i < r->seq; i++) {
         tokens[i] = next;
         labels[i] = next = ddp_tokens_at(r->tokens, at + i + 1);
@@ -216,6 +223,7 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
                       long batch, int32_t *tokens, int32_t *labels)
 {
     uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
+
     for (long b = 0; windows && b < batch; b++)
         ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
@@ -223,5 +231,6 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
 {
     long windows = ddp_tokens_windows(r);
+
     return windows ? (double)step * (double)world * (double)batch / (double)windows : 0;
 }

@@ -16,6 +16,7 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     char number[40];
     size_t i = 0;
     double v;
+
     while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
     if (i == 0 || i >= sizeof number) return 0;
     memcpy(number, text, i);
@@ -58,6 +59,7 @@ ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *er
     ddp__netspec s;
     size_t n = strcspn(spec, ",");
     const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
+
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
@@ -73,6 +75,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 {
     ddp__netspec s;
     size_t n;
+
     if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
@@ -98,6 +101,7 @@ typedef struct ddp__script_text { /* a line cut into words */
 static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
 {
     int known = word < t->words;
+
     return ddp__fail(t->err, DDP_FORMAT, "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
                      "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit", t->name, t->line, known ? (t->size[word] < 40
                      ? (int)t->size[word] : 40) : 0, known ? t->word[word] : "", what);
@@ -111,6 +115,7 @@ static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
 static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
 {
     double v = 0;
+
     if (n > 6 || !ddp__quantity(text, n, ddp__no_unit, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
@@ -124,6 +129,7 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
 {
     const char *text = t->word[2], *dash = (const char *)memchr(text, '-', t->size[2]);
     size_t head = dash ? (size_t)(dash - text) : 0;
+
     if (!dash) return ddp__script_bad(t, 2, "a pair of workers such as 1-3");
     DDP__TRY(ddp__script_worker(t, text, head, 2, &i->a));
     DDP__TRY(ddp__script_worker(t, dash + 1, t->size[2] - head - 1, 2, &i->b));
@@ -135,6 +141,7 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
     static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
     int kind = 0, words = 3;
+
     while (kind < 4 && !ddp__script_is(t, 1, kinds[kind])) kind++;
     if (kind == 4) return ddp__script_bad(t, 1, "stall, slow, drop or kill");
     i->kind = (ddp__incident_kind)kind;
@@ -196,6 +203,7 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
     ddp_status status;
     size_t at = 0;
     int line = 1;
+
     status = ddp__file_read(path, &text, err);
     for (; status == DDP_OK && at < text.size; line++) {
         const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
@@ -217,6 +225,7 @@ void ddp__incidents_free(ddp__incidents *s)
 static int ddp__time_order(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
+
     return (x > y) - (x < y);
 }
 
@@ -224,6 +233,7 @@ static int ddp__time_order(const void *a, const void *b)
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
+
     for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->a != rank || i->at > at) continue;

@@ -8,6 +8,7 @@ static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
     double rate = l->rate;
     int i = 0;
+
     while (i < l->turns && l->zero + l->turn[i].at <= at) rate = l->turn[i++].rate;
     *next = i;
     return rate;
@@ -17,6 +18,7 @@ double ddp__link_pass(const ddp__link *l, double start, double bytes)
 {
     int next;
     double rate = ddp__link_rate(l, start, &next);
+
     for (; next < l->turns; rate = l->turn[next++].rate) {
         double until = l->zero + l->turn[next].at, done = rate > 0 ? start + bytes / rate : start;
         if (rate >= 0 && done <= until) return done;
@@ -29,12 +31,14 @@ double ddp__link_pass(const ddp__link *l, double start, double bytes)
 int ddp__link_stalled(const ddp__link *l, double at)
 {
     int next;
+
     return l->turns > 0 && ddp__link_rate(l, at, &next) < 0;
 }
 
 double ddp__link_turns(const ddp__link *l, double at)
 {
     int next;
+
     (void)ddp__link_rate(l, at, &next);
     return next < l->turns ? l->zero + l->turn[next].at : -1;
 }
@@ -42,6 +46,7 @@ double ddp__link_turns(const ddp__link *l, double at)
 double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
 {
     double start = ready > l->up_free ? ready : l->up_free, leaves;
+
     if (to->free > start) start = to->free;
     leaves = l->up_free = ddp__link_pass(l, start, (double)bytes);
     to->free = to->rate > 0 ? start + (double)bytes / to->rate : start;
@@ -51,6 +56,7 @@ double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
 double ddp__path_receive(ddp__path *from, double left)
 {
     double there = left + from->delay_s;
+
     if (from->jitter_s > 0) there += from->jitter_s * ddp_rng_uniform(&from->rng);
     if (there > from->last) from->last = there;
     return from->last;
@@ -61,6 +67,7 @@ double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
     /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its arrival, so
      * its first one entered our downlink bytes/rate before. */
     double done = ddp__link_pass(l, arrival, 0), behind = ddp__link_pass(l, l->down_free, (double)bytes);
+
     return behind > done ? behind : done;
 }
 
@@ -72,6 +79,7 @@ double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
 double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 {
     double done = ddp__link_pass(l, arrival, 0), taken = ddp__link_pass(l, done, (double)bytes) - done;
+
     if (l->down_free > done - taken) l->down_free += taken;
     return done;
 }

@@ -44,6 +44,7 @@ int ddp__utf8_length(const unsigned char *p, size_t left)
 {
     uint32_t code;
     int n;
+
     if (p[0] < 0x80) return 1;
     n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
     if (p[0] < 0xc2 || p[0] > 0xf4 || left < (size_t)n) return 0;
@@ -60,6 +61,7 @@ static char *ddp__utf8_write(char *out, uint32_t code)
 {
     static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
     int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+
     *out++ = (char)(lead[more] | code >> 6 * more);
     while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3f));
     return out;
@@ -117,6 +119,7 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 {
     const char *start = r->at++;
     int n;
+
     *out = r->chars;
     while (r->at < r->end && *r->at != '"') {
         if (*r->at == '\\') {
@@ -142,6 +145,7 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 static int ddp__json_digits(ddp__json_reader *r)
 {
     const char *start = r->at;
+
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
     return r->at > start;
 }
@@ -203,6 +207,7 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 {
     static const char *const word[] = {"null", "false", "true"};
     size_t n, left = (size_t)(r->end - r->at);
+
     for (int k = 0; k < 3; k++) {
         n = strlen(word[k]);
         if (left < n || memcmp(r->at, word[k], n)) continue;
@@ -229,6 +234,7 @@ static int ddp__json_by_key(const void *a, const void *b)
 {
     const ddp__json *x = *(const ddp__json *const *)a, *y = *(const ddp__json *const *)b;
     const int order = strcmp(x->key, y->key);
+
     return order ? order : (x > y) - (x < y); /* values lie in the order of the text */
 }
 
@@ -239,6 +245,7 @@ static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
     const ddp__json *v, **list = (const ddp__json **)ddp__calloc(n, sizeof(const ddp__json *));
     ddp_status s = DDP_OK;
     size_t i;
+
     if (!list) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %zu keys", r->name, n);
     for (v = object->first, i = 0; v; v = v->next) list[i++] = v;
     qsort(list, n, sizeof *list, ddp__json_by_key);
@@ -255,6 +262,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
 {
     ddp__json **link = &v->first, *child;
     const char *key = NULL;
+
     if (++r->depth > DDP__JSON_DEPTH) return ddp__json_bad(r, r->at, "more than 64 values inside each other");
     if (!ddp__json_next(r, close)) {
         do {
@@ -301,6 +309,7 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
 static size_t ddp__json_most_values(const char *text, size_t n)
 {
     size_t most = 1;
+
     for (size_t i = 0; i < n; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',';
     return most;
 }
@@ -310,6 +319,7 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
     size_t most = ddp__json_most_values(text, n);
     ddp__json *root = NULL;
     ddp__json_reader r;
+
     if (most <= (SIZE_MAX - n - 1) / sizeof *root) root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
     if (!root) {
         ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
@@ -336,6 +346,7 @@ ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp__json *root = NULL;
+
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     ddp__text_free(&t);
     return root;
@@ -348,6 +359,7 @@ void ddp__json_free(ddp__json *root) { if (root) DDP_FREE(root); }
 const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 {
     const ddp__json *v;
+
     if (!object || object->kind != DDP__JSON_OBJECT) return NULL;
     for (v = object->first; v && strcmp(v->key, key); v = v->next) {}
     return v;
@@ -358,6 +370,7 @@ ddp_status ddp__json_need(const char *name, const ddp__json *object, const char 
 {
     static const char *const kinds[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
+
     if (!v)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
                          object->line, object->column, key, kinds[kind]);
@@ -373,6 +386,7 @@ ddp_status ddp__json_need(const char *name, const ddp__json *object, const char 
 void ddp__json_string(ddp__text *t, const char *s)
 {
     size_t left = s ? strlen(s) : 0;
+
     if (!s) {
         ddp__text_add(t, "null", 4);
         return;
@@ -395,6 +409,7 @@ void ddp__json_number(ddp__text *t, double x)
 {
     char text[40], *p;
     int digits = 15;
+
     if (!(x >= -DBL_MAX && x <= DBL_MAX)) {
         ddp__text_add(t, "null", 4);
         return;

@@ -44,6 +44,7 @@ size_t ddp_safetensors_type_bytes(ddp_safetensors_type type)
 uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 {
     uint64_t n = 1;
+
     for (int i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
     return n;
 }
@@ -51,6 +52,7 @@ uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
 {
     size_t at = 0;
+
     snprintf(text, room, "[]");
     for (int i = 0; i < t->dims && at < room; i++)
         at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
@@ -63,6 +65,7 @@ static int ddp__st_measure(ddp_safetensor *t)
 {
     double n = (double)ddp_safetensors_type_bytes(t->type);
     int empty = 0;
+
     if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
     for (int i = 0; i < t->dims; i++) {
         if (t->dim[i] < 0) return 0;
@@ -81,6 +84,7 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
 {
     char what[200];
     va_list ap;
+
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
@@ -99,6 +103,7 @@ static int ddp__st_whole(const ddp__json *v, uint64_t *out)
 static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v, ddp_error *err)
 {
     int i;
+
     for (i = 0; i < DDP__ST_TYPES && strcmp(v->string, ddp__st_types[i].name); i++) {}
     if (i == DDP__ST_TYPES)
         return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, "
@@ -111,6 +116,7 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
 {
     const ddp__json *v;
     uint64_t n;
+
     if (list->count > DDP_SAFETENSORS_DIMS)
         return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
     for (v = list->first; v; v = v->next) {
@@ -127,6 +133,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
+
     if (entry->kind != DDP__JSON_OBJECT || entry->count != 3)
         return ddp__st_bad(s, t, err, "must be an object of dtype, shape and data_offsets");
     DDP__TRY(ddp__json_need(s->name, entry, "dtype", DDP__JSON_STRING, &type, err));
@@ -150,6 +157,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 static int ddp__st_by_offset(const void *a, const void *b)
 {
     const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
+
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
 }
@@ -157,6 +165,7 @@ static int ddp__st_by_offset(const void *a, const void *b)
 static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 {
     uint64_t at = 0;
+
     for (int i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
         if (t->offset < at)
@@ -174,6 +183,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
 {
     const ddp__json *v;
+
     if (notes->kind == DDP__JSON_OBJECT) {
         for (v = notes->first; v && v->kind == DDP__JSON_STRING; v = v->next) {}
         if (!v) return DDP_OK;
@@ -185,6 +195,7 @@ static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes
 static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
 {
     const ddp__json *v;
+
     if (n == 0 || *text != '{')
         return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
                          "safetensors file", s->name);
@@ -211,6 +222,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
                                  uint64_t *length, ddp_error *err)
 {
     uint64_t n = 0;
+
     if (size < 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
@@ -230,6 +242,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
 static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     char *p = (char *)out;
+
     while (n) {
         ssize_t got = pread(s->fd, p, n, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
@@ -252,6 +265,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     uint64_t n = 0;
     char *text;
     ddp_status code;
+
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -273,6 +287,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t size, ddp_error *err)
 {
     uint64_t n = 0;
+
     DDP__TRY(ddp__st_length(s->name, (const unsigned char *)bytes, size, &n, err));
     s->begin = 8 + n;
     s->size = size - s->begin;
@@ -284,6 +299,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const vo
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
     ddp_status code;
+
     if (s) s->fd = -1;
     if (s && name) s->name = ddp__strdup(name);
     if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
@@ -333,6 +349,7 @@ const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char 
 const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 {
     const ddp__json *v = ddp__json_get(ddp__json_get(s ? s->header : NULL, "__metadata__"), key);
+
     return v ? v->string : NULL;
 }
 
@@ -345,6 +362,7 @@ static float ddp__st_from_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
     float out;
+
     if (exponent == 0) {
         out = ldexpf((float)fraction, -24);
         return sign ? -out : out;
@@ -357,6 +375,7 @@ static float ddp__st_from_half(uint16_t h)
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
     double wide;
+
     for (size_t i = 0; i < n; i++) {
         if (type == DDP_ST_F16) {
             out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
@@ -375,6 +394,7 @@ static ddp_status ddp__st_range(const ddp_safetensors *s, const ddp_safetensor *
                                 size_t count, ddp_error *err)
 {
     uint64_t n = ddp_safetensors_elements(t);
+
     if (first <= n && count <= n - first) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
                      "number %" PRIu64 " on were asked for", s->name, t->name, n, count, first);
@@ -384,6 +404,7 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
                                  size_t count, void *out, ddp_error *err)
 {
     size_t width = ddp_safetensors_type_bytes(t->type);
+
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     if (s->fd >= 0) return ddp__st_pread(s, s->begin + t->offset + first * width, out, count * width, err);
     if (count) memcpy(out, s->bytes + t->offset + first * width, count * width);
@@ -394,6 +415,7 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
                                   size_t count, float *out, ddp_error *err)
 {
     unsigned char chunk[8 * DDP__ST_CHUNK];
+
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
@@ -416,6 +438,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
                                 uint64_t *at, ddp__text *text, ddp_error *err)
 {
     ddp_safetensor t = tensors[i];
+
     for (int k = 0; k < i; k++)
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
@@ -435,6 +458,7 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 {
     uint64_t at = 0;
     size_t size;
+
     text->size = 0;
     ddp__text_add(text, "\0\0\0\0\0\0\0\0{", 9);
     if (notes && *notes) {
@@ -463,6 +487,7 @@ ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, con
 {
     ddp__text text = {NULL, 0, 0, 0};
     ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
+
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
     if (s == DDP_OK) ddp__file_put(f, text.data, text.size);
     ddp__text_free(&text);
@@ -473,6 +498,7 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
                                  const void *const *data, const char *const *notes, ddp_error *err)
 {
     ddp__file f;
+
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
     for (int i = 0; i < count; i++)
         ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])

@@ -67,6 +67,7 @@ static int ddp__weights_of(const ddp_node *n)
 static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 {
     size_t n = strlen(text), k = strlen(end);
+
     if (n < k || strcmp(text + n - k, end)) return 0;
     *rest = n - k;
     return 1;
@@ -76,6 +77,7 @@ static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
 {
     int same = 0;
+
     *others = 0;
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *o = g->node[i];
@@ -90,6 +92,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
 static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
 {
     int place = 0;
+
     for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     return place;
 }
@@ -104,6 +107,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest;
+
     for (; r->layer; r++) {
         if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
@@ -123,6 +127,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
     char node[DDP__WEIGHT_NAME - 24];
     int transposed;
+
     memset(w, 0, sizeof *w);
     transposed = ddp__weight_node(g, n, node, sizeof node);
     snprintf(w->name, sizeof w->name, "%s.%.20s", node,
@@ -142,6 +147,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     int k;
+
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const int own = ddp__weights_of(n), first = n->tied >= 0;
@@ -160,6 +166,7 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape)
 {
     ddp__weight w;
+
     if (!g || index < 0 || !ddp__weight_at(g, index, &w)) return 0;
     snprintf(name, room, "%s", w.name);
     memset(shape, 0, sizeof *shape);
@@ -189,6 +196,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
 {
     size_t most = 0, all = 0;
     int there;
+
     memset(s, 0, sizeof *s);
     if (!g || !g->built) return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
     for (int i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
@@ -215,6 +223,7 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 {
     enum { BLOCK = 32 };
     int64_t r, c, i, k;
+
     for (r = 0; r < rows; r += BLOCK)
         for (c = 0; c < columns; c += BLOCK)
             for (i = r; i < rows && i < r + BLOCK; i++)
@@ -236,6 +245,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 {
     char beside[DDP__WEIGHT_NAME];
     size_t rest;
+
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
@@ -247,6 +257,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
+
     if (w->from)
         return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
                          path, w->from->name, t->name);
@@ -270,6 +281,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
     uint64_t i = 0, n;
     float a[512], b[512];
     size_t now;
+
     if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
                          "wte.weight; this model ties them", path, head->name);
@@ -293,6 +305,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
 {
     const ddp__weight_family family = ddp__weights_family(g);
     const ddp_safetensor *head = NULL;
+
     for (int i = 0; i < ddp_safetensors_count(f); i++) {
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
         const char *name = t->name;
@@ -335,6 +348,7 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
+
     code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);
@@ -356,6 +370,7 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
     ddp__file f;
     ddp_status code;
+
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     for (int i = 0; i < s->count; i++) list[i] = s->list[i].as;
     code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
@@ -378,6 +393,7 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 {
     ddp__weights s;
     ddp_status code = ddp__weights_list(g, path, &s, err);
+
     if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
     ddp__weights_free(&s);
     return code;

@@ -254,6 +254,7 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     size_t N = (size_t)n->devices, i, j;
     int size, per_group, r = 0;
     ddp_status status = DDP_OK;
+
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &m));
     per_group = n->group && m->count == n->groups;
     size = per_group ? n->groups : n->devices;
@@ -350,6 +351,7 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     ddp_network n;
     ddp_error own;
     ddp_status status;
+
     if (!err) err = &own;
     root = ddp__json_read(path, err);
     if (!root) return err->code;

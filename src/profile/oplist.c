@@ -191,6 +191,7 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     ddp__oplist_key *key = NULL;
     ddp_oplist list;
     ddp_status status = DDP_OK;
+
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)

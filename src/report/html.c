@@ -41,6 +41,7 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
     static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
     const char *value[7] = {d->command, d->model, d->net, NULL, NULL, d->host, d->version};
     char workers[16], seed[32];
+
     snprintf(workers, sizeof workers, "%d", d->workers);
     snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
     value[3] = d->workers > 0 ? workers : NULL;
@@ -55,6 +56,7 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
     const ddp_report_run *best = NULL; /* the smallest step time */
+
     if (d->run_count < 1) return;
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms)) best = &d->runs[i];
@@ -99,6 +101,7 @@ static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
 {
     const int first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
+
     if (r->note_count < 1) return;
     ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
                       "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
@@ -115,6 +118,7 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
+
     for (int i = 0; i < d->run_count; i++)
         any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
     if (!any) return;
@@ -131,6 +135,7 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 {
     size_t all = 0;
     int n = 0;
+
     for (int i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
     *out = all ? (ddp__mark *)ddp__calloc(all, sizeof **out) : NULL;
     if (all && !*out) t->failed = 1;
@@ -149,6 +154,7 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
 {
     long first = LONG_MAX, last = LONG_MIN;
+
     for (int i = 0; r->worker_count > 0 && i < r->workers[0].count; i++) {
         const ddp_span *s = &r->workers[0].spans[i];
         if (s->kind != DDP_SPAN_BACKWARD || s->end_s <= begin || s->begin_s >= end) continue;
@@ -200,6 +206,7 @@ static int ddp__html_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
     int style = 0, is_first = 0;
+
     for (int i = 0; i <= run; i++) {
         is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
         style += !is_first;
@@ -225,6 +232,7 @@ static void ddp__html_smooth(const double *raw, int n, int over, double *out)
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int most = 0;
+
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_count > most) most = d->runs[i].step_count;
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
@@ -286,6 +294,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
     int loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
     ddp__mark *mark;
+
     for (int i = 0; i < d->run_count; i++)
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
@@ -315,6 +324,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
     int count = 0;
+
     ddp__text_addf(t, "<td>%d", r->step_of[layer]);
     for (int h = 0; r->fill && h < r->period; h++)
         if (r->fill[(size_t)h * (size_t)d->layer_count + (size_t)layer])
@@ -352,6 +362,7 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
+
     for (int i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
@@ -371,6 +382,7 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
+
     ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
                       "<title>$</title>\n%s</head>\n<body>\n",

@@ -20,6 +20,7 @@ static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->f
 ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
     ddp_jsonl *j = (ddp_jsonl *)ddp__calloc(1, sizeof *j);
+
     if (!j) ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
     else j->stream = out;
     return j;
@@ -28,6 +29,7 @@ ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
 {
     ddp_jsonl *j;
+
     if (!path || !*path) {
         ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
         return NULL;
@@ -53,6 +55,7 @@ void ddp_jsonl_abandon(ddp_jsonl *j)
 ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
 {
     ddp_status status;
+
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;

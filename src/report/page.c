@@ -17,6 +17,7 @@
 void ddp__add_fixed(ddp__text *t, double v, int decimals)
 {
     long long unit = 1, n;
+
     for (int i = 0; i < decimals; i++) unit *= 10;
     if (!(fabs(v) < 9e18 / (double)unit)) { /* also not a number */
         ddp__text_addf(t, "-");
@@ -32,6 +33,7 @@ void ddp__add_fixed(ddp__text *t, double v, int decimals)
 static void ddp__add_short(ddp__text *t, double v, int decimals)
 {
     size_t before = t->size;
+
     ddp__add_fixed(t, v, decimals);
     if (t->failed || decimals < 1 || t->size < before + 3) return;
     while (t->data[t->size - 1] == '0') t->size--;
@@ -42,6 +44,7 @@ static void ddp__add_short(ddp__text *t, double v, int decimals)
 static void ddp__add_escaped(ddp__text *t, const char *s)
 {
     size_t left = s ? strlen(s) : 0;
+
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
@@ -99,6 +102,7 @@ double ddp__tick_step(double range, int most, int *decimals)
 {
     double unit, ratio;
     int k;
+
     *decimals = 0;
     if (!(range > 0) || range > 1e300) return 1;
     k = (int)floor(log10(range / most));
@@ -129,6 +133,7 @@ static double ddp__axes_x(const ddp__axes *a, double x)
 static double ddp__axes_y(const ddp__axes *a, double y)
 {
     double v = a->log_y ? log10(y) : y;
+
     return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
@@ -142,6 +147,7 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 {
     int any = 0;
     double pad;
+
     memset(a, 0, sizeof *a);
     a->log_y = c->log_y;
     for (int k = 0; k < c->count; k++) {
@@ -167,6 +173,7 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
 {
     double at = ddp__axes_y(a, y);
+
     ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
                   DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
     if (a->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
@@ -207,6 +214,7 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
 {
     int points = 0, stride = s->count / 1000 + 1;
+
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
@@ -224,6 +232,7 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
     int j, n = 0;
+
     for (int i = 0; i < c->count; i++) {
         if (!c->series[i].name || end_y[i] < 0) continue;
         for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
@@ -256,6 +265,7 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
     double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
     int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order), i, pass;
     ddp__axes a;
+
     if (!end_y || !order) {
         t->failed = 1;
     } else if (ddp__axes_fit(&a, c)) {
@@ -282,6 +292,7 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
 static int ddp__lane_order(const void *pa, const void *pb)
 {
     const ddp_span *a = &((const ddp__lane_item *)pa)->span, *b = &((const ddp__lane_item *)pb)->span;
+
     if (a->begin_s < b->begin_s || a->begin_s > b->begin_s) return a->begin_s < b->begin_s ? -1 : 1;
     return (a->end_s < b->end_s) - (a->end_s > b->end_s);
 }
@@ -289,6 +300,7 @@ static int ddp__lane_order(const void *pa, const void *pb)
 void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
 {
     double *row_end = (double *)ddp__calloc((size_t)w->count, sizeof *row_end);
+
     memset(out, 0, sizeof *out);
     out->rows = 1;
     out->items = (ddp__lane_item *)ddp__calloc((size_t)w->count, sizeof *out->items);
@@ -320,6 +332,7 @@ void ddp__lane_free(ddp__lane *lane)
 void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 {
     int any = 0;
+
     *begin = *end = 0;
     for (int w = 0; w < r->worker_count; w++)
         for (int i = 0; i < r->workers[w].count; i++) {
@@ -368,6 +381,7 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
                            const ddp__lane *lane, double top, double height)
 {
     double row_h = height / lane->rows;
+
     for (int i = 0; i < lane->count; i++) {
         const ddp_span *s = &lane->items[i].span;
         double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
@@ -384,6 +398,7 @@ static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *l
 {
     double named = -1e9;
     long step = -1;
+
     for (int i = 0; i < lane->count; i++) {
         double x = ddp__swim_x(m, lane->items[i].span.begin_s);
         if (lane->items[i].span.step <= step || lane->items[i].span.kind == DDP_SPAN_WAIT) continue;
@@ -399,6 +414,7 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
 {
     int decimals;
     double ms = scale_s * 1e3, step = ddp__tick_step(ms, 14, &decimals), v;
+
     for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
         double x = ddp__swim_x(m, m->begin + v * step / 1e3);
         ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,

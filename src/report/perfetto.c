@@ -38,6 +38,7 @@ static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
     long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
     const char *name = ddp_span_kind_name(s->kind);
     const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
+
     ddp__perfetto_begin(p);
     ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
     ddp__perfetto_us(&p->text, begin);
@@ -54,6 +55,7 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
 {
     char numbered[40];
     ddp__lane lane;
+
     ddp__lane_make(&p->text, w, kinds, -DBL_MAX, DBL_MAX, &lane);
     for (int row = 0; row < lane.rows; row++) {
         snprintf(numbered, sizeof numbered, row ? "%s %d" : "%s", name, row + 1);
@@ -70,6 +72,7 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
     ddp__perfetto p;
     char name[120];
     double end;
+
     memset(&p, 0, sizeof p);
     p.data = d;
     p.next_tid = 1;

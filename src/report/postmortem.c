@@ -38,12 +38,14 @@ typedef struct ddp__pm {
 static const char *ddp__pm_string(const ddp__json *v, const char *key, const char *otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
+
     return m && m->kind == DDP__JSON_STRING ? m->string : otherwise;
 }
 
 static double ddp__pm_number(const ddp__json *v, const char *key, double otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
+
     return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
 }
 
@@ -117,6 +119,7 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     ddp__json *v;
     ddp_status s = DDP_OK;
     const char *event;
+
     snprintf(name, sizeof name, "%.260s:%d", path, number);
     v = ddp__json_parse(name, line, n, pm->err);
     if (!v) return pm->err->code;
@@ -137,6 +140,7 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
     ddp_status s;
     size_t at = 0;
     int number = 1;
+
     s = ddp__file_read(path, &t, pm->err);
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
@@ -156,6 +160,7 @@ static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out,
 {
     size_t used;
     int count = 0, shown = 0;
+
     for (int r = 0; r < pm->world; r++) count += flag[r] != 0;
     used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
     for (int r = 0; r < pm->world; r++) {
@@ -182,6 +187,7 @@ static int ddp__pm_differ(const ddp__pm *pm)
 {
     const ddp__pm_op *found = NULL, *other = NULL;
     int first = 0, second = 0;
+
     for (int a = 0; a < pm->world; a++)
         for (int b = a + 1; b < pm->world; b++)
             for (int i = 0; i < pm->rank[a].ops; i++) {
@@ -202,6 +208,7 @@ static int ddp__pm_differ(const ddp__pm *pm)
 static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
 {
     const ddp__pm_op *first = NULL;
+
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -216,6 +223,7 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
 {
     const ddp__pm_rank *r = &pm->rank[rank];
     const ddp__pm_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
+
     if (!r->present)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
@@ -260,6 +268,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 static int ddp__pm_pairs(const ddp__pm *pm)
 {
     int found = 0;
+
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -283,6 +292,7 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
     char who[160];
     int found;
+
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
     if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
@@ -302,6 +312,7 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     ddp_error local;
     ddp__pm pm;
     ddp_status s = DDP_OK;
+
     memset(&pm, 0, sizeof pm);
     memset(&local, 0, sizeof local);
     pm.out = out;

@@ -9,6 +9,7 @@
 void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total)
 {
     const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
+
     memset(p, 0, sizeof *p);
     p->out = out;
     p->label = label ? label : "";
@@ -23,6 +24,7 @@ void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long tota
 static int ddp__progress_eta(char *out, size_t room, double s)
 {
     long n = s < 3e8 ? lround(s) : 0;
+
     if (!(s < 3e8)) return snprintf(out, room, "?");
     if (n < 60) return snprintf(out, room, "%lds", n);
     if (n < 3600) return snprintf(out, room, "%ldm%02lds", n / 60, n % 60);
@@ -34,6 +36,7 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss, ch
     char part[6][40], rate[2] = "";
     double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
     int digits = snprintf(NULL, 0, "%ld", p->total);
+
     memset(part, 0, sizeof part);
     snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
     snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
@@ -55,6 +58,7 @@ void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
     char line[DDP__PROGRESS_LINE];
     double now = ddp_now(), took = now - p->last_s, keep;
     int n;
+
     if (!p->out) return;
     /* the mean forgets with a horizon of about 20 steps, and starts as a plain mean */
     keep = done < 20 ? 1 - 1 / (double)(done > 0 ? done : 1) : 0.95;
@@ -85,6 +89,7 @@ void ddp_progress_end(ddp_progress *p)
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp__strategy_reference();
+
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
             return d->runs[i].step_ms / r->step_ms;
@@ -96,6 +101,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "vs ", "s to loss", "MB sent",
                                                               "hidden %", "final loss"};
     double ratio;
+
     if (!r) {
         ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp__strategy_reference() : "");
         return;
@@ -121,6 +127,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
     ddp__text cell = {NULL, 0, 0, 0};
+
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
@@ -140,6 +147,7 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
     int bad, why;
+
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);
