@@ -4,6 +4,7 @@
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
     const ddp_span s = {begin, end, d->step, layer, kind, 0};
+
     d->span[d->span_count++ % d->spans] = s;
     if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
     if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
@@ -39,6 +40,7 @@ void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
     if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
 }
@@ -47,6 +49,7 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
 {
     const ddp_span s = {begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind,
                         kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+
     return s;
 }
 
@@ -55,6 +58,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
     int n = 0, ops;
     long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+
     for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
         const ddp_span *x = &d->span[s % d->spans];
         if (x->end_s <= begin) break;
@@ -80,6 +84,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 static void ddp__sort_spans(ddp_span *s, int n)
 {
     int j;
+
     for (int i = 1; i < n; i++) {
         ddp_span x = s[i];
         for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
@@ -92,6 +97,7 @@ static void ddp__sort_spans(ddp_span *s, int n)
 static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
 {
     double at = -1, comm_until = -1, busy_until = -1;
+
     *comm = *exposed = 0;
     for (int i = 0; i <= n; i++) {
         double next = i < n ? s[i].begin_s : DBL_MAX;
@@ -175,6 +181,7 @@ double ddp_divergence(const ddp_ctx *d, int layer)
 const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
+
     if (!d || !d->engine) return "none";
     ddp__engine_stats(d->engine, &net);
     return ddp__algorithm_name(net.algorithm);
@@ -184,6 +191,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
     long oldest;
     int n = 0, ops = 0;
+
     if (d->clock) ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
     if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
@@ -222,6 +230,7 @@ struct ddp__clock {
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
     d->clock = c;
     /* a host may be so many steps ahead of its device */
@@ -276,6 +285,7 @@ void ddp__clock_collect(ddp_ctx *d)
     ddp__clock *c = d->clock;
     const ddp__at here = d->at;
     const long step = d->step;
+
     d->at = c->at;
     for (; c->first < c->next; c->first++) {
         const int i = (int)(c->first % c->room);
@@ -295,6 +305,7 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 {
     ddp__clock *c = d->clock;
     const ddp__moment m = {kind, layer, phase};
+
     if (!c) {
         ddp__clock_account(d, &m, ddp_now());
         return;
@@ -319,6 +330,7 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
 {
     const ddp__op_span *o = d->op_scratch;
     int before = -1, size = 0;
+
     *begin = o[i].begin;
     *end = o[i].end;
     while (size != before) { /* until no further operation overlaps */
@@ -344,6 +356,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
     const int whole = d->level_messages;
     ddp__op_span *o = d->op_scratch;
     int j, n = 0;
+
     for (int i = 0; i < ops; i++) {
         for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
@@ -379,6 +392,7 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
 void ddp__drift_start(ddp_ctx *d)
 {
     double bytes = 0;
+
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);

@@ -17,6 +17,7 @@ DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block 
 static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t count, ddp_error *err)
 {
     size_t at = ddp__first_from(x, count, DDP__INFINITE), blocks;
+
     if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
     /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
@@ -41,6 +42,7 @@ static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, siz
 const ddp__coder *ddp__int8_coder(void)
 {
     static const ddp__coder coder = {ddp__int8_encode, ddp__int8_decode};
+
     return &coder;
 }
 
@@ -49,6 +51,7 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 {
     unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
     size_t at = 0, n;
+
     for (; at < count; at += n) {
         n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
         DDP__TRY(ddp__int8_encode(payload, x + at, n, err));
@@ -65,6 +68,7 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
 {
     int k;
+
     u->other = (ddp_piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
     if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (int i = 0; i < u->averages; i++) {
@@ -79,6 +83,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     const int averages = d->ops.averages != DDP_AVERAGES_GRADIENTS;
     size_t count = 0;
     float *next;
+
     if (d->cfg.wire != DDP_WIRE_INT8 || !(d->engine || d->joiner)) return DDP_OK;
     for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     d->coded_count = count * (averages ? 3 : 1);
@@ -108,6 +113,7 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
 {
     const ddp__unit *u = &d->unit[layer];
     float *base = u->base;
+
     for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
         memcpy(base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
@@ -130,6 +136,7 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
     ddp_status s = DDP_OK;
     ddp__walk w = ddp__walk_of(NULL, 0, pieces, count);
     ddp_error why;
+
     for (int p = 0; s == DDP_OK && p < count; p++) {
         s = ddp_feedback_add(residual + total, pieces[p].data, pieces[p].count, &why);
         total += pieces[p].count;
@@ -156,6 +163,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     const float *base = u->base;
     const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
+
     if (u->others) {
         m->from = u->other;
         m->from_count = u->others;
@@ -182,6 +190,7 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
+
     for (int k = 0; u->changing && k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) u->trains[k].data[i] = *base++ + *delta++;
     u->changing = 0;
@@ -194,6 +203,7 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
+
     if (!d->engine || u->count == 0) return DDP_OK;
     m.mean = 1;
     m.group = u->group;
@@ -214,6 +224,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, d
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
     const int link = d->unit[layer].link;
+
     if (!d->stager && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
@@ -222,6 +233,7 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_status s = DDP_OK;
+
     if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);

@@ -6,6 +6,7 @@ static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error 
 {
     ddp__worker s;
     ddp_status code;
+
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
@@ -33,6 +34,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     ddp__worker s;
     ddp_status code;
     int same = 0;
+
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
@@ -46,6 +48,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
 int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 {
     int of = 0;
+
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
     if (d->step || d->at.phase != DDP__OUTSIDE)

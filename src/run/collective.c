@@ -5,6 +5,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
 {
     const ddp_piece *list[2] = {m->from, m->to};
     const int count[2] = {m->from_count, m->to ? m->to_count : 0};
+
     if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
         return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
     for (int k = 0; k < 2; k++) {
@@ -27,6 +28,7 @@ ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     long ticket;
+
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && d->stager) {
         DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
@@ -39,6 +41,7 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
 {
     ddp_message m;
+
     memset(&m, 0, sizeof m);
     m.verb = verb;
     m.from = list;
@@ -52,6 +55,7 @@ ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list,
 ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size)
 {
     ddp_message m = ddp__message(d, verb, p, 1, DDP__OWN_WORD);
+
     p->bytes = bytes;
     p->count = size;
     m.bytes = 1;
@@ -65,6 +69,7 @@ ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error 
 {
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, group, bytes, size);
+
     return ddp__run(d, &m, 0, err);
 }
 
@@ -73,6 +78,7 @@ ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, dd
     const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
+
     return ddp__run(d, &m, 0, err);
 }
 
@@ -82,6 +88,7 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
+
     if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (!any && (m->peer < 0 || m->peer >= d->world))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
@@ -107,6 +114,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
 {
     const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)d->world : n};
     ddp_message m;
+
     DDP__ENTER(d);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
@@ -154,6 +162,7 @@ int ddp_barrier(ddp_ctx *d)
     ddp_message m;
     ddp_piece p;
     int s;
+
     DDP__ENTER(d);
     /* an empty contribution to each is enough: nobody is done before everybody has come */
     token = (unsigned char *)ddp__calloc((size_t)d->world, 1);

@@ -6,6 +6,7 @@ ddp_transport ddp_transport_named(const char *name)
 {
     static const char *const names[] = {"", "threads", "tcp", "mpi", NULL};
     ddp_transport t = DDP_TRANSPORT_DEFAULT;
+
     (void)ddp__named(names, 1, "transport", name, &t, NULL);
     return t;
 }
@@ -13,12 +14,14 @@ ddp_transport ddp_transport_named(const char *name)
 int ddp_algorithm_named(const char *name, ddp_algorithm *out)
 {
     static const char *const names[] = {"auto", "full", "direct", "ring", NULL};
+
     return ddp__named(names, 0, "algorithm", name, out, NULL) == DDP_OK;
 }
 
 int ddp_wire_named(const char *name, ddp_wire *out)
 {
     static const char *const names[] = {"", "f32", "bf16", "int8", NULL};
+
     return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
 }
 
@@ -28,6 +31,7 @@ int ddp_wire_named(const char *name, ddp_wire *out)
 static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
     size_t n = 0;
+
     out[0] = '\0';
     for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
         n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
@@ -40,6 +44,7 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
                *wire = ddp__env_get("DREAMDDP_WIRE");
     char names[256];
+
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
         c->strategy = list->named(strategy);
         ddp__strategy_names(list, names, sizeof names);
@@ -60,6 +65,7 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0, resume = 0; /* that one is for who connects */
+
     DDP__TRY(ddp__env_read(e, err));
     if (!literal) {
         c->rank = e->launcher ? e->rank : 0;
@@ -147,6 +153,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
 {
     const ddp_strategy_ops *own = c->own_strategy;
     char names[256];
+
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
         if (!list->fill(c->strategy, ops))
@@ -176,6 +183,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp__env env;
     ddp__links links;
     int owned = 1;
+
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));

@@ -9,6 +9,7 @@
 static const char *ddp__name_of_layer(void *user, int layer)
 {
     ddp_ctx *d = (ddp_ctx *)user;
+
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
@@ -27,6 +28,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     ddp__rendezvous r;
     ddp__tls_files files;
     const char *resume;
+
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
             return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with "
@@ -65,6 +67,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
 {
     ddp__engine_config e;
     ddp_status s;
+
     memset(&e, 0, sizeof e);
     e.wire = wire;
     e.rank = d->rank;
@@ -104,6 +107,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     ddp_status s = DDP_OK;
     int count = 0;
     char text[DDP__ADDR_TEXT];
+
     *listen_fd = -1;
     addr[0] = 0;
     if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
@@ -134,6 +138,7 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
     ddp__wire *wire = NULL;
     char addr[320];
     int listen_fd;
+
     if (!ddp__two_links(&d->cfg)) return DDP_OK;
     DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
     DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));

@@ -6,6 +6,7 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     ddp_error err;
     va_list ap;
+
     err.code = code;
     va_start(ap, fmt);
     vsnprintf(err.msg, sizeof err.msg, fmt, ap);
@@ -37,6 +38,7 @@ int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
 uint64_t ddp__live(const ddp_ctx *d)
 {
     ddp__epoch_info info;
+
     if (!d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.live;
@@ -52,6 +54,7 @@ int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is
 int ddp_workers(const ddp_ctx *d)
 {
     ddp__epoch_info info;
+
     if (!d || !d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.workers;
@@ -62,6 +65,7 @@ uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 unsigned ddp_epoch(const ddp_ctx *d)
 {
     ddp__epoch_info info;
+
     if (!d || !d->engine) return 0;
     ddp__engine_epoch(d->engine, &info);
     return (unsigned)info.ballot;
@@ -79,6 +83,7 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
     static const ddp_error none = {DDP_ARG,
                                    "the context is NULL: ddp_open failed, its error says why"};
+
     return d ? &d->host.error : &none;
 }
 
@@ -106,12 +111,14 @@ int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->
 int ddp__group_root(const ddp_ctx *d, int group)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
     return ranks ? ranks[0] : 0;
 }
 
 int ddp__team_rank(const ddp_ctx *d, int i)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
+
     return ranks ? ranks[i] : i;
 }
 
@@ -128,6 +135,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     const ddp__unit *u = &d->unit[layer];
     const size_t trained = u->trained,
                  others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+
     if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
@@ -145,6 +153,7 @@ int ddp_has_forward(const ddp_ctx *d)
 uint64_t ddp__unit_hash(const ddp__unit *u)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
+
     for (int b = 0; b < u->blocks; b++) {
         uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
@@ -155,6 +164,7 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
+
     for (int l = 0; l < d->layers; l++) {
         uint64_t u = ddp__unit_hash(&d->unit[l]);
         h = ddp__hash(h, &u, sizeof u);
@@ -184,6 +194,7 @@ const char *ddp__setting_name(int i)
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
         "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
         "profile_steps"};
+
     return name[i];
 }
 
@@ -191,6 +202,7 @@ uint64_t ddp__model_hash(const ddp_ctx *d)
 {
     const ddp__owned *o;
     uint64_t h = DDP__HASH_START;
+
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
     return h;

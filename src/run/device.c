@@ -10,6 +10,7 @@ static int ddp__device_local(const ddp_ctx *d)
                                         "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                         "SLURM_LOCALID"};
     long v;
+
     for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
         const char *text = getenv(names[i]);
         if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
@@ -20,6 +21,7 @@ static int ddp__device_local(const ddp_ctx *d)
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
+
     if (!b) return DDP_OK;
     DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
@@ -33,6 +35,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     size_t total = 0, largest = 0;
+
     if (!b) return DDP_OK;
     DDP__TRY(ddp__clock_open(d, err));
     if (!d->engine) return DDP_OK;
@@ -72,6 +75,7 @@ void ddp__device_close(ddp_ctx *d)
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
+
     if (!b) return DDP_OK;
     DDP__TRY(b->check(d->host.device, err));
     if (d->joined) DDP__TRY(b->poll(d->host.device, err));

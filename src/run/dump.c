@@ -6,6 +6,7 @@
 double ddp__wall(void)
 {
     struct timespec ts;
+
     clock_gettime(CLOCK_REALTIME, &ts);
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
@@ -19,6 +20,7 @@ static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double a
 static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
 {
     int listed = 0;
+
     ddp__text_addf(t, ",\"peers\":[");
     for (int r = 0; r < d->world; r++) {
         const ddp__peer_record *p = &log->peer[r];
@@ -35,6 +37,7 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
 static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
 {
     char host[256] = "";
+
     (void)gethostname(host, sizeof host - 1);
     ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
                    DDP_VERSION_STRING, d->rank, d->world);
@@ -61,6 +64,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     static const char *const stage[] = {"queued", "active", "done"};
     const ddp__op_span *s = &r->span;
     int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
+
     ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
                    (unsigned long)s->seq, ddp__verb_name((int)s->verb));
     if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
@@ -83,6 +87,7 @@ char *ddp__rank_path(const char *path, int rank)
     size_t room = strlen(path) + 16, n = 0;
     const char *p;
     char *out;
+
     for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
     out = (char *)ddp__calloc(room, 1);
     for (p = path; out && *p; p++) {
@@ -102,6 +107,7 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     ddp__oplog log;
     ddp__text t;
     ddp_status s = DDP_OK;
+
     memset(&t, 0, sizeof t);
     memset(&log, 0, sizeof log);
     /* two threads of one process would write the same temporary file */
@@ -124,6 +130,7 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
 {
     char *own;
     ddp_status s;
+
     if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
@@ -137,6 +144,7 @@ void ddp__dump_failure(ddp_ctx *d)
     ddp_error *e = &d->host.error, why;
     size_t n = strlen(e->msg);
     char *own;
+
     /* who ends a run by request knows why, and wants no file */
     if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;

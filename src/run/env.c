@@ -63,6 +63,7 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 {
     const char *text = ddp__env_get(name);
     long v;
+
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
         return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
@@ -74,6 +75,7 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 static int ddp__word_distance(const char *a, size_t an, const char *b)
 {
     int row[32], bn = (int)strlen(b);
+
     if (an > 40 || bn > 30) return 99;
     for (int j = 0; j <= bn; j++) row[j] = j;
     for (int i = 1; i <= (int)an; i++) {
@@ -94,6 +96,7 @@ static int ddp__word_distance(const char *a, size_t an, const char *b)
 static ddp_status ddp__env_check_names(ddp_error *err)
 {
     char **e;
+
     for (e = DDP__ENVIRON; e && *e; e++) {
         const char *name = *e + 9, *end = strchr(*e, '=');
         int i, nearest = 0, least = 100;
@@ -117,6 +120,7 @@ static ddp_status ddp__env_check_names(ddp_error *err)
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
     size_t n = 0, digits;
+
     while (*list && *list != ',') {
         if (n + 1 >= room) return 0;
         if (*list != '[') {
@@ -141,6 +145,7 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     const char *host = ddp__env_get("MASTER_ADDR"),
                *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0, local = 0;
+
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
                          host ? "MASTER_PORT" : "MASTER_ADDR");
@@ -164,6 +169,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
     const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
                *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
+
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
     if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
     else if (list && ddp__first_host(list, host, sizeof host))
@@ -177,6 +183,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
+
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
     if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
@@ -192,6 +199,7 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
 {
     int tasks = 1;
+
     *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
     if (*applies) return DDP_OK;
     DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
@@ -205,6 +213,7 @@ static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
     int applies;
+
     for (int i = 0; i < DDP__LAUNCHERS; i++) {
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
@@ -235,6 +244,7 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 uint64_t ddp__run_id(const char *text)
 {
     size_t n = text ? strlen(text) : 0;
+
     if (!n) return 0;
     if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
     return ddp__hash(DDP__HASH_START, text, n);
@@ -245,6 +255,7 @@ static void ddp__env_run_id(ddp__env *env, int which)
 {
     const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
                *step = ddp__env_get("SLURM_STEP_ID");
+
     if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
     if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
         id = ddp__env_get("PMIX_NAMESPACE");
@@ -261,6 +272,7 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     ddp__env env;
     const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
+
     memset(&env, 0, sizeof env);
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
@@ -284,6 +296,7 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 {
     double seconds;
     long count;
+
     switch (v->kind) {
     case DDP__V_OTHER:
         break;
@@ -316,6 +329,7 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 ddp_status ddp__env_flag(const char *name, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);
+
     if (!text) return DDP_OK;
     if ((*text != '0' && *text != '1') || text[1])
         return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
@@ -328,6 +342,7 @@ ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
     const int tls = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
     const ddp__env_variable *v = ddp__env_known;
     char name[64];
+
     for (; v->name; v++) {
         const char *text;
         snprintf(name, sizeof name, "DREAMDDP_%s", v->name);

@@ -76,6 +76,7 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
+
     *count = (int)(sizeof row / sizeof row[0]);
     return row;
 }
@@ -95,6 +96,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {0, DDP__BIT(ONE_LINK), "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__BIT
+
     *count = (int)(sizeof trait / sizeof trait[0]);
     return trait;
 }
@@ -104,6 +106,7 @@ const char *ddp__feature_name(int i)
 #define DDP__FEATURE_NAME(id, name, value, on) name,
     static const char *const text[] = {DDP__FEATURES(DDP__FEATURE_NAME)};
 #undef DDP__FEATURE_NAME
+
     return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
 }
 
@@ -111,6 +114,7 @@ const char *ddp__feature_name(int i)
 static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
 {
     long number = 0;
+
     (void)groups;
 #define DDP__FEATURE_VALUE(id, name, value, on) \
     if (i == (int)DDP__ON_##id) number = (long)(value);
@@ -124,6 +128,7 @@ static const char *ddp__feature_text(const ddp_config *c, int groups, int i, cha
 unsigned ddp__features_on(const ddp_config *c, int groups)
 {
     unsigned on_now = 0;
+
 #define DDP__FEATURE_ON(id, name, value, on) \
     if (on) on_now |= 1u << DDP__ON_##id;
     DDP__FEATURES(DDP__FEATURE_ON)
@@ -135,6 +140,7 @@ const ddp__goes_row *ddp__goes_refuses(unsigned on)
 {
     int n;
     const ddp__goes_row *row = ddp__goes_rows(&n);
+
     for (int i = 0; i < n; i++)
         if ((on & row[i].all) == row[i].all) return &row[i];
     return NULL;
@@ -144,6 +150,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
 {
     int n;
     const ddp__goes_trait *t = ddp__goes_traits(&n);
+
     for (int i = 0; i < n; i++)
         if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
@@ -156,6 +163,7 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
     const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
     char text[256] = "", one[64];
     int i, n = 0;
+
     for (i = 0; row && i < (int)DDP__FEATURE_COUNT; i++)
         if (row->all >> i & 1)
             n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",

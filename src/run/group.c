@@ -24,6 +24,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
     int i, groups = 0;
+
     d->team = d->unit[0].group;
     for (int l = 0; l < d->layers; l++) {
         const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
@@ -63,6 +64,7 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
     const size_t L = (size_t)d->layers;
     int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
     ddp_status s;
+
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
     for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);

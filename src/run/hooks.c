@@ -25,6 +25,7 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
 int ddp_forward_begin(ddp_ctx *d, int layer)
 {
     ddp_status s;
+
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
@@ -44,6 +45,7 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
+
     if (++u->passes > d->cfg.micro_batches)
         return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
@@ -63,6 +65,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 int ddp_backward_end(ddp_ctx *d, int layer)
 {
     ddp_status s;
+
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
     if (s == DDP_OK) s = ddp__gradient_ready(d, layer);
@@ -83,6 +86,7 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 static ddp_status ddp__finish_step(ddp_ctx *d)
 {
     int forward = 1;
+
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
@@ -115,6 +119,7 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
 int ddp_step_end(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
+
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
@@ -139,6 +144,7 @@ int ddp_step_end(ddp_ctx *d)
 int ddp_wait(ddp_ctx *d)
 {
     ddp_status s;
+
     DDP__ENTER(d);
     s = ddp__strategy_wait(d, &d->host.error);
     if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
@@ -182,6 +188,7 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
 int ddp_sync_all(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
+
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) s = ddp__sync_everything(d);

@@ -23,6 +23,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
     double value[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
+
     memset(l, 0, sizeof *l);
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
@@ -45,6 +46,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 {
     ddp__join_config c;
+
     ddp__join_settings(d, &c);
     d->join_ticket = -1;
     return ddp__join_open(&c, wire, &d->join, err);
@@ -53,6 +55,7 @@ ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 void ddp__admission_ready(ddp_ctx *d)
 {
     ddp__join_layout l;
+
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->join, d->engine, &l);
 }
@@ -70,6 +73,7 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p; /* from rank 0, or the lowest that lives */
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
+
     d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
     return ddp__post(d, &m, 0, &d->join_ticket, err);
 }
@@ -79,6 +83,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
+
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && d->rank == newcomer) {
         d->plan_final = 1;
@@ -94,6 +99,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
 {
     double begin = ddp_now();
     int in = 0;
+
     DDP__TRY(ddp__strategy_wait(d, err));
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
@@ -115,6 +121,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
+
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
@@ -125,6 +132,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
+
     if (!d->join || d->step % d->cfg.period) return DDP_OK;
     if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->join_ticket >= 0) {
@@ -142,6 +150,7 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__join_config c;
     ddp__tls_files files;
+
     ddp__session_files(d, &files);
     DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
     ddp__join_settings(d, &c);
@@ -167,6 +176,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__join_layout l;
     ddp__worker state;
     ddp_status s = ddp__worker_list(d, &state, err);
+
     ddp__layout_fill(d, &l);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
@@ -190,6 +200,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     double until = ddp_now() + d->cfg.connect_timeout_s;
     ddp_error local;
     ddp_status s;
+
     for (;;) {
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);

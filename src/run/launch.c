@@ -13,6 +13,7 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
 {
     ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
     int code;
+
     if (!d) {
         if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
         return err->code;
@@ -34,6 +35,7 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
+
     cfg.rank = rank;
     if (addr && *addr) cfg.addr = addr;
     return ddp__launch_run(L, &cfg, listen_fd, err);
@@ -48,6 +50,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     ddp__launch L = {&cfg, list, fn, user, NULL};
     ddp__env env;
     ddp_status s;
+
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");

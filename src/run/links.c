@@ -9,6 +9,7 @@ static size_t ddp__net_path(const char *net)
 {
     const char *devices = strrchr(net, '@');
     size_t n = devices ? (size_t)(devices - net) : strlen(net);
+
     return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
 }
 
@@ -16,6 +17,7 @@ static size_t ddp__net_path(const char *net)
 static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
 {
     int r;
+
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
@@ -50,6 +52,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
+
     l->by_pair = 1;
     l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
     for (int a = 0; a < c->world; a++) {
@@ -102,6 +105,7 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     ddp__json *root = ddp__json_read(path, err);
     const ddp__json *events, *v;
     ddp_status status = DDP_OK;
+
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
@@ -121,6 +125,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
     ddp_status status;
+
     memset(&n, 0, sizeof n);
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
@@ -160,6 +165,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     ddp__links l;
     ddp_status status = DDP_OK;
     size_t path = c->net ? ddp__net_path(c->net) : 0;
+
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
     memset(&s, 0, sizeof s);
@@ -183,6 +189,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
 ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
 {
     ddp_config second = *c;
+
     second.net = c->net2;
     second.net_script = NULL;
     second.seed = c->seed + 1;

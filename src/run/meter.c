@@ -17,6 +17,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     const double now = ddp_now();
     double first = DBL_MAX, second = DBL_MAX;
     int times;
+
     if (m->n == m->first) m->begun = now;
     if (m->n == (int)(sizeof m->bytes / sizeof *m->bytes)) m->n--;
     m->bytes[m->n] = bytes;
@@ -40,6 +41,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
+
     if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
     if (pieces > DDP__PROBE_MEDIUM) return 0;
     in_time = 0.12 / fastest * pieces;
@@ -51,6 +53,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
 {
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
     long ticket;
+
     m.group = d->team;
     m.overlap = 1;
     m.mean = 1;
@@ -72,6 +75,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     float next = 1;
     ddp_message m;
     ddp_piece p;
+
     while (next > 0) {
         const double begin = ddp_now();
         double fastest;
@@ -99,6 +103,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     ddp__meter meter;
     ddp_status s = DDP_OK;
     int pieces = 0;
+
     memset(&meter, 0, sizeof meter);
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
     for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {

@@ -26,6 +26,7 @@ struct ddp__nccl {
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
+
     return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
 }
 
@@ -36,6 +37,7 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     ddp_ctx *d = (ddp_ctx *)user;
     struct ddp__nccl *x = d->nccl;
     int gone;
+
     DDP__TRY(ddp__engine_error(d->engine, err));
     DDP__TRY(ddp__stager_error(d->stager, err));
     gone = since > 0 ? ddp__engine_left(d->engine) : -1;
@@ -51,6 +53,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     const ddp_backend *b = d->host.backend;
     struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
     ddp_backend_peers p;
+
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
@@ -79,6 +82,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 void ddp__nccl_stop(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
+
     if (!d->joined) return;
     if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
     b->leave(d->host.device, d->host.error.code != DDP_OK);
@@ -88,6 +92,7 @@ void ddp__nccl_stop(ddp_ctx *d)
 void ddp__nccl_close(ddp_ctx *d)
 {
     struct ddp__nccl *x = d->nccl;
+
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (int i = 0; x->crossing && i < x->slots; i++) {
@@ -117,6 +122,7 @@ void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
+
     if (n > c->room) {
         float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
         size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
@@ -142,6 +148,7 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     ddp__crossing *c = &x->crossing[slot];
     ddp_message part;
     size_t total = 0;
+
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
     DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
@@ -159,6 +166,7 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     struct ddp__nccl *x = d->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
+
     if (x->site) {
         unsigned turn = 0;
         int held = 0;
@@ -173,6 +181,7 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     long ticket;
+
     DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
     DDP__TRY(ddp__nccl_hold(d, ticket, err));
     return d->host.backend->wait(d->host.device, err);

@@ -6,6 +6,7 @@
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
     ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+
     n->kind = kind;
     n->step = d->step;
     n->time_s = ddp_now();
@@ -18,6 +19,7 @@ void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, doub
 int ddp__note_members(ddp_ctx *d)
 {
     uint64_t live, changed;
+
     if (!d->cfg.min_world) return 0;
     live = ddp__live(d);
     changed = d->noted_live ? live ^ d->noted_live : 0;
@@ -30,6 +32,7 @@ int ddp__note_members(ddp_ctx *d)
 int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 {
     long n;
+
     if (!d || !out || room < 1) return 0;
     n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
     if (n > room) n = room;
@@ -40,12 +43,14 @@ int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 const char *ddp_note_name(ddp_note_kind kind)
 {
     static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+
     return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
 }
 
 void ddp_note_text(const ddp_note *n, char *out, size_t room)
 {
     double part = n->before > 0 ? n->now / n->before - 1 : 0;
+
     if (room == 0) return;
     out[0] = 0;
     switch (n->kind) {
@@ -76,6 +81,7 @@ static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named 
 static int ddp__pace_order(const void *a, const void *b)
 {
     float p = *(const float *)a, q = *(const float *)b;
+
     return (p > q) - (p < q);
 }
 
@@ -84,6 +90,7 @@ static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;
     int n = 0;
+
     for (int r = 0; r < d->team_size; r++)
         if (d->pace[r] > 0) sorted[n++] = d->pace[r];
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
@@ -95,6 +102,7 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];
     ddp_note note;
+
     if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
     ddp_note_text(&note, text, sizeof text);
     ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
@@ -105,6 +113,7 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
+
     if (ratio < ddp__pace_slow) {
         if (told > 0) {
             double now = (double)d->pace[d->pace_place];
@@ -126,6 +135,7 @@ static void ddp__pace_judge(ddp_ctx *d)
 {
     double median = ddp__pace_median(d);
     int slowest = 0;
+
     for (int r = 1; r < d->team_size; r++)
         if (d->pace[r] > d->pace[slowest]) slowest = r;
     if (!(median > 0)) return;
@@ -140,6 +150,7 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
                                         (size_t)d->team_size * sizeof *d->pace);
+
     d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
     d->stats.compute_s = (double)d->pace[d->team_place];
     d->compute_sum_s = 0;
@@ -152,6 +163,7 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;

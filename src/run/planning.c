@@ -13,6 +13,7 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
                                  int assign, ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *v;
+
     for (v = list->first; v; v = v->next) {
         int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
         if (l < 0 || l >= layers || (double)l != v->number)
@@ -34,6 +35,7 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
 {
     const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
     int h = 0;
+
     DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
     if (sets->count < 1)
         return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
@@ -57,6 +59,7 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
     ddp__json *root = ddp__json_read(path, err);
     ddp_plan plan;
     ddp_status s;
+
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&plan, 0, sizeof plan);
     s = ddp__plan_parse(path, root, layers, &plan, err);
@@ -83,6 +86,7 @@ static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_S
 static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
+
     if (!d->engine) return DDP_OK;
     do {
         ddp__plan_head head;
@@ -112,6 +116,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob own = ddp_blob_new(plan->size);
+
     if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
@@ -122,6 +127,7 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_status s = ddp__plan_share(d, plan, err);
+
     if (s == DDP_OK) s = ddp__plan_take(d, plan, p, err);
     ddp_blob_free(plan);
     return s;
@@ -130,6 +136,7 @@ ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_e
 static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
+
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
     if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
@@ -141,6 +148,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     ddp_blob blob = {NULL, 0};
     ddp_plan plan;
     ddp_status s = DDP_OK;
+
     memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
     if (plan.period != d->cfg.period)
@@ -176,6 +184,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     ddp_blob plan = {NULL, 0};
     ddp_profile p;
     ddp_status s;
+
     memset(&p, 0, sizeof p);
     if (d->cfg.profile_path) {
         DDP__TRY(ddp__profile_from_file(d, &p, err));
@@ -232,6 +241,7 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
+
     d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit;
     d->drift_word.link = d->fit.link;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
@@ -241,6 +251,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     long every = (long)d->plan_steps * DDP__DRIFT_PERIODS;
     double before;
+
     if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan_steps) return DDP_OK;

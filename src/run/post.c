@@ -16,6 +16,7 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 {
     const double begin = ddp_now();
     ddp_status s = DDP_OK;
+
     if (!d->engine) return DDP_OK;
     if (!d->stager) {
         s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);

@@ -37,6 +37,7 @@ static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t by
 {
     ddp_piece p;
     ddp_message m = ddp__own_word(q->d, &p, verb, 0, data, bytes);
+
     m.peer = peer;
     return ddp_exchange(q->d, &m);
 }
@@ -44,6 +45,7 @@ static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t by
 static int ddp__say(ddp__prober *q, const ddp__probe_word *w, int peer)
 {
     ddp__probe_word out = *w;
+
     return ddp__probe_bytes(q, DDP_SEND, &out, sizeof out, peer);
 }
 
@@ -59,6 +61,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     ddp__op_span seen[DDP__PROBE_SPANS], last;
     double now = ddp_now();
     int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
+
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
     memset(&last, 0, sizeof last);
@@ -70,6 +73,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 static double ddp__lay(ddp__prober *q, double since)
 {
     double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
+
     return seconds > 0 ? seconds : 0;
 }
 
@@ -79,6 +83,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
     int n;
+
     for (n = -1; n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
         ddp__probe_word w;
         double t0, w0, asked;
@@ -110,6 +115,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__pong(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
+
     do {
         double since = ddp_now();
         DDP__DO(ddp__hear(q, &w, peer));
@@ -127,6 +133,7 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 {
     ddp__probe_word w;
     double since;
+
     memset(&w, 0, sizeof w);
     w.next = (double)bytes;
     *seconds = 0;
@@ -145,6 +152,7 @@ static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, do
 {
     ddp__meter meter;
     double seconds;
+
     memset(&meter, 0, sizeof meter);
     do {
         DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
@@ -158,6 +166,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
     double best, data, none;
     size_t bytes = DDP__PROBE_SMALL;
+
     q->n = 0;
     q->bytes[q->n] = sizeof(ddp__probe_word);
     q->seconds[q->n++] = out->ping_s;
@@ -180,6 +189,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__sink(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
+
     for (;;) {
         const double since = ddp_now();
         DDP__DO(ddp__hear(q, &w, peer));
@@ -193,6 +203,7 @@ static int ddp__sink(ddp__prober *q, int peer)
 static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
     ddp__probe_word w;
+
     memset(&w, 0, sizeof w);
     if (q->d->rank < peer) {
         DDP__DO(ddp__ping(q, peer, out));
@@ -214,6 +225,7 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__opponent(int rank, int round, int even)
 {
     const int seats = even - 1;
+
     if (rank == seats || rank == round) return rank == seats ? round : seats;
     return (2 * round - rank + 2 * seats) % seats;
 }
@@ -222,12 +234,14 @@ static int ddp__opponent(int rank, int round, int even)
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
     ddp__wire *w = d->engine->wire;
+
     return !strncmp(w->table->peer_name(w, peer), "via ", 4);
 }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
     const int world = q->d->world, even = world + world % 2;
+
     for (int round = 0; round < even - 1; round++) {
         const int peer = ddp__opponent(q->d->rank, round, even);
         ddp_pair *pair = &out->pair[q->d->rank * world + peer];
@@ -247,6 +261,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     char *all = (char *)ddp__calloc(world, row), *at;
     size_t r;
     int bad;
+
     if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
     at = all + (size_t)q->d->rank * row;
     memcpy(at, out->pair + (size_t)q->d->rank * world, pairs);
@@ -278,6 +293,7 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     size_t world;
     double begin = ddp_now();
     int bad;
+
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
@@ -323,6 +339,7 @@ void ddp_probe_free(ddp_probe_result *r)
 ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
 {
     int n;
+
     if (!r || !out || r->world < 2)
         return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
@@ -341,6 +358,7 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     const double n = net->devices;
     double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
     ddp_ring_choice c;
+
     for (int i = 0; i < net->devices; i++) {
         double most = 0;
         for (int j = 0; j < net->devices; j++) {
@@ -369,6 +387,7 @@ static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *ou
     int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
     double least;
     size_t from;
+
     if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
     bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
     if (!bad) {
@@ -385,6 +404,7 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     ddp_ring_choice own;
     ddp_network net;
     int bad;
+
     DDP__ENTER(d);
     if (!r || r->world != d->world)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");

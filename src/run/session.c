@@ -6,6 +6,7 @@ static const ddp__hooks *ddp__session_hooks(void)
 {
     static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin,
                                      ddp_backward_end};
+
     return &table;
 }
 
@@ -15,6 +16,7 @@ static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((ui
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp__wire *wire = NULL;
+
     d->host.allocator = d->cfg.allocator;
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = ddp__session_hooks();
@@ -49,6 +51,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
     ddp_error local;
+
     memset(&zero, 0, sizeof zero);
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
@@ -129,6 +132,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 {
     int own = layer->params || layer->count;
     char number[32];
+
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
@@ -149,6 +153,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
     ddp__unit u;
+
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
         return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
@@ -195,6 +200,7 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
     ddp_error *err;
     ddp_blob blob = {NULL, 0};
+
     DDP__ENTER(d);
     err = &d->host.error;
     if (!d->ops.plan_adopt)
@@ -230,6 +236,7 @@ int ddp_measure_links(ddp_ctx *d)
 int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 {
     ddp__net_stats net;
+
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     if (d->nccl && link == 0) {

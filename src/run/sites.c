@@ -16,6 +16,7 @@ typedef struct ddp__levels {
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
     int n = 0;
+
     for (int r = 0; r < world; r++)
         if (key[r] == value) list[n++] = r;
     return n;
@@ -25,6 +26,7 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
 {
     int n, group, bad = 0, most = 0, least = d->world;
+
     for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
         n = ddp__ranks_with(d->world, site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {}
@@ -50,6 +52,7 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
 int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
 {
     int *work, bad;
+
     DDP__ENTER(d);
     if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
@@ -67,6 +70,7 @@ static int ddp__levels_slice(const ddp_message *m, ddp_piece *slice, size_t from
 {
     size_t at = 0;
     int n = 0;
+
     for (int i = 0; i < m->from_count; at += m->from[i++].count) {
         const ddp_piece *p = &m->from[i];
         size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
@@ -95,6 +99,7 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
     const size_t k = (size_t)s->members, j = (size_t)s->place;
     size_t total = 0;
     int n = 0;
+
     for (int i = 0; i < m->from_count; i++) total += m->from[i].count;
     part[0] = *m;
     part[0].ragged = 1;
@@ -128,6 +133,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     ddp_message whole, part[3];
     ddp_piece slice;
     int parts;
+
     DDP__ENTER(d);
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
@@ -144,6 +150,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 static int ddp__levels_room(const ddp_ctx *d)
 {
     int n = DDP__PROBE_MOST;
+
     for (int l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
     return n;
 }
@@ -152,6 +159,7 @@ static int ddp__levels_room(const ddp_ctx *d)
 static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
 {
     int bad = ddp_sites_open(d, site, &v->site), n, group;
+
     for (int r = 0; !bad && r < d->world; r++) {
         n = ddp__ranks_with(d->world, site, site[r], list);
         if (list[0] != r) continue;
@@ -165,6 +173,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
     int *list, bad, alike = 1, unlike = 1;
+
     for (int r = 0; r < d->world; r++)
         if ((site[r] > 0) != (site[0] > 0))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
@@ -217,6 +226,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     const ddp__levels *v = d->levels;
     ddp_message part[3];
     const int n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
+
     for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */
         part[i].after = i ? *ticket + 1 : m->after;

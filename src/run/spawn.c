@@ -55,6 +55,7 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
 {
     ddp_error e;
     ddp_status s;
+
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
     if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
@@ -88,6 +89,7 @@ static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code 
 static int ddp__is_lost(const ddp__family *f, int rank, int code)
 {
     const ddp__verdict *v = &f->verdict[rank];
+
     if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
     return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
 }
@@ -99,6 +101,7 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
     const ddp__end end = {rank, by, (long)f->pid[rank]};
     ddp__end *first = signaled ? &f->killed : &f->odd;
     int bad = 0;
+
     if (ddp__is_lost(f, rank, code)) {
         f->lost++;
     } else if (by) {
@@ -120,6 +123,7 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
 {
     double pause = 0.001;
     int cancelled = 0, code;
+
     while (f->alive) {
         for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
@@ -148,6 +152,7 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
 static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
 {
     int first = -1, order, least = INT_MAX;
+
     for (int r = 0; r < f->world; r++) {
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
@@ -178,6 +183,7 @@ static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
     ddp_error local;
     int count;
+
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
     if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
     if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
@@ -191,6 +197,7 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 {
     pid_t self = getpid();
     int r, why, code;
+
     fflush(NULL);
     for (r = 0; r < f->world; r++) {
         f->pid[r] = fork();
@@ -215,6 +222,7 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
     int fd = -1;
+
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
@@ -267,6 +275,7 @@ static void *ddp__member_run(void *arg)
     ddp_error e;
     ddp_status s;
     int open;
+
     pthread_mutex_lock(&t->lock);
     while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
     open = t->open;
@@ -287,6 +296,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     ddp__team t;
     ddp__member *m;
     int started, why = 0;
+
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);

@@ -62,6 +62,7 @@ static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : siz
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
+
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     return n;
 }
@@ -108,6 +109,7 @@ static void ddp__stager_reap(ddp__stager *s)
 static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
 {
     char *to = s->ring + x->at;
+
     x->host.bytes = to;
     x->host.count = ddp__stager_count(&x->m);
     for (int i = 0; i < x->m.from_count; i++) {
@@ -122,6 +124,7 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
 {
     ddp_message m = x->m;
+
     if (x->there) {
         DDP__TRY(ddp__stager_fetch(s, x, slot, err));
         m.from = &x->host;
@@ -136,6 +139,7 @@ static void *ddp__stager_out(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
     ddp_error why;
+
     memset(&why, 0, sizeof why);
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
@@ -172,6 +176,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
     const int count = x->m.to ? x->m.to_count : x->m.from_count;
     const char *from = (const char *)x->host.bytes;
+
     if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
     for (int i = 0; x->there && i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
@@ -189,6 +194,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
     ddp_error why;
     ddp_status bad;
     long ticket = s->first - s->first % s->room + slot;
+
     if (ticket < s->first) ticket += s->room;
     x->state = DDP__STAGER_BACK;
     memset(&why, 0, sizeof why);
@@ -209,6 +215,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
 static void *ddp__stager_in(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
+
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         int n = 0, done;
@@ -241,6 +248,7 @@ static void *ddp__stager_in(void *user)
 static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
 {
     const size_t n = (size_t)s->room;
+
     s->ring_bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->ring_bytes < bytes) s->ring_bytes = bytes;
     s->ring_bytes = (s->ring_bytes / 256 + 1 + n) * 256; /* parts are rounded up */
@@ -257,6 +265,7 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
                            size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
 {
     ddp__stager *s = (ddp__stager *)ddp__calloc(1, sizeof *s);
+
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
     s->b = b;
     s->device = device;
@@ -321,6 +330,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 {
     const int to = m->to ? m->to_count : 0, n = m->from_count + to;
     const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
+
     if (there && bytes > s->ring_bytes)
         return ddp__fail(err, DDP_ARG, "a message of %zu bytes is too long: those of a device have "
                          "%zu at most; post it in parts", bytes, s->ring_bytes);
@@ -349,6 +359,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
+
     pthread_mutex_lock(&s->lock);
     while (s->error.code == DDP_OK && s->submitted - s->first >= s->room) pthread_cond_wait(&s->changed, &s->lock);
     bad = s->error.code;
@@ -380,6 +391,7 @@ static int ddp__stager_done(const ddp__stager *s, long ticket)
 int ddp__stager_is_done(ddp__stager *s, long ticket)
 {
     int done;
+
     pthread_mutex_lock(&s->lock);
     done = ddp__stager_done(s, ticket);
     pthread_mutex_unlock(&s->lock);
@@ -401,6 +413,7 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
 static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
+
     pthread_mutex_lock(&s->lock);
     while (s->error.code == DDP_OK && !over(s, ticket)) pthread_cond_wait(&s->changed, &s->lock);
     if (!over(s, ticket)) {
@@ -433,6 +446,7 @@ ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
 ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
 {
     ddp_status bad;
+
     pthread_mutex_lock(&s->lock);
     bad = s->error.code;
     if (bad != DDP_OK && err) *err = s->error;
@@ -443,6 +457,7 @@ ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
 double ddp__stager_divergence(ddp__stager *s, int layer)
 {
     double x;
+
     pthread_mutex_lock(&s->lock);
     x = s->divergence[layer];
     pthread_mutex_unlock(&s->lock);

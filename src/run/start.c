@@ -6,6 +6,7 @@
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     size_t trained = 0;
+
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
     u->trains = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->trains);
@@ -45,6 +46,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const double total = ddp__memory_total();
     double state = 0, graphs = 0;
     const ddp__owned *o;
+
     if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
         for (int b = 0; b < d->unit[l].blocks; b++)
@@ -61,6 +63,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
+
     DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
@@ -124,6 +127,7 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
+
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -151,6 +155,7 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
 static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
     const ddp__fingerprint *zero = all, *team;
+
     while (zero->version == 0) zero++; /* a lost worker's */
     team = d->team ? all + d->team_root : zero;
     for (int r = 0; r < d->world; r++) {
@@ -171,6 +176,7 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
     uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
     ddp_status s;
+
     if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
     for (int l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
     s = ddp__tell(d, d->team, hash, bytes, err);
@@ -190,6 +196,7 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
     float token = 0;
     ddp_piece p;
     ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &token, 1);
+
     DDP__TRY(ddp__compare_layers(d, err));
     /* this rank agrees with the first; wait for the abort of the one that does not */
     m.bytes = 0;
@@ -204,6 +211,7 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
     int *place = (int *)ddp__calloc(world, sizeof *place), equal = 1, mixed = 0;
     ddp_status s;
+
     if (!all || !place) {
         if (all) DDP_FREE(all);
         if (place) DDP_FREE(place);
@@ -260,6 +268,7 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
+
     for (int l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
     if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
@@ -268,6 +277,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
+
     if (d->started) return DDP_OK;
     if (d->layers == 0)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "

@@ -9,6 +9,7 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
+
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
         number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
         return DDP_OK;
@@ -20,6 +21,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
+
     for (int b = 0; b < u->blocks; b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
@@ -41,6 +43,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     double *profile;
     size_t graphs = 0;
     float *lr;
+
     for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
@@ -73,6 +76,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     int room = DDP__SMALL + d->kepts;
+
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
@@ -103,6 +107,7 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
     ddp__owned *o;
     ddp_blob blob;
+
     d->step = (long)number[DDP__N_STEP];
     d->taken = number[DDP__N_TAKEN];
     d->saves_as = s->run;
@@ -123,6 +128,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
     const size_t L = (size_t)d->layers;
+
     d->measured = t->count != 0;
     d->drift_ticket = -1;
     if (!d->measured) return DDP_OK;

@@ -46,6 +46,7 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 static void ddp__scale_to(double *x, int n, double total)
 {
     double sum = 0;
+
     for (int i = 0; i < n; i++) sum += x[i];
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
@@ -55,6 +56,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
     int l;
+
     for (l = 0; l < d->layers; l++) {
         p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
@@ -81,6 +83,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
+
     memset(out, 0, layers * sizeof *out);
     for (int r = 0; r < world; r++) {
         const double *x = all + (size_t)r * 2 * layers;
@@ -99,6 +102,7 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     const size_t L = (size_t)d->layers, row = 2 * L * sizeof(double);
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
+
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);

@@ -7,6 +7,7 @@
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 {
     double ready = 0;
+
     for (int l = p->layers - 1; l >= (t->behind > 0 ? t->behind : 0); l--) ready += p->backward_s[l];
     return ready;
 }
@@ -19,6 +20,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
 {
     double bytes = 0, takes[2], alpha[2];
     int k;
+
     for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
     for (k = 0; k < 2; k++) {
         takes[k] = link[k].beta_s * bytes;
@@ -34,6 +36,7 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
     ddp_link link[2];
     double free_at[2] = {0, 0};
     int step = 0;
+
     link[0] = d->link.beta_s > 0 ? d->link : ddp__link_nominal(d, &d->links);
     link[1] = d->second_link.beta_s > 0 ? d->second_link : ddp__link_nominal(d, &d->second_links);
     for (int i = 0; i < n; i++) {
@@ -49,6 +52,7 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     ddp_transfer *t;
     ddp_status s;
     int n, steps, taken = 0;
+
     if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
@@ -67,6 +71,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_profile nominal;
     ddp_status s;
+
     if (ddp_links(d) < 2) return DDP_OK;
     if (p) return ddp__balance_by(d, p, err);
     DDP__TRY(ddp__profile_start(d, &nominal, err));
@@ -84,6 +89,7 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
 {
     double exposed = 0, free_at = 0, behind;
     int i;
+
     for (i = 0, *comm = 0; i < n; i++) {
         double takes = 0;
         for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
@@ -103,6 +109,7 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int n, steps;
     ddp_transfer *t;
+
     DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
     for (int l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;

@@ -6,6 +6,7 @@
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
+
     if (d->host.backend) {
         d->host.backend->axpy(d->host.device, y, x, n, a);
         return;
@@ -28,12 +29,14 @@ void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
 ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
 {
     const ddp__walk w = {from, to, from_count, to_count, 0, 0};
+
     return w;
 }
 
 size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 {
     size_t n;
+
     while (w->from_count && w->from_at == w->from->count) w->from++, w->from_count--, w->from_at = 0;
     while (w->to_count && w->to_at == w->to->count) w->to++, w->to_count--, w->to_at = 0;
     if (!w->from_count || !w->to_count) return 0;
@@ -53,6 +56,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     ddp__walk w = ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
     float *x, *y;
     size_t n;
+
     if (m->verb > DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
@@ -73,6 +77,7 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float part = 1.0f / (float)d->cfg.micro_batches;
+
     for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
@@ -81,6 +86,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
+
     ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
@@ -112,6 +118,7 @@ static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
     int first = 1;
+
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
             b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
@@ -123,6 +130,7 @@ static void ddp__clip_there(ddp_ctx *d)
 void ddp__clip_gradients(ddp_ctx *d)
 {
     double squares = 0, norm;
+
     if (d->host.backend) {
         ddp__clip_there(d);
         return;

@@ -7,6 +7,7 @@
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
     const char *event = d->event;
+
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
@@ -54,6 +55,7 @@ int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
+
     if (!d) return (int)DDP_ARG;
     if (d->host.error.code) return (int)d->host.error.code;
     va_start(ap, fmt);
@@ -98,6 +100,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
     const ddp__posted *p = d->posted;
     int i = 0;
+
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
@@ -124,6 +127,7 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
     float *from, *to;
     ddp__walk w;
     size_t n;
+
     if (p->room < most) {
         ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, 2 * (size_t)most * sizeof *grown);
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
@@ -151,6 +155,7 @@ static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 {
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
+
     m->after = 0;
     if (!before || !d->engine) return DDP_OK; /* it is done */
     if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
@@ -162,6 +167,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     ddp_message in_place = *m;
+
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
@@ -179,6 +185,7 @@ static ddp_status ddp__posted_refused(ddp_ctx *d)
 {
     ddp_error *e = &d->host.error;
     char text[sizeof e->msg];
+
     if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
     snprintf(text, sizeof text, "%s", e->msg);
     return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
@@ -188,6 +195,7 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
     char who[64];
+
     DDP__VERB("ddp_post");
     if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
     DDP__DO(ddp__verb_posts(d));
@@ -215,6 +223,7 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
     const char *event = d->event;
     long name = p->name;
     int code;
+
     if (p->told || !d->ops.arrived) return DDP_OK;
     p->told = 1;
     d->event = "arrived";
@@ -236,6 +245,7 @@ ddp_status ddp__posted_look(ddp_ctx *d)
 int ddp_hold(ddp_ctx *d, long ticket, int layer)
 {
     ddp__posted *p, held;
+
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
     if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
@@ -252,6 +262,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
 int ddp_hold_input(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p;
+
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
     if (p && p->sums) return 0; /* `from` is taken until the message is held */
@@ -261,6 +272,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p = d ? ddp__posted_find(d, ticket) : NULL;
+
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
 
@@ -348,6 +360,7 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
 {
     ddp__own_state *k;
+
     DDP__VERB("ddp_keep");
     if (d->started || strcmp(d->event, "start"))
         return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
@@ -372,6 +385,7 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
 float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 {
     float *data = NULL;
+
     (void)ddp__keep(d, layer, name, n, equal, &data);
     return data;
 }
@@ -379,6 +393,7 @@ float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 ddp_blob ddp_blob_new(size_t size)
 {
     ddp_blob b;
+
     b.size = size;
     b.bytes = (unsigned char *)ddp__calloc(size ? size : 1, 1);
     return b;
@@ -424,6 +439,7 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
+
     *list = NULL;
     *n = 0;
     *steps = 1;

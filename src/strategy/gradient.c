@@ -24,6 +24,7 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     const ddp_piece *own;
     int n, room = 0;
+
     for (int l = first; l >= last; l--) {
         (void)ddp_gradients_of(d, l, &n);
         room += n;
@@ -47,6 +48,7 @@ static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
     int n;
     const ddp_piece *p = ddp_gradients_of(d, layer, &n);
     size_t bytes = 0;
+
     for (int i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
     return bytes;
 }
@@ -57,6 +59,7 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
     const int layers = ddp_layers(d);
     size_t bytes = 0;
     int bad, first = layers - 1;
+
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
     if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
     for (int l = layers - 1; l >= 0; l--) {
@@ -74,6 +77,7 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 {
     ddp_message m;
+
     if (ddp_world(d) == 1 || b->pieces == 0) return 0;
     memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
@@ -93,6 +97,7 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
+
     for (; !bad && g->next < g->buckets && g->bucket[g->next].missing == 0; g->next++)
         bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
     return bad;
@@ -101,6 +106,7 @@ static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
+
     for (int i = 0; i < g->buckets && !bad; i++) {
         ddp__bucket *b = &g->bucket[i];
         if (b->ticket != -1) bad = ddp_hold(d, b->ticket, b->last);
@@ -115,6 +121,7 @@ static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_hold(d, g);
+
     (void)forward;
     if (!bad) bad = ddp_clip(d);
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
@@ -124,6 +131,7 @@ static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 static void ddp__gradient_close(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
+
     (void)d;
     for (int i = 0; i < g->buckets; i++)
         if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
@@ -136,6 +144,7 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX);
+
     if (g->buckets == 1) g->layer = DDP_ALL_LAYERS;
     return bad;
 }
@@ -144,6 +153,7 @@ static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad;
+
     for (int i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
     bad = ddp__buckets_send(d, g);
     return bad ? bad : ddp__gradient_step_end(d, self, forward);
@@ -153,6 +163,7 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
     int i;
+
     (void)d;
     *period = 1;
     for (i = 0; i < g->buckets && i < room; i++) {
@@ -173,6 +184,7 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int i = 0;
+
     while (layer < g->bucket[i].last) i++;
     g->bucket[i].missing--;
     return ddp__buckets_send(d, g);
@@ -181,6 +193,7 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int n = ddp__ssgd_transfers(d, self, period, out, room);
+
     for (int i = 0; i < n; i++) out[i].behind = out[i].last;
     return n;
 }

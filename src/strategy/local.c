@@ -16,6 +16,7 @@ static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 static int ddp__clip_and_update(ddp_ctx *d)
 {
     int bad;
+
     if (!(ddp_settings(d)->clip_norm > 0)) return 0;
     bad = ddp_clip(d);
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
@@ -25,6 +26,7 @@ static int ddp__clip_and_update(ddp_ctx *d)
 static int ddp__hold_all(ddp_ctx *d)
 {
     int bad = 0;
+
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
     return bad;
 }
@@ -32,6 +34,7 @@ static int ddp__hold_all(ddp_ctx *d)
 static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad = ddp__clip_and_update(d);
+
     (void)self;
     (void)forward;
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
@@ -42,6 +45,7 @@ static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int i, layers = ddp_layers(d);
+
     (void)self;
     *period = ddp_settings(d)->period;
     for (i = 0; i < layers && i < room; i++) {
@@ -91,6 +95,7 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad;
+
     (void)self;
     if (ddp_settings(d)->clip_norm > 0) {
         bad = ddp__hold_all(d);
@@ -115,6 +120,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
     ddp__packed_plan head;
     unsigned char *at;
+
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
     memset(&head, 0, sizeof head);
@@ -143,6 +149,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     ddp_error err;
     ddp_plan p;
     int bad = 0;
+
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
@@ -177,6 +184,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
 static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
 {
     const ddp_config *c = ddp_settings(d);
+
     memset(o, 0, sizeof *o);
     o->period = c->period;
     o->fill = c->fill;
@@ -196,6 +204,7 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     ddp_profile slower = *p;
     ddp_plan other;
     ddp_status s = ddp_plan_partial(p, o, plan, err);
+
     if (s != DDP_OK) return s;
     slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
     for (int l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
@@ -223,6 +232,7 @@ static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unme
     ddp_error err;
     ddp_plan plan;
     int bad;
+
     memset(&plan, 0, sizeof plan);
     ddp__plan_options(d, &o);
     if (enp) o.solver = DDP_SOLVER_ENP;
@@ -264,6 +274,7 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
 static const ddp_plan *ddp__partial_view(const void *self)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
+
     return p->layers ? p : NULL;
 }
 
@@ -273,6 +284,7 @@ static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_trans
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
     int n = 0;
+
     (void)d;
     *period = p->layers ? p->period : 1;
     for (int h = 0; p->layers && h < p->period; h++)

@@ -13,6 +13,7 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_WFBP, ddp__strategy_wfbp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};
+
     *count = (int)(sizeof table / sizeof table[0]);
     return table;
 }
@@ -21,6 +22,7 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 {
     int n, i;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+
     memset(ops, 0, sizeof *ops);
     for (i = 0; i < n && t[i].id != s && s != DDP_STRATEGY_DEFAULT; i++) {}
     if (i == n) return 0;
@@ -31,6 +33,7 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 const char *ddp_strategy_name(ddp_strategy s)
 {
     ddp_strategy_ops ops;
+
     return ddp__strategy_fill(s, &ops) ? ops.name : "unknown";
 }
 
@@ -38,6 +41,7 @@ ddp_strategy ddp_strategy_named(const char *name)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+
     for (int i = 0; name && i < n; i++)
         if (!strcmp(name, ddp_strategy_name(t[i].id))) return t[i].id;
     return DDP_STRATEGY_DEFAULT;
@@ -47,6 +51,7 @@ ddp_strategy ddp_strategy_number(int i)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+
     return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
 }
 
@@ -56,6 +61,7 @@ const ddp__strategies *ddp__built_in(void)
 {
     static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
                                           ddp_strategy_name};
+
     return &table;
 }
 
