@@ -10457,6 +10457,7 @@ static uint32_t ddp__tokens_word(const unsigned char *p)
 static int ddp__tokens_named(const char *name, const char *ending)
 {
     size_t n = strlen(name), k = strlen(ending);
+
     return n > k && !strcmp(name + n - k, ending);
 }
 
@@ -10464,6 +10465,7 @@ static ddp_status ddp__tokens_llmc(ddp_tokens *t, const char *name, const unsign
 {
     uint32_t magic = ddp__tokens_word(p), version, count, wanted = magic == DDP__TOKENS_GPT2 ? 1 : 7;
     uint64_t size;
+
     if (n < DDP__TOKENS_HEADER)
         return ddp__fail(err, DDP_FORMAT, "%s begins like an llm.c token file, but its %zu bytes are fewer than the "
                          "header's %d: is it cut off?", name, n, DDP__TOKENS_HEADER);
@@ -10487,6 +10489,7 @@ static void ddp__tokens_compact(ddp_tokens *t)
 {
     unsigned char *p = (unsigned char *)t->file.data;
     int number[256];
+
     memset(number, 0, sizeof number);
     for (long i = 0; i < t->count; i++) number[p[i]] = 1;
     for (int b = 0; b < 256; b++) {
@@ -10543,6 +10546,7 @@ static ddp_tokens *ddp__tokens_opened(const char *name, int in_memory, const voi
 {
     ddp_tokens *t = (ddp_tokens *)ddp__calloc(1, sizeof *t);
     ddp_status s = DDP_OK;
+
     if (t && name) t->name = ddp__strdup(name);
     if (!name) s = ddp__fail(err, DDP_ARG, "tokens need the name of a file; NULL was given");
     else if (!t || !t->name) s = ddp__fail(err, DDP_MEMORY, "out of memory while opening %s", name);
@@ -10582,6 +10586,7 @@ int ddp_tokens_byte(const ddp_tokens *t, long token)
 int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 {
     const unsigned char *p = t->first + (size_t)i * (size_t)t->width;
+
     if (t->width == 1) return p[0];
     if (t->width == 2) return p[0] | p[1] << 8;
     return (int32_t)ddp__tokens_word(p);
@@ -10590,6 +10595,7 @@ int32_t ddp_tokens_at(const ddp_tokens *t, long i)
 ddp_status ddp_tokens_check(const ddp_tokens *t, long vocabulary, ddp_error *err)
 {
     long i;
+
     if (t->vocabulary <= vocabulary) return DDP_OK;
     for (i = 0; ddp_tokens_at(t, i) < vocabulary; i++) {}
     return ddp__fail(err, DDP_FORMAT, "%s: token %d at place %ld is beyond the vocabulary of %ld; the largest of the "
@@ -10633,6 +10639,7 @@ void ddp_tokens_window(const ddp_token_range *r, long w, int32_t *tokens, int32_
 {
     long at = r->first + w * r->seq;
     int32_t next = ddp_tokens_at(r->tokens, at);
+
     for (long i = 0; i < r->seq; i++) {
         tokens[i] = next;
         labels[i] = next = ddp_tokens_at(r->tokens, at + i + 1);
@@ -10645,6 +10652,7 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
                       long batch, int32_t *tokens, int32_t *labels)
 {
     uint64_t windows = (uint64_t)ddp_tokens_windows(r), first = ddp__deal_first(step, rank, world, batch);
+
     for (long b = 0; windows && b < batch; b++)
         ddp_tokens_window(r, ddp__deal(seed, first + (uint64_t)b, windows), tokens + b * r->seq, labels + b * r->seq);
 }
@@ -10652,6 +10660,7 @@ void ddp_tokens_batch(const ddp_token_range *r, uint64_t seed, long step, int ra
 double ddp_tokens_epoch(const ddp_token_range *r, long step, int world, long batch)
 {
     long windows = ddp_tokens_windows(r);
+
     return windows ? (double)step * (double)world * (double)batch / (double)windows : 0;
 }
 
@@ -10669,6 +10678,7 @@ static size_t ddp__image_bytes(const ddp_images *m) { return (size_t)(m->channel
 static ddp_images *ddp__images_new(const char *name, ddp_error *err)
 {
     ddp_images *m = name ? (ddp_images *)ddp__calloc(1, sizeof *m) : NULL;
+
     if (!name) {
         ddp__fail(err, DDP_ARG, "images need the name of a file; NULL was given");
         return NULL;
@@ -10684,6 +10694,7 @@ static ddp_status ddp__images_grow(ddp_images *m, const char *name, long more, d
 {
     size_t count = (size_t)m->count + (size_t)more, bytes = count * ddp__image_bytes(m);
     unsigned char *p = (unsigned char *)DDP_REALLOC(m->pixels, bytes), *l;
+
     if (p) m->pixels = p;
     l = p ? (unsigned char *)DDP_REALLOC(m->labels, count) : NULL;
     if (l) m->labels = l;
@@ -10711,6 +10722,7 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
                                   uint32_t magic, const char *what, ddp_error *err)
 {
     size_t header = magic == DDP__IDX_IMAGES ? 16 : 8;
+
     if (n < header)
         return ddp__fail(err, DDP_FORMAT, "%s: %zu bytes are fewer than the %zu of a header of IDX "
                          "%s: is it cut off?", name, n, header, what);
@@ -10722,6 +10734,7 @@ static ddp_status ddp__idx_header(const char *name, const unsigned char *p, size
 static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count, height, width;
+
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_IMAGES, "images", err));
     count = ddp__idx_word(p + 4);
     height = ddp__idx_word(p + 8);
@@ -10745,6 +10758,7 @@ static ddp_status ddp__idx_images(ddp_images *m, const char *name, const unsigne
 static ddp_status ddp__idx_labels(ddp_images *m, const char *name, const unsigned char *p, size_t n, ddp_error *err)
 {
     uint32_t count;
+
     DDP__TRY(ddp__idx_header(name, p, n, DDP__IDX_LABELS, "labels", err));
     count = ddp__idx_word(p + 4);
     if (count != n - 8)
@@ -10764,6 +10778,7 @@ ddp_images *ddp_images_idx_bytes(const char *image_name, const void *images, siz
                                  const void *labels, size_t m, ddp_error *err)
 {
     ddp_images *set = ddp__images_new(image_name, err);
+
     if (set && ddp__idx_images(set, image_name, (const unsigned char *)images, n, err) == DDP_OK &&
         ddp__idx_labels(set, label_name, (const unsigned char *)labels, m, err) == DDP_OK)
         return set;
@@ -10775,6 +10790,7 @@ ddp_images *ddp_images_idx(const char *images, const char *labels, ddp_error *er
 {
     ddp__text a = {NULL, 0, 0, 0}, b = a;
     ddp_images *m = NULL;
+
     if (ddp__file_read(images, &a, err) == DDP_OK && ddp__file_read(labels, &b, err) == DDP_OK)
         m = ddp_images_idx_bytes(images, a.data, a.size, labels, b.data, b.size, err);
     ddp__text_free(&a);
@@ -10788,6 +10804,7 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
                                  int classes, ddp_error *err)
 {
     size_t head = classes == 100 ? 2 : 1, record = head + DDP__CIFAR_PIXELS, i;
+
     if (classes != 10 && classes != 100)
         return ddp__fail(err, DDP_ARG, "%s: there is no CIFAR of %d classes; take 10 or 100", name, classes);
     if (n == 0 || n % record)
@@ -10811,6 +10828,7 @@ static ddp_status ddp__cifar_add(ddp_images *m, const char *name, const unsigned
 ddp_images *ddp_images_cifar_bytes(const char *name, const void *bytes, size_t n, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(name, err);
+
     if (m && ddp__cifar_add(m, name, (const unsigned char *)bytes, n, classes, err) == DDP_OK) return m;
     ddp_images_close(m);
     return NULL;
@@ -10820,6 +10838,7 @@ static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, 
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp_status s = ddp__file_read(path, &t, err);
+
     if (s == DDP_OK) s = ddp__cifar_add(m, path, (const unsigned char *)t.data, t.size, classes, err);
     ddp__text_free(&t);
     return s;
@@ -10828,6 +10847,7 @@ static ddp_status ddp__cifar_file(ddp_images *m, const char *path, int classes, 
 ddp_images *ddp_images_cifar(const char *path, int classes, ddp_error *err)
 {
     ddp_images *m = ddp__images_new(path, err);
+
     if (m && ddp__cifar_file(m, path, classes, err) == DDP_OK) return m;
     ddp_images_close(m);
     return NULL;
@@ -10850,6 +10870,7 @@ static int ddp__folder_order(const void *a, const void *b) { return strcmp(*(cha
 static int ddp__folder_match(const char *name, const char *start, int open, const char *end)
 {
     size_t n = strlen(name), s = strlen(start), e = strlen(end);
+
     if (n > 3 && !strcmp(name + n - 3, ".gz")) n -= 3;
     return n >= s + e && !memcmp(name, start, s) && !memcmp(name + n - e, end, e) && (open || n == s + e);
 }
@@ -10894,6 +10915,7 @@ static ddp_images *ddp__folder_idx(const char *folder, int test, int *found, ddp
     ddp__folder images, labels;
     ddp_images *m = NULL;
     char begin[32];
+
     memset(&labels, 0, sizeof labels);
     *found = 1;
     snprintf(begin, sizeof begin, "%simages", start);
@@ -10914,6 +10936,7 @@ static ddp_images *ddp__folder_cifar(const char *folder, int test, int classes, 
     const char *start = classes == 10 ? (test ? "test_batch" : "data_batch") : (test ? "test" : "train");
     ddp__folder files;
     ddp_images *m = NULL;
+
     *found = 1;
     if (ddp__folder_list(folder, start, classes == 10, ".bin", &files, err)) return NULL;
     if (files.count == 0) *found = 0;
@@ -10931,6 +10954,7 @@ ddp_images *ddp_images_open(const char *folder, int test, ddp_error *err)
 {
     int found;
     ddp_images *m;
+
     if (!folder) {
         ddp__fail(err, DDP_ARG, "images need the name of a folder; NULL was given");
         return NULL;
@@ -10951,6 +10975,7 @@ ddp_status ddp_images_split(const ddp_images *m, double held_out, ddp_image_rang
                             ddp_image_range *val, ddp_error *err)
 {
     long last;
+
     if (!m || !train)
         return ddp__fail(err, DDP_ARG, "ddp_images_split: no %s, it is NULL",
                          m ? "range to train on" : "images (were they opened?)");
@@ -10975,6 +11000,7 @@ ddp_image_norm ddp_images_norm(const ddp_image_range *r)
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width), size = ddp__image_bytes(m);
     ddp_image_norm norm;
+
     memset(&norm, 0, sizeof norm);
     for (long c = 0; c < m->channels; c++) {
         double n = (double)r->count * (double)plane, mean, square;
@@ -10996,6 +11022,7 @@ void ddp_images_get(const ddp_image_range *r, const ddp_image_norm *norm, long i
     const ddp_images *m = r->images;
     const size_t plane = (size_t)(m->height * m->width);
     const unsigned char *p = m->pixels + (size_t)(r->first + i) * ddp__image_bytes(m);
+
     *label = m->labels[r->first + i];
     for (long c = 0; c < m->channels; c++) {
         const float scale = 1 / (255 * norm->deviation[c]), shift = norm->mean[c] / norm->deviation[c];
@@ -11008,6 +11035,7 @@ void ddp_images_batch(const ddp_image_range *r, const ddp_image_norm *norm, uint
 {
     const size_t size = ddp__image_bytes(r->images);
     const uint64_t first = ddp__deal_first(step, rank, world, batch);
+
     for (long b = 0; r->count && b < batch; b++)
         ddp_images_get(r, norm, ddp__deal(seed, first + (uint64_t)b, (uint64_t)r->count),
                        inputs + (size_t)b * size, labels + b);
@@ -11122,6 +11150,7 @@ int ddp__utf8_length(const unsigned char *p, size_t left)
 {
     uint32_t code;
     int n;
+
     if (p[0] < 0x80) return 1;
     n = p[0] >= 0xf0 ? 4 : p[0] >= 0xe0 ? 3 : 2;
     if (p[0] < 0xc2 || p[0] > 0xf4 || left < (size_t)n) return 0;
@@ -11138,6 +11167,7 @@ static char *ddp__utf8_write(char *out, uint32_t code)
 {
     static const unsigned char lead[] = {0, 0xc0, 0xe0, 0xf0};
     int more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+
     *out++ = (char)(lead[more] | code >> 6 * more);
     while (more--) *out++ = (char)(0x80 | (code >> 6 * more & 0x3f));
     return out;
@@ -11195,6 +11225,7 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 {
     const char *start = r->at++;
     int n;
+
     *out = r->chars;
     while (r->at < r->end && *r->at != '"') {
         if (*r->at == '\\') {
@@ -11220,6 +11251,7 @@ static ddp_status ddp__json_text(ddp__json_reader *r, const char **out)
 static int ddp__json_digits(ddp__json_reader *r)
 {
     const char *start = r->at;
+
     while (r->at < r->end && *r->at >= '0' && *r->at <= '9') r->at++;
     return r->at > start;
 }
@@ -11281,6 +11313,7 @@ static ddp_status ddp__json_word(ddp__json_reader *r, ddp__json *v)
 {
     static const char *const word[] = {"null", "false", "true"};
     size_t n, left = (size_t)(r->end - r->at);
+
     for (int k = 0; k < 3; k++) {
         n = strlen(word[k]);
         if (left < n || memcmp(r->at, word[k], n)) continue;
@@ -11307,6 +11340,7 @@ static int ddp__json_by_key(const void *a, const void *b)
 {
     const ddp__json *x = *(const ddp__json *const *)a, *y = *(const ddp__json *const *)b;
     const int order = strcmp(x->key, y->key);
+
     return order ? order : (x > y) - (x < y); /* values lie in the order of the text */
 }
 
@@ -11317,6 +11351,7 @@ static ddp_status ddp__json_unlike(ddp__json_reader *r, const ddp__json *object)
     const ddp__json *v, **list = (const ddp__json **)ddp__calloc(n, sizeof(const ddp__json *));
     ddp_status s = DDP_OK;
     size_t i;
+
     if (!list) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %zu keys", r->name, n);
     for (v = object->first, i = 0; v; v = v->next) list[i++] = v;
     qsort(list, n, sizeof *list, ddp__json_by_key);
@@ -11333,6 +11368,7 @@ static ddp_status ddp__json_children(ddp__json_reader *r, ddp__json *v, char clo
 {
     ddp__json **link = &v->first, *child;
     const char *key = NULL;
+
     if (++r->depth > DDP__JSON_DEPTH) return ddp__json_bad(r, r->at, "more than 64 values inside each other");
     if (!ddp__json_next(r, close)) {
         do {
@@ -11379,6 +11415,7 @@ static ddp_status ddp__json_value(ddp__json_reader *r, ddp__json *v)
 static size_t ddp__json_most_values(const char *text, size_t n)
 {
     size_t most = 1;
+
     for (size_t i = 0; i < n; i++) most += text[i] == '[' || text[i] == '{' || text[i] == ',';
     return most;
 }
@@ -11388,6 +11425,7 @@ ddp__json *ddp__json_parse(const char *name, const char *text, size_t n, ddp_err
     size_t most = ddp__json_most_values(text, n);
     ddp__json *root = NULL;
     ddp__json_reader r;
+
     if (most <= (SIZE_MAX - n - 1) / sizeof *root) root = (ddp__json *)ddp__calloc(1, most * sizeof *root + n + 1);
     if (!root) {
         ddp__fail(err, DDP_MEMORY, "%s: out of memory for %zu JSON values", name, most);
@@ -11414,6 +11452,7 @@ ddp__json *ddp__json_read(const char *path, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp__json *root = NULL;
+
     if (ddp__file_read(path, &t, err) == DDP_OK) root = ddp__json_parse(path, t.data ? t.data : "", t.size, err);
     ddp__text_free(&t);
     return root;
@@ -11426,6 +11465,7 @@ void ddp__json_free(ddp__json *root) { if (root) DDP_FREE(root); }
 const ddp__json *ddp__json_get(const ddp__json *object, const char *key)
 {
     const ddp__json *v;
+
     if (!object || object->kind != DDP__JSON_OBJECT) return NULL;
     for (v = object->first; v && strcmp(v->key, key); v = v->next) {}
     return v;
@@ -11436,6 +11476,7 @@ ddp_status ddp__json_need(const char *name, const ddp__json *object, const char 
 {
     static const char *const kinds[] = {"null", "false", "true", "a number", "a string", "an array", "an object"};
     const ddp__json *v = ddp__json_get(object, key);
+
     if (!v)
         return ddp__fail(err, DDP_FORMAT, "%s, line %d, column %d: \"%s\" is missing; it must be %s", name,
                          object->line, object->column, key, kinds[kind]);
@@ -11451,6 +11492,7 @@ ddp_status ddp__json_need(const char *name, const ddp__json *object, const char 
 void ddp__json_string(ddp__text *t, const char *s)
 {
     size_t left = s ? strlen(s) : 0;
+
     if (!s) {
         ddp__text_add(t, "null", 4);
         return;
@@ -11473,6 +11515,7 @@ void ddp__json_number(ddp__text *t, double x)
 {
     char text[40], *p;
     int digits = 15;
+
     if (!(x >= -DBL_MAX && x <= DBL_MAX)) {
         ddp__text_add(t, "null", 4);
         return;
@@ -11529,6 +11572,7 @@ size_t ddp_safetensors_type_bytes(ddp_safetensors_type type)
 uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 {
     uint64_t n = 1;
+
     for (int i = 0; i < t->dims; i++) n *= (uint64_t)t->dim[i];
     return n;
 }
@@ -11536,6 +11580,7 @@ uint64_t ddp_safetensors_elements(const ddp_safetensor *t)
 const char *ddp__safetensors_shape(const ddp_safetensor *t, char *text, size_t room)
 {
     size_t at = 0;
+
     snprintf(text, room, "[]");
     for (int i = 0; i < t->dims && at < room; i++)
         at += (size_t)snprintf(text + at, room - at, "%s%" PRId64 "%s", i ? ", " : "[", t->dim[i],
@@ -11548,6 +11593,7 @@ static int ddp__st_measure(ddp_safetensor *t)
 {
     double n = (double)ddp_safetensors_type_bytes(t->type);
     int empty = 0;
+
     if (t->dims < 0 || t->dims > DDP_SAFETENSORS_DIMS || !(n > 0)) return 0;
     for (int i = 0; i < t->dims; i++) {
         if (t->dim[i] < 0) return 0;
@@ -11566,6 +11612,7 @@ static ddp_status ddp__st_bad(const ddp_safetensors *s, const ddp_safetensor *t,
 {
     char what[200];
     va_list ap;
+
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
@@ -11584,6 +11631,7 @@ static int ddp__st_whole(const ddp__json *v, uint64_t *out)
 static ddp_status ddp__st_type(const ddp_safetensors *s, ddp_safetensor *t, const ddp__json *v, ddp_error *err)
 {
     int i;
+
     for (i = 0; i < DDP__ST_TYPES && strcmp(v->string, ddp__st_types[i].name); i++) {}
     if (i == DDP__ST_TYPES)
         return ddp__st_bad(s, t, err, "has dtype \"%.40s\"; F32, F64, F16, BF16, I64, I32, I16, "
@@ -11596,6 +11644,7 @@ static ddp_status ddp__st_shape(const ddp_safetensors *s, ddp_safetensor *t, con
 {
     const ddp__json *v;
     uint64_t n;
+
     if (list->count > DDP_SAFETENSORS_DIMS)
         return ddp__st_bad(s, t, err, "has %ld dimensions, more than %d", list->count, DDP_SAFETENSORS_DIMS);
     for (v = list->first; v; v = v->next) {
@@ -11612,6 +11661,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 {
     const ddp__json *type, *shape, *offsets;
     uint64_t begin, end;
+
     if (entry->kind != DDP__JSON_OBJECT || entry->count != 3)
         return ddp__st_bad(s, t, err, "must be an object of dtype, shape and data_offsets");
     DDP__TRY(ddp__json_need(s->name, entry, "dtype", DDP__JSON_STRING, &type, err));
@@ -11635,6 +11685,7 @@ static ddp_status ddp__st_tensor(const ddp_safetensors *s, ddp_safetensor *t, co
 static int ddp__st_by_offset(const void *a, const void *b)
 {
     const ddp_safetensor *x = (const ddp_safetensor *)a, *y = (const ddp_safetensor *)b;
+
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes; /* empty ones lie before */
 }
@@ -11642,6 +11693,7 @@ static int ddp__st_by_offset(const void *a, const void *b)
 static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 {
     uint64_t at = 0;
+
     for (int i = 0; i < s->count; i++) {
         const ddp_safetensor *t = &s->tensor[i];
         if (t->offset < at)
@@ -11659,6 +11711,7 @@ static ddp_status ddp__st_packed(const ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes, ddp_error *err)
 {
     const ddp__json *v;
+
     if (notes->kind == DDP__JSON_OBJECT) {
         for (v = notes->first; v && v->kind == DDP__JSON_STRING; v = v->next) {}
         if (!v) return DDP_OK;
@@ -11670,6 +11723,7 @@ static ddp_status ddp__st_notes(const ddp_safetensors *s, const ddp__json *notes
 static ddp_status ddp__st_header(ddp_safetensors *s, const char *text, size_t n, ddp_error *err)
 {
     const ddp__json *v;
+
     if (n == 0 || *text != '{')
         return ddp__fail(err, DDP_FORMAT, "%.120s: the header is not a JSON object: this is not a "
                          "safetensors file", s->name);
@@ -11696,6 +11750,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
                                  uint64_t *length, ddp_error *err)
 {
     uint64_t n = 0;
+
     if (size < 8)
         return ddp__fail(err, DDP_FORMAT, "%.120s: %" PRIu64 " bytes are not a safetensors file: is "
                          "it cut off?", name, size);
@@ -11715,6 +11770,7 @@ static ddp_status ddp__st_length(const char *name, const unsigned char *word, ui
 static ddp_status ddp__st_pread(const ddp_safetensors *s, uint64_t at, void *out, size_t n, ddp_error *err)
 {
     char *p = (char *)out;
+
     while (n) {
         ssize_t got = pread(s->fd, p, n, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
@@ -11737,6 +11793,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
     uint64_t n = 0;
     char *text;
     ddp_status code;
+
     s->fd = open(s->name, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe must not hold us */
     if (s->fd < 0 || fstat(s->fd, &st)) return ddp__fail(err, DDP_IO, "cannot read %s: %s", s->name, strerror(errno));
     if (!S_ISREG(st.st_mode))
@@ -11758,6 +11815,7 @@ static ddp_status ddp__st_file(ddp_safetensors *s, ddp_error *err)
 static ddp_status ddp__st_memory(ddp_safetensors *s, const char *bytes, size_t size, ddp_error *err)
 {
     uint64_t n = 0;
+
     DDP__TRY(ddp__st_length(s->name, (const unsigned char *)bytes, size, &n, err));
     s->begin = 8 + n;
     s->size = size - s->begin;
@@ -11769,6 +11827,7 @@ static ddp_safetensors *ddp__st_opened(const char *name, int in_memory, const vo
 {
     ddp_safetensors *s = (ddp_safetensors *)ddp__calloc(1, sizeof *s);
     ddp_status code;
+
     if (s) s->fd = -1;
     if (s && name) s->name = ddp__strdup(name);
     if (!name) code = ddp__fail(err, DDP_ARG, "a safetensors file needs a name; NULL was given");
@@ -11818,6 +11877,7 @@ const ddp_safetensor *ddp_safetensors_find(const ddp_safetensors *s, const char 
 const char *ddp_safetensors_note(const ddp_safetensors *s, const char *key)
 {
     const ddp__json *v = ddp__json_get(ddp__json_get(s ? s->header : NULL, "__metadata__"), key);
+
     return v ? v->string : NULL;
 }
 
@@ -11830,6 +11890,7 @@ static float ddp__st_from_half(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = h >> 10 & 31u, fraction = h & 0x3ffu, bits;
     float out;
+
     if (exponent == 0) {
         out = ldexpf((float)fraction, -24);
         return sign ? -out : out;
@@ -11842,6 +11903,7 @@ static float ddp__st_from_half(uint16_t h)
 static void ddp__st_convert(ddp_safetensors_type type, const unsigned char *from, size_t n, float *out)
 {
     double wide;
+
     for (size_t i = 0; i < n; i++) {
         if (type == DDP_ST_F16) {
             out[i] = ddp__st_from_half(ddp__st_half(from + 2 * i));
@@ -11860,6 +11922,7 @@ static ddp_status ddp__st_range(const ddp_safetensors *s, const ddp_safetensor *
                                 size_t count, ddp_error *err)
 {
     uint64_t n = ddp_safetensors_elements(t);
+
     if (first <= n && count <= n - first) return DDP_OK;
     return ddp__fail(err, DDP_ARG, "%.120s: tensor \"%.80s\" has %" PRIu64 " elements; %zu from "
                      "number %" PRIu64 " on were asked for", s->name, t->name, n, count, first);
@@ -11869,6 +11932,7 @@ ddp_status ddp_safetensors_bytes(ddp_safetensors *s, const ddp_safetensor *t, ui
                                  size_t count, void *out, ddp_error *err)
 {
     size_t width = ddp_safetensors_type_bytes(t->type);
+
     DDP__TRY(ddp__st_range(s, t, first, count, err));
     if (s->fd >= 0) return ddp__st_pread(s, s->begin + t->offset + first * width, out, count * width, err);
     if (count) memcpy(out, s->bytes + t->offset + first * width, count * width);
@@ -11879,6 +11943,7 @@ ddp_status ddp_safetensors_floats(ddp_safetensors *s, const ddp_safetensor *t, u
                                   size_t count, float *out, ddp_error *err)
 {
     unsigned char chunk[8 * DDP__ST_CHUNK];
+
     if (t->type == DDP_ST_F32) return ddp_safetensors_bytes(s, t, first, count, out, err);
     if (t->type != DDP_ST_F64 && t->type != DDP_ST_F16 && t->type != DDP_ST_BF16)
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.80s\" has dtype %s; floats are needed (F32, F64, F16 or "
@@ -11901,6 +11966,7 @@ static ddp_status ddp__st_entry(const char *path, const ddp_safetensor *tensors,
                                 uint64_t *at, ddp__text *text, ddp_error *err)
 {
     ddp_safetensor t = tensors[i];
+
     for (int k = 0; k < i; k++)
         if (!strcmp(tensors[k].name, t.name))
             return ddp__fail(err, DDP_ARG, "%.120s: two tensors are named \"%.80s\"", path, t.name);
@@ -11920,6 +11986,7 @@ ddp_status ddp__safetensors_head(const char *path, int count, const ddp_safetens
 {
     uint64_t at = 0;
     size_t size;
+
     text->size = 0;
     ddp__text_add(text, "\0\0\0\0\0\0\0\0{", 9);
     if (notes && *notes) {
@@ -11948,6 +12015,7 @@ ddp_status ddp__safetensors_begin(ddp__file *f, const char *path, int count, con
 {
     ddp__text text = {NULL, 0, 0, 0};
     ddp_status s = ddp__safetensors_head(path, count, tensors, notes, &text, err);
+
     if (s == DDP_OK) s = ddp__file_begin(f, path, err);
     if (s == DDP_OK) ddp__file_put(f, text.data, text.size);
     ddp__text_free(&text);
@@ -11958,6 +12026,7 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
                                  const void *const *data, const char *const *notes, ddp_error *err)
 {
     ddp__file f;
+
     DDP__TRY(ddp__safetensors_begin(&f, path, count, tensors, notes, err));
     for (int i = 0; i < count; i++)
         ddp__file_put(&f, data[i], (size_t)ddp_safetensors_elements(&tensors[i])
@@ -12034,6 +12103,7 @@ static int ddp__weights_of(const ddp_node *n)
 static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 {
     size_t n = strlen(text), k = strlen(end);
+
     if (n < k || strcmp(text + n - k, end)) return 0;
     *rest = n - k;
     return 1;
@@ -12043,6 +12113,7 @@ static int ddp__weight_ends(const char *text, const char *end, size_t *rest)
 static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *others)
 {
     int same = 0;
+
     *others = 0;
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *o = g->node[i];
@@ -12057,6 +12128,7 @@ static int ddp__weight_occurrence(const ddp_graph *g, const ddp_node *n, int *ot
 static int ddp__weight_place(const ddp_graph *g, const ddp_node *n)
 {
     int place = 0;
+
     for (int i = 0; i < n->index; i++) place += g->node[i]->op != NULL;
     return place;
 }
@@ -12071,6 +12143,7 @@ static int ddp__weight_node(const ddp_graph *g, const ddp_node *n, char *out, si
     const ddp__weight_rule *r = rules[family];
     int others, occurrence = ddp__weight_occurrence(g, n, &others);
     size_t rest;
+
     for (; r->layer; r++) {
         if (strcmp(r->op, n->op->name) || r->occurrence != occurrence || !ddp__weight_ends(layer, r->layer, &rest))
             continue;
@@ -12090,6 +12163,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     const ddp_param *p = buffer ? &n->spec.buffer[k] : &n->spec.param[k];
     char node[DDP__WEIGHT_NAME - 24];
     int transposed;
+
     memset(w, 0, sizeof *w);
     transposed = ddp__weight_node(g, n, node, sizeof node);
     snprintf(w->name, sizeof w->name, "%s.%.20s", node,
@@ -12109,6 +12183,7 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
 static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 {
     int k;
+
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *n = g->node[i];
         const int own = ddp__weights_of(n), first = n->tied >= 0;
@@ -12127,6 +12202,7 @@ static int ddp__weight_at(const ddp_graph *g, int index, ddp__weight *w)
 int ddp_weights_describe(const ddp_graph *g, int index, char *name, size_t room, ddp_shape *shape)
 {
     ddp__weight w;
+
     if (!g || index < 0 || !ddp__weight_at(g, index, &w)) return 0;
     snprintf(name, room, "%s", w.name);
     memset(shape, 0, sizeof *shape);
@@ -12156,6 +12232,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
 {
     size_t most = 0, all = 0;
     int there;
+
     memset(s, 0, sizeof *s);
     if (!g || !g->built) return ddp__fail(err, DDP_USAGE, "%s: the model has no weights before ddp_graph_build", path);
     for (int i = 0; i < g->nodes; i++) s->count += ddp__weights_of(g->node[i]);
@@ -12182,6 +12259,7 @@ static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns
 {
     enum { BLOCK = 32 };
     int64_t r, c, i, k;
+
     for (r = 0; r < rows; r += BLOCK)
         for (c = 0; c < columns; c += BLOCK)
             for (i = r; i < rows && i < r + BLOCK; i++)
@@ -12203,6 +12281,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 {
     char beside[DDP__WEIGHT_NAME];
     size_t rest;
+
     if (family == DDP__WEIGHTS_GPT2)
         return !strncmp(name, "h.", 2) && (ddp__weight_ends(name, ".attn.bias", &rest) ||
                                            ddp__weight_ends(name, ".attn.masked_bias", &rest));
@@ -12214,6 +12293,7 @@ static int ddp__weight_ignored(const ddp__weights *s, ddp__weight_family family,
 static ddp_status ddp__weight_match(const char *path, ddp__weight *w, const ddp_safetensor *t, ddp_error *err)
 {
     char ours[120], theirs[120];
+
     if (w->from)
         return ddp__fail(err, DDP_FORMAT, "%.120s: \"%.60s\" and \"%.60s\" are the same tensor",
                          path, w->from->name, t->name);
@@ -12237,6 +12317,7 @@ static ddp_status ddp__weights_tied(const ddp__weights *s, ddp_safetensors *f, c
     uint64_t i = 0, n;
     float a[512], b[512];
     size_t now;
+
     if (!table || head->dims != table->dims || memcmp(head->dim, table->dim, (size_t)head->dims * sizeof *head->dim))
         return ddp__fail(err, DDP_FORMAT, "%.120s: tensor \"%.60s\" has another shape than "
                          "wte.weight; this model ties them", path, head->name);
@@ -12260,6 +12341,7 @@ static ddp_status ddp__weights_pair(const ddp_graph *g, ddp__weights *s, ddp_saf
 {
     const ddp__weight_family family = ddp__weights_family(g);
     const ddp_safetensor *head = NULL;
+
     for (int i = 0; i < ddp_safetensors_count(f); i++) {
         const ddp_safetensor *t = ddp_safetensors_at(f, i);
         const char *name = t->name;
@@ -12302,6 +12384,7 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
     ddp_safetensors *f = NULL;
     ddp_error why = {DDP_OK, ""};
     ddp_status code;
+
     code = ddp__weights_list(g, path, &s, &why);
     if (code == DDP_OK) {
         f = ddp_safetensors_open(path, &why);
@@ -12323,6 +12406,7 @@ static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_erro
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
     ddp__file f;
     ddp_status code;
+
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     for (int i = 0; i < s->count; i++) list[i] = s->list[i].as;
     code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
@@ -12345,6 +12429,7 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 {
     ddp__weights s;
     ddp_status code = ddp__weights_list(g, path, &s, err);
+
     if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
     ddp__weights_free(&s);
     return code;
@@ -18820,6 +18905,7 @@ static uint32_t ddp__crc32c_plain(uint32_t c, const unsigned char *p, size_t n)
         0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
         0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
         0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u};
+
     for (size_t i = 0; i < n; i++) {
         c ^= p[i];
         c = (c >> 4) ^ table[c & 15];
@@ -18844,6 +18930,7 @@ enum { DDP__CRC_PART = 1024 }; /* bytes of each of three streams, which a proces
 static uint64_t ddp__crc32c_read(const unsigned char *p)
 {
     uint64_t v;
+
     memcpy(&v, p, sizeof v);
     return v;
 }
@@ -18870,6 +18957,7 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
          0xe4172b16u, 0x3b18e8b0u, 0x5fe4daabu, 0x80eb190du, 0x961cbe9du, 0x49137d3bu, 0x2def4f20u, 0xf2e08c86u},
     };
     uint32_t out = 0;
+
     for (int i = 0; i < 8; i++) out ^= table[i][c >> 4 * i & 15];
     return out;
 }
@@ -18877,6 +18965,7 @@ static uint64_t ddp__crc32c_shift(uint64_t c)
 static uint32_t ddp__crc32c_fast(uint32_t h, const unsigned char *p, size_t n)
 {
     uint64_t c = h;
+
     for (; n >= 3 * DDP__CRC_PART; n -= 3 * DDP__CRC_PART, p += 3 * DDP__CRC_PART) {
         uint64_t c1 = 0, c2 = 0;
         for (int i = 0; i < DDP__CRC_PART; i += 8) {
@@ -18900,6 +18989,7 @@ int ddp__crc32c_is_fast(void) { return DDP__CRC_HERE != 0; }
 uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 {
     const unsigned char *p = (const unsigned char *)data;
+
     return ~(DDP__CRC_HERE ? ddp__crc32c_fast(~h, p, n) : ddp__crc32c_plain(~h, p, n));
 }
 
@@ -18910,6 +19000,7 @@ size_t ddp__frame_values(const ddp__frame *f)
     const size_t block = sizeof(float) + DDP__CODING_BLOCK;
     size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : f->coding == (int)DDP__AS_BYTES ? 1
                   : sizeof(float), blocks;
+
     if (f->coding != (int)DDP_AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
     blocks = f->length / block + (f->length % block != 0);
     if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
@@ -18919,6 +19010,7 @@ size_t ddp__frame_values(const ddp__frame *f)
 uint32_t ddp__frame_payload(int coding, size_t count)
 {
     const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
+
     if (coding == (int)DDP__AS_BYTES) return (uint32_t)count;
     if (coding == (int)DDP_AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
     return (uint32_t)(count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
@@ -18933,6 +19025,7 @@ static void ddp__frame_put(unsigned char *head, int i, uint32_t v)
 static uint32_t ddp__frame_get(const unsigned char *head, int i)
 {
     uint32_t v = 0;
+
     for (int b = 0; b < 4; b++) v |= (uint32_t)head[4 * i + b] << 8 * b;
     return v;
 }
@@ -18954,6 +19047,7 @@ void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
     const uint32_t first = ddp__frame_get(head, 0), kind = first >> 24;
+
     if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
     if (ddp__frame_get(head, 8) != ddp__crc32c(0, head, DDP__FRAME_BYTES - 4)) return 0;
     f->coding = (int)(first >> 22 & 3);
@@ -18976,6 +19070,7 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room)
 {
     const char *name = layer >= 0 && e->cfg.layer_name ? e->cfg.layer_name(e->cfg.user, layer) : NULL;
+
     if (name && name[0]) snprintf(buf, room, "layer %s", name);
     else if (layer >= 0) snprintf(buf, room, "layer %d", layer);
     else snprintf(buf, room, layer == DDP_ALL_LAYERS ? "all layers" : layer == DDP__BARRIER ? "a barrier"
@@ -18993,6 +19088,7 @@ const char *ddp__verb_name(int verb)
 const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room)
 {
     char layer[64], peer[32];
+
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     peer[0] = '\0';
     if (op->p2p) snprintf(peer, sizeof peer, op->m.verb < DDP_RECEIVE ? " to rank %d" : " from rank %d", op->m.peer);
@@ -19003,6 +19099,7 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
 int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 {
     va_list args;
+
     if (e->fault.code != DDP_OK) return 0;
     va_start(args, fmt);
     vsnprintf(e->fault.msg, sizeof e->fault.msg, fmt, args);
@@ -19019,6 +19116,7 @@ int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 void ddp__notify(ddp__engine *e)
 {
     int sleeping = e->sleeping;
+
     e->sleeping = 0;
     pthread_cond_broadcast(&e->changed);
     if (e->parked && !e->driven) pthread_cond_signal(&e->park);
@@ -19036,6 +19134,7 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 {
     const size_t at = (size_t)op->m.group * (size_t)e->world;
     ddp__members team;
+
     team.members = op->m.group ? e->group_members[op->m.group] : e->members;
     team.member = e->member + at;
     team.place = e->place + at;
@@ -19045,6 +19144,7 @@ ddp__members ddp__team_of(const ddp__engine *e, const ddp__op *op)
 void ddp__members_set(ddp__engine *e, uint64_t live)
 {
     int n = 0;
+
     e->members = 0;
     for (int r = 0; r < e->world; r++) {
         int in = e->world > 64 || (live >> r & 1);
@@ -19068,6 +19168,7 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 {
     const uint32_t group = e->membership ? 0 : seq >> DDP__GROUP_SHIFT;
     const uint32_t next = group ? e->group_next[group] : e->next_seq;
+
     if (e->membership) return (int32_t)(seq - next) < 0;
     return (int32_t)((seq - next) << (32 - DDP__GROUP_SHIFT)) < 0;
 }
@@ -19077,6 +19178,7 @@ int ddp__seq_past(const ddp__engine *e, uint32_t seq)
 const ddp__algorithm *ddp__way_of(const ddp__engine *e, const ddp__op *op)
 {
     int i = 0;
+
     while (e->ways[i]->fits && !e->ways[i]->fits(e, op)) i++;
     return e->ways[i];
 }
@@ -19094,6 +19196,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     /* in the world's all-gather the blocks of the lost are there, and 0 */
     int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
     size_t parts = (size_t)(all ? e->world : team.members), j;
+
     *from = *to = 0;
     if (op->way->whole) *to = op->n;
     if (op->way->whole || team.place[of] < 0) return;
@@ -19108,6 +19211,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
 size_t ddp__segment_length(const ddp__engine *e, const ddp__op *op, int of)
 {
     size_t from, to;
+
     ddp__segment(e, op, of, &from, &to);
     return to - from;
 }
@@ -19117,6 +19221,7 @@ int ddp__segment_of(const ddp__engine *e, const ddp__op *op, size_t offset)
     size_t from, to;
     int i = 0;
     const ddp__members team = ddp__team_of(e, op);
+
     do ddp__segment(e, op, team.member[i], &from, &to);
     while (offset >= to && i + 1 < team.members && ++i);
     return team.member[i];
@@ -19170,6 +19275,7 @@ double ddp__still_since(const ddp__op *op) { return op->last_move > op->active_a
 static void ddp__complete(ddp__engine *e, ddp__op *op)
 {
     double now = ddp_now(); /* on an emulated link later than the event's time if the thread was late */
+
     op->state = DDP__OP_DONE;
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
@@ -19238,6 +19344,7 @@ void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer)
 void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
+
     x->seen = 1;
     if (!x->expected) return;
     x->expected = 0;
@@ -19286,6 +19393,7 @@ static void ddp__scale_block(float *x, float scale)
 void ddp__floats_add(float *sum, const float *x, size_t n)
 {
     size_t at = 0;
+
     for (; at + DDP__SUM_BLOCK <= n; at += DDP__SUM_BLOCK) ddp__add_block(sum + at, x + at);
     for (; at < n; at++) sum[at] += x[at];
 }
@@ -19315,6 +19423,7 @@ void ddp__floats_store(float *own, const float *from, size_t n, double *divergen
 void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n, float scale, double *divergence)
 {
     float sum[DDP__SUM_BLOCK];
+
     for (size_t at = 0; at < n; at += DDP__SUM_BLOCK) {
         const size_t here = n - at < DDP__SUM_BLOCK ? n - at : (size_t)DDP__SUM_BLOCK;
         memcpy(sum, terms[0] + at, here * sizeof *sum);
@@ -19328,6 +19437,7 @@ void ddp__floats_sum(float *own, const float *const *terms, int count, size_t n,
 static uint32_t ddp__bfloat_bits(float x)
 {
     uint32_t bits, nan;
+
     memcpy(&bits, &x, sizeof bits);
     nan = (bits & 0x7fffffffu) > 0x7f800000u; /* rounding up could carry a NaN into infinity */
     return nan ? bits >> 16 | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
@@ -19342,6 +19452,7 @@ void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n)
 {
     /* Forwards: value i of out ends before value i + 1 of x where x is out's second half. */
     const unsigned char *from = (const unsigned char *)x;
+
     for (size_t i = 0; i < n; i++) {
         uint16_t half;
         uint32_t bits;
@@ -19365,6 +19476,7 @@ void *ddp__memory_at(const ddp__op *op, const ddp__strips *in, size_t offset, si
 {
     int low = 0, high = in->count - 1;
     const ddp__strip *s;
+
     while (low < high) {
         int middle = (low + high + 1) / 2;
         if (in->strip[middle].start <= offset) low = middle;
@@ -19381,6 +19493,7 @@ const ddp__strips *ddp__result_of(const ddp__op *op) { return op->m.add ? &op->f
 void ddp__memory_gather(const ddp__op *op, const ddp__strips *in, size_t at, size_t count, void *out)
 {
     size_t here;
+
     for (unsigned char *to = (unsigned char *)out; count > 0; at += here, count -= here, to += here * op->unit) {
         const void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(to, own, here * op->unit);
@@ -19391,6 +19504,7 @@ void ddp__memory_scatter(const ddp__op *op, const ddp__strips *in, size_t at, si
 {
     const unsigned char *from = (const unsigned char *)data;
     size_t here;
+
     for (; count > 0; at += here, count -= here, from += here * op->unit) {
         void *own = ddp__memory_at(op, in, at, count, &here);
         memcpy(own, from, here * op->unit);
@@ -19401,6 +19515,7 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 {
     const float *from = (const float *)data;
     size_t here;
+
     if (op->unit == 1) {
         ddp__memory_scatter(op, &op->to, at, count, data);
         return;
@@ -19415,6 +19530,7 @@ void ddp__memory_store(const ddp__op *op, size_t at, const void *data, size_t co
 void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
     size_t here;
+
     for (; count > 0; at += here, count -= here) {
         /* three lists may part a range in unlike ways: how far all run on */
         float *result = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
@@ -19435,6 +19551,7 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {
     char text[160];
+
     return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip "
                       "gradients or choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
 }
@@ -19444,6 +19561,7 @@ static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t c
 {
     unsigned char *room = (unsigned char *)e->recoded;
     ddp_error err;
+
     if (op->m.coding == DDP_AS_BFLOAT) {
         ddp__bfloat_round(x, count);
         return 1;
@@ -19458,6 +19576,7 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
     ddp__peer *p = &e->peers[peer];
     size_t count = ddp__frame_values(f);
     ddp_error err;
+
     ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
     if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
     else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
@@ -19474,6 +19593,7 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
 {
     size_t count = ddp__frame_values(&s->f);
     ddp_error err;
+
     if (s->f.coding == (int)DDP_AS_BFLOAT) {
         ddp__bfloat_widen(s->data, (const uint16_t *)(const void *)s->data + count, count);
         return 1;
@@ -19488,6 +19608,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
 {
     const ddp__members team = ddp__team_of(e, op);
     float *sum = e->rounded;
+
     ddp__memory_gather(op, &op->from, at, count, sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     e->terms[team.place[e->rank]] = sum;
@@ -19508,6 +19629,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
     size_t bytes = (size_t)e->cfg.queue * room * sizeof(uint64_t);
     ddp_status status = DDP_OK;
     uint64_t *sums = (uint64_t *)ddp__alloc(&e->cfg.allocator, bytes);
+
     if (!sums)
         return ddp__fail(err, DDP_MEMORY, "out of memory: the check of writes needs %lu bytes", (unsigned long)bytes);
     pthread_mutex_lock(&e->lock);
@@ -19529,6 +19651,7 @@ ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)
 void ddp__guard_close(ddp__engine *e)
 {
     size_t bytes = (size_t)e->cfg.queue * e->sums_room * sizeof(uint64_t);
+
     if (!e->sums) return;
     ddp__release(&e->cfg.allocator, e->sums, bytes);
     e->stats.staging_bytes -= bytes;
@@ -19558,6 +19681,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 {
     uint64_t h = offset;
     size_t here;
+
     for (; count > 0; offset += here, count -= here) {
         const void *data = ddp__memory_at(op, &op->from, offset, count, &here);
         h = ddp__floats_hash(h, (const float *)data, here);
@@ -19569,6 +19693,7 @@ static uint64_t ddp__hash_range(const ddp__op *op, size_t offset, size_t count)
 static size_t ddp__hash_index(const ddp__engine *e, const ddp__op *op, size_t offset)
 {
     const int sums = op->m.verb == DDP_ALL_REDUCE;
+
     return offset / e->chunk + (sums ? (size_t)ddp__team_of(e, op).place[ddp__segment_of(e, op, offset)] : 0);
 }
 
@@ -19582,6 +19707,7 @@ void ddp__guard_all(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     int segments = op->m.verb == DDP_ALL_REDUCE && !op->way->whole ? team.members : 1;
+
     if (op->m.after || !ddp__guards(e, op)) return; /* written by the one before until it begins */
     op->sums = e->sums + (size_t)(op->ticket % e->cfg.queue) * e->sums_room;
     for (int s = 0; s < segments; s++) {
@@ -19600,6 +19726,7 @@ int ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t c
 int ddp__guard_fault(ddp__engine *e, const ddp__op *op)
 {
     char layer[64];
+
     ddp__layer_text(e, op->m.layer, layer, sizeof layer);
     return ddp__fault(e, DDP_USAGE, "%s was written while it was being %s (step %ld): do not touch parameters between "
                       "ddp_backward_end and ddp_forward_begin / ddp_step_end", layer, op->m.verb == DDP_ALL_REDUCE ?
@@ -19623,6 +19750,7 @@ static void ddp__owe(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__peer *p = &e->peers[peer];
     int i = 0;
+
     while (i < p->owed_count && (p->owed[i].seq != f->seq || p->owed[i].p2p != f->p2p)) i++;
     if (i == DDP__SLOTS_MAX) {
         ddp__fault(e, DDP_NET, "rank %d sends more than its credits allow: it runs another version of this library or "
@@ -19642,6 +19770,7 @@ void ddp__slot_free(ddp__engine *e, int slot)
 {
     ddp__slot *s = &e->slot[slot];
     ddp__peer *p = &e->peers[s->peer];
+
     s->next = p->free_slot;
     p->free_slot = slot;
     if (s->f.type == DDP__FRAME_RESULT) {
@@ -19655,6 +19784,7 @@ void ddp__slot_free(ddp__engine *e, int slot)
 void ddp__pending_add(ddp__engine *e, int slot)
 {
     ddp__peer *p = &e->peers[e->slot[slot].peer];
+
     e->slot[slot].next = -1;
     if (p->last_pending >= 0) e->slot[p->last_pending].next = slot;
     else p->first_pending = slot;
@@ -19664,6 +19794,7 @@ void ddp__pending_add(ddp__engine *e, int slot)
 int ddp__pending(const ddp__engine *e, int peer, const ddp__op *op)
 {
     int s = e->peers[peer].first_pending;
+
     while (s >= 0 && (e->slot[s].f.seq != op->seq || e->slot[s].f.p2p != op->p2p)) s = e->slot[s].next;
     return s;
 }
@@ -19672,6 +19803,7 @@ void ddp__pending_remove(ddp__engine *e, int peer, int slot)
 {
     ddp__peer *p = &e->peers[peer];
     int before = -1, s = p->first_pending;
+
     for (; s != slot; s = e->slot[s].next) before = s;
     if (before >= 0) e->slot[before].next = e->slot[s].next;
     else p->first_pending = e->slot[s].next;
@@ -19691,6 +19823,7 @@ int ddp__may_stage(ddp__engine *e, const ddp__op *op, int peer, int forward)
     int free_slots = e->credits - e->lanes - p->held_collective;
     int own = op->p2p ? p->held_p2p[ddp__paired_lane(op)] : ddp__row(e, op, peer)->held;
     int claims = 0, bubble = op->way->relays && !forward;
+
     for (int i = 0; i < DDP__LANES; i++) /* beyond the slot of the lane */
         if (p->held_p2p[i] > 1) free_slots -= p->held_p2p[i] - 1;
     if (op->p2p && own == 0) return 1;
@@ -19720,6 +19853,7 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
     ddp__peer *p = &e->peers[peer];
     const int count = (int)f->offset;
     int *held = f->p2p ? &p->held_p2p[f->seq >> 30] : &p->held_collective;
+
     *held -= count;
     for (int i = 0; i < DDP__WINDOW && !f->p2p; i++)
         if (e->window[i] && e->window[i]->seq == f->seq) ddp__row(e, e->window[i], peer)->held -= count;
@@ -19733,6 +19867,7 @@ void ddp__take_credit(ddp__engine *e, int peer, const ddp__frame *f)
 int ddp__credit_due(const ddp__engine *e, ddp__peer *p)
 {
     int owed = 0;
+
     if (p->owed_count == 0) return 0;
     if (e->credits < 2 * DDP__CREDITS_WAIT || !e->paced) return 1;
     for (int i = 0; i < p->owed_count; i++) owed += p->owed[i].count;
@@ -19756,6 +19891,7 @@ int ddp__flow_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__frame *f)
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
+
     if (f->type == DDP__FRAME_RESULT) {
         x->u.flow.results += count;
         return -1;
@@ -19776,6 +19912,7 @@ int ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, size_t at)
 int ddp__in_order(ddp__engine *e, int peer, const ddp__frame *f, size_t from, size_t to, size_t *at)
 {
     const size_t count = ddp__frame_values(f);
+
     if (f->offset != from + *at || count > to - f->offset) return ddp__out_of_order(e, peer, f, from + *at);
     *at += count;
     return 1;
@@ -19786,6 +19923,7 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
 {
     ddp__exchange *x = ddp__row(e, op, peer);
     const size_t count = ddp__frame_values(f);
+
     if (!ddp__in_order(e, peer, f, from, to, &x->u.flow.finished)) return;
     if (slot >= 0) {
         if (!ddp__guard_check(e, op, f->offset, count)) return;
@@ -19819,6 +19957,7 @@ void ddp__flow_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const dd
 static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer, int in, size_t *from, size_t *to)
 {
     const int of = in ? peer : e->rank;
+
     *from = *to = 0;
     if (op->p2p) *to = (op->m.verb >= DDP_RECEIVE) == in && op->m.peer == peer ? op->n : 0;
     else if (ddp__team_of(e, op).place[peer] < 0) return 0;
@@ -19830,6 +19969,7 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
 static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 {
     size_t block = op->n / (size_t)e->world;
+
     for (int r = 0; r < e->world && e->members < e->world; r++) {
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
@@ -19842,6 +19982,7 @@ static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 static void ddp__plain_begin(ddp__engine *e, ddp__op *op)
 {
     size_t from, to;
+
     if (op->m.verb == DDP_ALL_GATHER && op->m.group == 0) ddp__zero_lost(e, op); /* their blocks */
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank || (op->p2p && r != op->m.peer)) continue;
@@ -19855,6 +19996,7 @@ static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const size_t chunk = e->chunk * sizeof(float) / op->unit;
     size_t from, to, at;
+
     (void)ddp__plain_part(e, op, peer, 0, &from, &to);
     at = from + ddp__row(e, op, peer)->u.flow.sent;
     if (at >= to || !ddp__may_stage(e, op, peer, 0)) return 0;
@@ -19865,6 +20007,7 @@ static int ddp__plain_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     size_t from, to;
+
     (void)ddp__plain_part(e, op, peer, 1, &from, &to);
     ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
 }
@@ -19872,6 +20015,7 @@ static void ddp__plain_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, 
 static int ddp__plain_unsent(ddp__engine *e, const ddp__op *op, int peer)
 {
     size_t from, to;
+
     return ddp__row(e, op, peer)->u.flow.sent < ddp__plain_part(e, op, peer, 0, &from, &to);
 }
 
@@ -19879,6 +20023,7 @@ static int ddp__plain_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to;
+
     return !ddp__plain_unsent(e, op, peer) && x->u.flow.finished >= ddp__plain_part(e, op, peer, 1, &from, &to) &&
            !x->expected;
 }
@@ -19888,6 +20033,7 @@ const ddp__algorithm *ddp__plain_way(void)
     static const ddp__algorithm way = {
         'p', "plain", 1u << DDP__FRAME_DATA, 0, 0, 0, NULL, ddp__plain_begin, ddp__plain_next, ddp__flow_leaves, NULL,
         NULL, ddp__plain_arrived, ddp__plain_unsent, ddp__plain_over, NULL};
+
     return &way;
 }
 
@@ -19898,6 +20044,7 @@ const ddp__algorithm *ddp__plain_way(void)
 size_t ddp__full_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, flight = e->farthest * e->slowest, window = (double)ddp__engine_window(e);
+
     if (e->membership) return 0;
     if (e->cfg.full_bytes > 0) return e->cfg.full_bytes;
     if (e->cfg.links && e->cfg.links->by_pair) return 0;
@@ -19927,6 +20074,7 @@ static void ddp__direct_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     const size_t own = ddp__segment_length(e, op, e->rank);
+
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         const size_t results = ddp__direct_returns(op) ? ddp__segment_length(e, op, r) : 0;
@@ -19941,6 +20089,7 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t from, to, at;
+
     if (ddp__direct_returns(op) && x->u.flow.results < op->reduced) {
         size_t count = op->reduced - x->u.flow.results;
         ddp__segment(e, op, e->rank, &from, &to);
@@ -19959,6 +20108,7 @@ static int ddp__direct_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f
 static int ddp__direct_input_over(ddp__engine *e, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++) {
         const int r = team.member[i];
         if (r == e->rank) continue;
@@ -19990,6 +20140,7 @@ static int ddp__sent_to_all(ddp__engine *e, const ddp__op *op, size_t at, size_t
 static int ddp__chunks_here(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank && ddp__pending(e, team.member[i], op) < 0) return 0;
     if (op->way->whole && !ddp__sent_to_all(e, op, at, count)) return 0;
@@ -20008,6 +20159,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 {
     const ddp__members team = ddp__team_of(e, op);
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
     if (op->m.coding) {
@@ -20030,6 +20182,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 static void ddp__reduce_ready(ddp__engine *e, ddp__op *op, double now)
 {
     size_t from, to;
+
     ddp__segment(e, op, e->rank, &from, &to);
     while (e->fault.code == DDP_OK && op->state == DDP__OP_ACTIVE && from + op->reduced < to) {
         size_t at = from + op->reduced, count = to - at < e->chunk ? to - at : e->chunk;
@@ -20052,6 +20205,7 @@ static void ddp__direct_sent(ddp__engine *e, ddp__op *op, const ddp__frame *f, d
 static void ddp__direct_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
 {
     size_t from, to;
+
     ddp__segment(e, op, peer, &from, &to);
     if (f->type == DDP__FRAME_PART) ddp__reduce_ready(e, op, now);
     else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
@@ -20066,6 +20220,7 @@ static int ddp__direct_over(ddp__engine *e, const ddp__op *op, int peer)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
     size_t own = ddp__segment_length(e, op, e->rank), got = x->u.flow.taken;
+
     if (ddp__direct_unsent(e, op, peer) || x->expected) return 0;
     if (ddp__direct_returns(op))
         return x->u.flow.results >= own && x->u.flow.finished >= ddp__segment_length(e, op, peer);
@@ -20083,6 +20238,7 @@ const ddp__algorithm *ddp__direct_way(int whole)
          ddp__direct_over, NULL},
         {'f', "full", 1u << DDP__FRAME_PART, 1, 1, 0, ddp__full_fits, ddp__direct_begin, ddp__direct_next,
          ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
+
     return &way[whole];
 }
 
@@ -20128,6 +20284,7 @@ size_t ddp__engine_window(const ddp__engine *e)
 size_t ddp__ring_bytes(const ddp__engine *e)
 {
     double world = (double)e->world, chunk = (double)(e->chunk * sizeof(float));
+
     if (e->cfg.deterministic || e->world < 3) return SIZE_MAX;
     if (e->cfg.ring_bytes > 0) return e->cfg.ring_bytes;
     if (!(e->slowest > 0) || (e->cfg.links && e->cfg.links->by_pair)) return SIZE_MAX;
@@ -20139,6 +20296,7 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
 {
     ddp_status status = DDP_OK;
     ddp__epoch_info info;
+
     for (int i = 0; order && i < e->world; i++) {
         int times = 0;
         for (int j = 0; j < e->world; j++) times += order[j] == i;
@@ -20170,6 +20328,7 @@ static void ddp__ring_begin(ddp__engine *e, ddp__op *op)
 {
     int prev = ddp__ring_prev(e), next = ddp__ring_next(e);
     size_t results = op->n - ddp__segment_length(e, op, e->rank); /* that come */
+
     op->u.ring.sums_left = op->n - ddp__segment_length(e, op, e->rank);
     op->u.ring.results_left = op->n - ddp__segment_length(e, op, next);
     op->u.ring.to_come = results + op->n - ddp__segment_length(e, op, prev);
@@ -20237,6 +20396,7 @@ static int ddp__ring_leaves(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, of);
     const size_t count = f->length / sizeof(float);
     int slot;
+
     if (f->type == DDP__FRAME_RESULT) {
         x->u.flow.results += count;
         op->u.ring.results_left -= count;
@@ -20261,6 +20421,7 @@ static int ddp__ring_counts(ddp__engine *e, ddp__op *op, int peer, const ddp__fr
     const int of = ddp__segment_of(e, op, f->offset), result = f->type == DDP__FRAME_RESULT;
     ddp__exchange *x = ddp__row(e, op, of);
     size_t count = f->length / sizeof(float), from, to, rest;
+
     ddp__segment(e, op, of, &from, &to);
     rest = to - f->offset;
     if (peer != ddp__ring_prev(e) || of == (result ? e->rank : ddp__ring_prev(e)) ||
@@ -20280,6 +20441,7 @@ static void ddp__ring_take(ddp__engine *e, ddp__op *op, int slot, const ddp__fra
 {
     ddp__slot *s = &e->slot[slot];
     size_t count = f->length / sizeof(float), done = 0, here;
+
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (ddp__segment_of(e, op, f->offset) == e->rank) {
         ddp__exchange *x = ddp__row(e, op, e->rank);
@@ -20306,6 +20468,7 @@ static void ddp__ring_store(ddp__engine *e, ddp__op *op, int slot, const ddp__fr
     ddp__exchange *x = ddp__row(e, op, e->slot[slot].peer);
     const size_t count = f->length / sizeof(float);
     const float *data = e->slot[slot].data;
+
     if (!ddp__guard_check(e, op, f->offset, count)) return;
     if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), f->offset, count, data);
     ddp__memory_store(op, f->offset, data, count, op->m.divergence ? &x->divergence : NULL);
@@ -20331,6 +20494,7 @@ const ddp__algorithm *ddp__ring_way(void)
     static const ddp__algorithm way = {
         'r', "ring", 1u << DDP__FRAME_SUM | 1u << DDP__FRAME_RESULT, 0, 0, 1, ddp__ring_fits, ddp__ring_begin,
         ddp__ring_frame, ddp__ring_leaves, NULL, NULL, ddp__ring_arrived, ddp__ring_unsent, ddp__ring_over, NULL};
+
     return &way;
 }
 
@@ -20371,6 +20535,7 @@ static ddp__offer *ddp__offered(ddp__engine *e, const ddp__op *op, int rank)
 size_t ddp__share_bytes(const ddp__engine *e)
 {
     const ddp__links *links = e->cfg.links;
+
     if (!e->wire->offers || e->shaped || e->membership) return SIZE_MAX;
     if (links && links->acts > 0) return SIZE_MAX;
     return e->cfg.share_bytes > 0 ? e->cfg.share_bytes : DDP__SHARE_BYTES;
@@ -20386,6 +20551,7 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
     op->u.share.state = DDP__SHARE_OFFERED;
     op->u.share.next = 0;
     op->left = 2 * op->n * (size_t)(team.members - 1); /* one n per SUMMED sent and received */
@@ -20401,6 +20567,7 @@ static void ddp__share_begin(ddp__engine *e, ddp__op *op)
 static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 {
     ddp__offer *own = ddp__offer_of(e, e->rank, op->row);
+
     if (ddp__atomic_load(&own->users) < (long)DDP__OFFER_OPEN) return;
     ddp__atomic_add(&own->users, -(long)DDP__OFFER_OPEN);
     while (ddp__atomic_load(&own->users) > 0) ddp__sleep_until(ddp_now() + 50e-6);
@@ -20411,6 +20578,7 @@ static void ddp__share_finished(ddp__engine *e, const ddp__op *op)
 static int ddp__share_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
+
     if (x->u.share.frames == 0 && ddp__may_stage(e, op, peer, 0)) {
         ddp__describe(f, op, DDP__FRAME_OFFER, (size_t)op->row, 0);
         return 1;
@@ -20468,6 +20636,7 @@ static int ddp__share_is_over(ddp__engine *e, const ddp__op *op, int peer)
 static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t count)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++) {
         int r = team.member[i];
         if (ddp__guard_intact(e, ddp__offered(e, op, r)->op, at, count)) continue;
@@ -20483,6 +20652,7 @@ static int ddp__share_intact(ddp__engine *e, ddp__op *op, size_t at, size_t coun
 static int ddp__share_measures(ddp__engine *e, const ddp__op *op)
 {
     const ddp__members team = ddp__team_of(e, op);
+
     for (int i = 0; i < team.members; i++)
         if (ddp__offered(e, op, team.member[i])->op->m.divergence) return 1;
     return 0;
@@ -20499,6 +20669,7 @@ static void ddp__share_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count,
     const ddp__members team = ddp__team_of(e, op);
     const ddp__offer *own = ddp__offered(e, op, e->rank);
     size_t here, skip;
+
     for (; count > 0; at += here, count -= here) {
         float *sum, *to;
         here = !measures && count > DDP__SHARE_BLOCK ? (size_t)DDP__SHARE_BLOCK : count;
@@ -20524,6 +20695,7 @@ static int ddp__share_take(ddp__engine *e, ddp__op *op, int measures, size_t *at
     const ddp__members team = ddp__team_of(e, op);
     const size_t per = (op->n / (size_t)team.members + e->chunk) / e->chunk; /* of a segment */
     size_t *next = &ddp__offered(e, op, team.member[0])->next, from, to, unit;
+
     do {
         if (measures) unit = op->u.share.next++;
         else unit = ddp__atomic_add(next, (size_t)1);
@@ -20540,6 +20712,7 @@ static int ddp__share_hold(ddp__engine *e, const ddp__op *op, long by)
 {
     const ddp__members team = ddp__team_of(e, op);
     int open = 1;
+
     for (int i = 0; i < team.members; i++)
         open &= ddp__atomic_add(&ddp__offered(e, op, team.member[i])->users, by) >= (long)DDP__OFFER_OPEN;
     return open;
@@ -20550,6 +20723,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
 {
     const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
+
     op->bytes += bytes;
     ddp__atomic_add(&e->stats.payload_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
@@ -20560,6 +20734,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
 static ddp__op *ddp__share_best(const ddp__engine *e)
 {
     ddp__op *best = NULL;
+
     for (int i = 0; i < DDP__WINDOW; i++) {
         ddp__op *op = e->window[i];
         if (!op || op->way != ddp__share_way() || op->missing || op->u.share.state != DDP__SHARE_OFFERED) continue;
@@ -20575,6 +20750,7 @@ int ddp__share_run(ddp__engine *e, double now)
     ddp__op *op = ddp__share_best(e);
     size_t at, count;
     int measures;
+
     if (!op) return 0;
     if (!ddp__share_hold(e, op, 1)) {
         (void)ddp__share_hold(e, op, -1);
@@ -20599,6 +20775,7 @@ const ddp__algorithm *ddp__share_way(void)
         'd', "direct", 1u << DDP__FRAME_OFFER | 1u << DDP__FRAME_SUMMED, 0, 0, 0, ddp__share_fits, ddp__share_begin,
         ddp__share_next, ddp__share_leaves, ddp__share_sent, NULL, ddp__share_arrived, ddp__share_unsent,
         ddp__share_is_over, ddp__share_finished};
+
     return &way;
 }
 
@@ -20611,6 +20788,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
     const ddp__peer *p = &e->peers[peer];
     const ddp__exchange *x = ddp__row(e, op, peer);
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
+
     if (peer == e->rank || ddp__team_of(e, op).place[peer] < 0 || x->seen) return 0;
     if (op->p2p && peer != op->m.peer) return 0;
     /* heartbeats tell of the world's operations, and of nothing urgent */
@@ -20623,6 +20801,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
 {
     size_t used = 0;
     int listed = 0, more = 0;
+
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) more += ddp__is_missing(e, op, r);
     if (more > 0) used = (size_t)snprintf(buf, room, more > 1 ? "ranks " : "rank ");
@@ -20639,6 +20818,7 @@ static const char *ddp__missing_text(ddp__engine *e, const ddp__op *op, char *bu
 static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 {
     ddp__op *oldest = NULL;
+
     for (int i = 0; i < DDP__WINDOW + DDP__PAIRED * e->world; i++) {
         const int of = (i - DDP__WINDOW) / DDP__PAIRED;
         ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[of].paired[(i - DDP__WINDOW) % DDP__PAIRED];
@@ -20650,6 +20830,7 @@ static ddp__op *ddp__oldest_op(const ddp__engine *e, int peer)
 static double ddp__beat(const ddp__engine *e)
 {
     double beat = 5; /* seconds: often enough to tell before a limit passes who is where */
+
     if (e->cfg.peer_timeout_s > 0 && e->cfg.peer_timeout_s < beat) beat = e->cfg.peer_timeout_s;
     if (e->cfg.op_timeout_s > 0 && e->cfg.op_timeout_s < beat) beat = e->cfg.op_timeout_s;
     return beat / 5;
@@ -20658,6 +20839,7 @@ static double ddp__beat(const ddp__engine *e)
 static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, double now, char *buf, size_t room)
 {
     double longest = 2.5 * ddp__beat(e);
+
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
@@ -20672,6 +20854,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
 static void ddp__note(ddp__engine *e, const ddp__op *op, double now, double waited)
 {
     char text[128], who[96], where[64];
+
     ddp__op_text(e, op, text, sizeof text);
     ddp__missing_text(e, op, who, sizeof who);
     where[0] = '\0';
@@ -20691,6 +20874,7 @@ static void ddp__note_wait(ddp__engine *e, double now, double *again)
 {
     ddp__op *op = ddp__oldest_op(e, -1);
     double since;
+
     if (!op) return;
     since = ddp__still_since(op);
     if (now - since >= op->note_s) {
@@ -20704,6 +20888,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 {
     const ddp__op *op = ddp__oldest_op(e, peer);
     char text[128], layer[64];
+
     buf[0] = '\0';
     if (op) {
         snprintf(buf, room, " during %s", ddp__op_text(e, op, text, sizeof text));
@@ -20718,6 +20903,7 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
     char when[140];
+
     if (e->membership) e->membership->lost(e, peer, why);
     else
         ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s: %s; restart the job from its last checkpoint", peer,
@@ -20729,6 +20915,7 @@ static void ddp__check_op(ddp__engine *e, ddp__op *op, double now, double *again
 {
     double limit = e->cfg.op_timeout_s, passed;
     char text[128], who[96];
+
     if (!op || op->state != DDP__OP_ACTIVE || limit <= 0) return;
     passed = now - op->clock;
     if (passed < limit) {
@@ -20754,6 +20941,7 @@ static void ddp__check_early(ddp__engine *e, int peer, double now, double *again
     double limit = e->cfg.op_timeout_s;
     int s = e->peers[peer].first_pending;
     char layer[64];
+
     if (limit <= 0 || s < 0) return;
     if (ddp__find_op(e, peer, &e->slot[s].f) || ddp__oldest_op(e, peer)) return;
     if (now - e->slot[s].arrived >= limit)
@@ -20815,6 +21003,7 @@ uint32_t ddp__microseconds(double t) { return (uint32_t)(uint64_t)ceil(t * 1e6);
 void ddp__emulate_plan(ddp__engine *e)
 {
     const ddp__links *links = e->cfg.links;
+
     e->link.rate = links ? links->rate : e->cfg.rate;
     e->slowest = links ? links->slowest : e->cfg.rate;
     e->farthest = links ? links->farthest : e->cfg.delay_s;
@@ -20844,6 +21033,7 @@ double ddp__emulate_script(ddp__engine *e, double now)
     const ddp__links *links = e->cfg.links;
     int stalled = e->stalled;
     double next;
+
     if (!links || (links->turns == 0 && e->acted == links->acts)) return -1;
     e->stalled = ddp__link_stalled(&e->link, now);
     /* what this rank did not read because there was no room is no silence, what the stall keeps away is */
@@ -20872,6 +21062,7 @@ static double ddp__arrival(ddp__peer *p, double now)
 {
     uint32_t transit = ddp__microseconds(now) - p->in.sent;
     double late = (double)(int32_t)(transit - p->transit) * 1e-6 - 50e-6 * (now - p->transit_at);
+
     if (p->transit_at > 0 && late > 0) {
         if (now - late > p->reached) p->reached = now - late;
     } else {
@@ -20892,6 +21083,7 @@ void ddp__delay_chunk(ddp__engine *e, int slot, double now)
 {
     ddp__slot *s = &e->slot[slot];
     int before = e->last_due;
+
     s->reached = ddp__reaches(e, s->peer, now);
     if (before >= 0 && e->slot[before].reached > s->reached) {
         int next = e->first_due;
@@ -20909,6 +21101,7 @@ void ddp__delay_control(ddp__engine *e, int peer, double now)
     double reached = ddp__reaches(e, peer, now);
     int at = e->control_first + e->control_count++;
     ddp__control c;
+
     c.f = *f;
     c.peer = peer;
     c.due = ddp__link_receive_control(&e->link, reached, DDP__FRAME_BYTES + f->length);
@@ -20925,6 +21118,7 @@ double ddp__last_due(const ddp__engine *e, int peer)
 {
     ddp__link l = e->link;
     double last = -1;
+
     for (int s = e->first_due; s >= 0; s = e->slot[s].next) {
         double due = ddp__link_receive(&l, e->slot[s].reached, DDP__FRAME_BYTES + e->slot[s].f.length);
         if (e->slot[s].peer == peer) last = due;
@@ -20940,6 +21134,7 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 {
     static const char *const text[] = {"averages", "broadcasts", "gathers", "scatters sums of", "sends", "pushes",
                                        "answers", "asks for", "receives", "serves", "pulls"};
+
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
     if (verb == (int)DDP_ALL_REDUCE && coding)
         return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
@@ -20950,6 +21145,7 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
 static void ddp__mismatch(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     char own[64], other[64];
+
     ddp__layer_text(e, op->m.layer, own, sizeof own);
     ddp__layer_text(e, f->layer, other, sizeof other);
     ddp__fault(e, DDP_MISMATCH, "operation %lu: rank %d %s %s (%lu values, root or peer %d), rank %d %s %s (%lu "
@@ -20974,6 +21170,7 @@ static int ddp__meets(const ddp__op *op, int verb)
 static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__frame *f)
 {
     int ok = ddp__meets(op, f->verb) && f->count == (uint32_t)op->n && f->layer == op->m.layer;
+
     if (ok && op->way->agrees) ok = op->way->agrees(e, op, peer, f);
     else if (ok)
         ok = op->way->types >> f->type & 1 && f->coding == (int)op->m.coding &&
@@ -20986,6 +21183,7 @@ static int ddp__agrees(ddp__engine *e, int peer, const ddp__op *op, const ddp__f
 static int ddp__past_op(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *out)
 {
     int found = 0;
+
     pthread_mutex_lock(&e->lock);
     for (int i = 0; i < e->cfg.queue && !found; i++) {
         const ddp__op *old = &e->ops[i];
@@ -21003,6 +21201,7 @@ static int ddp__is_control(const ddp__frame *f) { return f->type >= DDP__FRAME_C
 static int ddp__chunk_possible(const ddp__engine *e, const ddp__frame *f)
 {
     const size_t most = e->chunk * sizeof(float), values = ddp__frame_values(f);
+
     if (f->type >= DDP__FRAME_OFFER) {
         if (e->share_bytes == SIZE_MAX || f->p2p || f->coding || f->length != 0) return 0;
         return f->type == DDP__FRAME_OFFER ? f->offset < DDP__OFFERS : f->offset <= f->count;
@@ -21026,6 +21225,7 @@ static int ddp__frame_check(ddp__engine *e, int peer, const ddp__frame *f)
 {
     ddp__op old, *op = NULL;
     int ok;
+
     if (ddp__is_control(f)) {
         ok = ddp__control_possible(e, peer, f);
     } else {
@@ -21055,6 +21255,7 @@ void ddp__slot_ready(ddp__engine *e, int slot, double now)
     ddp__slot *s = &e->slot[slot];
     const ddp__frame f = s->f;
     ddp__op *op = ddp__find_op(e, s->peer, &f);
+
     if (!op && f.type == DDP__FRAME_RESULT) { /* of an operation that has ended meanwhile */
         ddp__slot_free(e, slot);
         return;
@@ -21138,6 +21339,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
     ddp__peer *p = &e->peers[peer];
     int solicited = p->in.type == DDP__FRAME_RESULT;
     ddp__op *op = ddp__find_op(e, peer, &p->in);
+
     p->in_slot = -1;
     p->in_op = NULL;
     if (ddp__is_control(&p->in)) return 1;
@@ -21164,6 +21366,7 @@ static int ddp__place_payload(ddp__engine *e, int peer)
 static unsigned char *ddp__payload_at(ddp__engine *e, int peer, size_t got, size_t *here)
 {
     ddp__peer *p = &e->peers[peer];
+
     *here = p->in.length - got;
     if (p->discard) {
         if (*here > e->chunk * sizeof(float)) *here = e->chunk * sizeof(float);
@@ -21187,6 +21390,7 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
     const ddp__frame *f = &e->peers[peer].in;
     size_t got = 0, here;
     uint32_t h = 0;
+
     if (!f->check || !f->length || !ddp__crc32c_is_fast()) return 1;
     for (; got < f->length; got += here) {
         const unsigned char *data = ddp__payload_at(e, peer, got, &here);
@@ -21202,6 +21406,7 @@ static int ddp__payload_intact(ddp__engine *e, int peer)
 static void ddp__control_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
+
     if (p->in.type == DDP__FRAME_STATE || p->in.type == DDP__FRAME_EPOCH) {
         e->membership->read(e, peer, &p->in, now); /* passes every queue */
         return;
@@ -21221,6 +21426,7 @@ static void ddp__control_read(ddp__engine *e, int peer, double now)
 static void ddp__frame_read(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
+
     p->in_state = DDP__IN_HEAD;
     p->in_got = 0;
     if (p->discard) {
@@ -21248,6 +21454,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
     int why = errno;
+
     p->closed = 1;
     if (p->out_of_world) return;
     if (p->goodbye_read || p->abort_read || e->closing) return;
@@ -21258,6 +21465,7 @@ static void ddp__stream_end(ddp__engine *e, int peer)
 static int ddp__head_read(ddp__engine *e, int peer)
 {
     ddp__peer *p = &e->peers[peer];
+
     p->in_got = 0;
     if (!ddp__frame_decode(p->in_head, &p->in)) {
         if (p->out_of_world) p->closed = 1;
@@ -21315,6 +21523,7 @@ static int ddp__receive_from(ddp__engine *e, int peer)
 int ddp__receive_all(ddp__engine *e)
 {
     int moved = 0;
+
     for (int k = 1; k < e->world && e->fault.code == DDP_OK; k++) {
         int peer = (e->rank + k) % e->world;
         if (!e->peers[peer].closed) moved |= ddp__receive_from(e, peer);
@@ -21334,6 +21543,7 @@ int ddp__receive_all(ddp__engine *e)
 static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
+
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
     ddp__op_advance(e, op, op->left);
@@ -21406,6 +21616,7 @@ static int ddp__over(const ddp__engine *e, long ticket)
 static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 {
     const uint64_t group = (uint64_t)1 << op->m.group;
+
     if ((op->m.after == 0 || ddp__over(e, op->m.after - 1)) && !(*groups & group)) return 0;
     *groups |= group;
     e->waiting[e->waits++] = op->ticket;
@@ -21416,6 +21627,7 @@ static int ddp__must_wait(ddp__engine *e, const ddp__op *op, uint64_t *groups)
 static int ddp__vacant(const ddp__engine *e)
 {
     int n = -e->waits;
+
     for (int row = 0; row < e->width; row++) n += e->window[row] == NULL;
     return n;
 }
@@ -21425,6 +21637,7 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
 {
     const uint32_t seq = (uint32_t)lane << 30 | (e->peers[peer].paired_seq[2 * lane + 1] & 0x3fffffffu);
     int s = e->peers[peer].first_pending;
+
     while (s >= 0 && !(e->slot[s].f.p2p && e->slot[s].f.seq == seq)) s = e->slot[s].next;
     return s;
 }
@@ -21436,6 +21649,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     const int lane = ddp__paired_lane(op);
     const ddp__frame *f;
     int slot = -1;
+
     for (int r = 0; r < e->world; r++) {
         const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1 : ddp__first_chunk(e, r, lane);
         if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
@@ -21459,6 +21673,7 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
+
     if (op->m.peer == DDP_ANY && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;
@@ -21656,6 +21871,7 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
     struct iovec iov[DDP__IOV];
     size_t at = DDP__FRAME_BYTES;
     uint32_t h = 0;
+
     while (at < p->out_total) {
         const int n = ddp__frame_iov(e, p, at, iov);
         for (int i = 0; i < n; at += iov[i++].iov_len) h = ddp__crc32c(h, iov[i].iov_base, iov[i].iov_len);
@@ -21667,6 +21883,7 @@ static uint32_t ddp__payload_sum(ddp__engine *e, ddp__peer *p)
 static int ddp__start_frame(ddp__engine *e, int peer, const ddp__frame *f, ddp__op *op, double now, double leaves)
 {
     ddp__peer *p = &e->peers[peer];
+
     p->out = *f;
     p->out.sent = ddp__microseconds(leaves);
     p->out_op = op;
@@ -21688,6 +21905,7 @@ int ddp__start_next(ddp__engine *e, int peer, double now)
 {
     ddp__frame f;
     ddp__op *op;
+
     return ddp__next_frame(e, peer, &f, &op) && ddp__start_frame(e, peer, &f, op, now, now);
 }
 
@@ -21695,6 +21913,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
     ddp__op *op = p->out_op;
+
     if (p->out_slot >= 0) ddp__slot_free(e, p->out_slot);
     p->out_state = DDP__OUT_IDLE;
     p->out_op = NULL;
@@ -21710,6 +21929,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 {
     ddp__peer *p = &e->peers[peer];
     int moved = 0;
+
     while (p->out_state == DDP__OUT_WRITING) {
         struct iovec iov[DDP__IOV];
         int n = ddp__frame_iov(e, p, p->out_sent, iov);
@@ -21734,6 +21954,7 @@ int ddp__continue_frame(ddp__engine *e, int peer, double now)
 static size_t ddp__given(ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
 {
     const ddp__exchange *x = ddp__row(e, op, peer);
+
     return f->type == DDP__FRAME_RESULT ? x->u.flow.results : x->u.flow.sent;
 }
 
@@ -21755,6 +21976,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
     int chosen = -1;
     ddp__frame f, best;
     ddp__op *op, *best_op = NULL;
+
     e->up_waiting = e->link.up_free > now;
     if (e->up_waiting) return 0;
     memset(&best, 0, sizeof best);
@@ -21778,6 +22000,7 @@ static int ddp__load_uplink(ddp__engine *e, double now)
 int ddp__send_all(ddp__engine *e, double now)
 {
     int moved = 0;
+
     for (int k = 1; k < e->world; k++) {
         const int peer = (e->rank + k) % e->world;
         moved |= ddp__continue_frame(e, peer, now);
@@ -21815,6 +22038,7 @@ int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span *out, i
 {
     int n = 0;
     long from;
+
     pthread_mutex_lock(&e->lock);
     from = e->span_count > DDP__SPANS ? e->span_count - DDP__SPANS : 0;
     for (; from < e->span_count && n < room; from++) {
@@ -21864,6 +22088,7 @@ void ddp__oplog_free(ddp__oplog *log)
 static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span, ddp__op_progress progress)
 {
     ddp__op_record *r = &log->record[log->count++];
+
     memset(r, 0, sizeof *r);
     r->span = *span;
     r->progress = progress;
@@ -21874,6 +22099,7 @@ static ddp__op_record *ddp__oplog_add(ddp__oplog *log, const ddp__op_span *span,
 static void ddp__oplog_unfinished(ddp__engine *e, ddp__oplog *log, int inner)
 {
     uint32_t next = inner ? e->next_seq : 0;
+
     for (long t = e->first; t < e->submitted && log->count < log->room; t++) {
         ddp__op *op = &e->ops[t % e->cfg.queue];
         ddp__op_record *r;
@@ -21908,6 +22134,7 @@ static void ddp__oplog_peers(ddp__engine *e, ddp__oplog *log)
 static void ddp__oplog_copy(ddp__engine *e, ddp__oplog *log, int inner)
 {
     long unfinished = 0, done, kept;
+
     for (long t = e->first; t < e->submitted; t++) unfinished += !e->ops[t % e->cfg.queue].done;
     done = e->span_count < DDP__SPANS ? e->span_count : (long)DDP__SPANS;
     kept = log->room - unfinished;
@@ -21933,6 +22160,7 @@ void ddp__oplog_serve(ddp__engine *e)
 static int ddp__oplog_order(const void *a, const void *b)
 {
     const ddp__op_record *p = (const ddp__op_record *)a, *q = (const ddp__op_record *)b;
+
     if (p->span.submitted != q->span.submitted) return p->span.submitted < q->span.submitted ? -1 : 1;
     return (p->span.seq > q->span.seq) - (p->span.seq < q->span.seq);
 }
@@ -21991,6 +22219,7 @@ static void ddp__earlier(ddp__event kind, double time, ddp__event *next, double 
 static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 {
     ddp__event next = DDP__EVENT_NONE;
+
     *when = -1;
     for (int r = 0; r < e->world; r++)
         if (e->peers[r].out_state == DDP__OUT_SERIALISING)
@@ -22010,6 +22239,7 @@ static ddp__event ddp__next_event(const ddp__engine *e, double *when)
 static void ddp__control_due(ddp__engine *e, double when)
 {
     ddp__control *c = &e->control[e->control_first];
+
     if (c->f.type == DDP__FRAME_GOODBYE) { /* it closes the stream: it must not overtake data */
         double last = ddp__last_due(e, c->peer);
         if (last >= 0) {
@@ -22087,6 +22317,7 @@ static void ddp__look(ddp__engine *e)
 void ddp__sleep(ddp__engine *e, double until)
 {
     int ready;
+
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
         e->want_send[r] = r != e->rank && p->out_state == DDP__OUT_WRITING;
@@ -22190,6 +22421,7 @@ static int ddp__wire_begin(ddp__engine *e)
 {
     ddp_error err;
     ddp_status status;
+
     memset(&err, 0, sizeof err);
     status = e->wire->begin ? e->wire->begin(e->wire, &err) : DDP_OK;
     pthread_mutex_lock(&e->lock);
@@ -22238,6 +22470,7 @@ int ddp__needed(const ddp__engine *e) { return e->submitted != e->first || e->st
 static int ddp__park(ddp__engine *e)
 {
     int parked = 0;
+
     pthread_mutex_lock(&e->lock);
     while (e->driven || (ddp_now() < e->park_until && !ddp__needed(e))) {
         parked = e->parked = 1;
@@ -22252,6 +22485,7 @@ void *ddp__engine_main(void *engine)
 {
     ddp__engine *e = (ddp__engine *)engine;
     double now, until;
+
     if (!ddp__wire_begin(e)) return NULL;
     now = e->next_check = ddp_now();
     if (e->paced)
@@ -22287,6 +22521,7 @@ static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 const char *ddp__algorithm_name(char letter)
 {
     const ddp__algorithm *ways[DDP__WAYS];
+
     ddp__ways_fill(ways);
     for (int i = 0; i < DDP__WAYS; i++)
         if (ways[i]->letter == letter) return ways[i]->name;
@@ -22431,6 +22666,7 @@ static int ddp__engine_locks(ddp__engine *e)
 static void ddp__engine_free(ddp__engine *e)
 {
     ddp_allocator allocator = e->cfg.allocator;
+
     ddp__guard_close(e);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);
@@ -22513,6 +22749,7 @@ void ddp__engine_close(ddp__engine *e)
 static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, const char *verb, ddp_error *err)
 {
     const int *place;
+
     if (m->group == 0) return DDP_OK;
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
@@ -22528,6 +22765,7 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
 ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err)
 {
     ddp_status status = DDP_OK;
+
     for (int i = 0; i < n; i++)
         if (ranks[i] < 0 || ranks[i] >= e->world || (i > 0 && ranks[i] <= ranks[i - 1]))
             return ddp__fail(err, DDP_ARG, "a group of rank %d at place %d: ranks must rise, from 0 to %d at most",
@@ -22571,6 +22809,7 @@ const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
 static size_t ddp__pieces_count(const ddp_piece *piece, int count)
 {
     size_t n = 0;
+
     for (int i = 0; i < count; i++) n = piece[i].count > UINT32_MAX - n ? SIZE_MAX : n + piece[i].count;
     return n > UINT32_MAX ? SIZE_MAX : n;
 }
@@ -22580,6 +22819,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 {
     const int sums = m->verb == DDP_ALL_REDUCE || m->verb == DDP_REDUCE_SCATTER;
     const int serves = m->verb >= DDP_PUSH && m->verb != DDP_RECEIVE;
+
     if (m->bytes && sums) return ddp__fail(err, DDP_ARG, "%s of bytes: only floats can be summed", verb);
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
@@ -22600,6 +22840,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
 static const ddp_piece *ddp__input_of(const ddp_message *m, int *count)
 {
     const int alone = m->verb >= DDP_RECEIVE && m->from_count == 0 && m->to;
+
     *count = alone ? m->to_count : m->from_count;
     return alone ? m->to : m->from;
 }
@@ -22638,6 +22879,7 @@ static ddp_status ddp__message_check(const ddp__engine *e, const ddp_message *m,
 static long ddp__strip_place(const ddp__engine *e, long count)
 {
     long start = e->strips_head;
+
     if (start % e->strip_room + count > e->strip_room) start += e->strip_room - start % e->strip_room;
     return start + count - e->strips_tail <= e->strip_room ? start : -1;
 }
@@ -22647,6 +22889,7 @@ static long ddp__strips_fill(ddp__engine *e, const ddp__op *op, ddp__strips *out
                              const ddp_piece *piece, int count)
 {
     size_t n = 0;
+
     out->strip = e->strips + start % e->strip_room;
     out->count = 0;
     for (int i = 0; i < count; i++) {
@@ -22709,6 +22952,7 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     ddp_status bad = ddp__message_check(e, m, err);
     const long pieces = (long)m->from_count + (m->to ? m->to_count : 0);
     long start = -1;
+
     if (bad != DDP_OK) return bad;
     pthread_mutex_lock(&e->lock);
     if (e->membership) bad = e->membership->fits(e, m, err);
@@ -22744,6 +22988,7 @@ static int ddp__ticket_released(const ddp__engine *e, long ticket)
 static ddp_status ddp__wait_until(ddp__engine *e, long ticket, int (*over)(const ddp__engine *, long), ddp_error *err)
 {
     ddp_status status = DDP_OK;
+
     pthread_mutex_lock(&e->lock);
     while (!over(e, ticket) && !e->quiet) pthread_cond_wait(&e->changed, &e->lock);
     if (!over(e, ticket)) {
@@ -22767,6 +23012,7 @@ ddp_status ddp__engine_wait_input(ddp__engine *e, long ticket, ddp_error *err)
 int ddp__engine_done(ddp__engine *e, long ticket)
 {
     int done;
+
     pthread_mutex_lock(&e->lock);
     done = ddp__ticket_done(e, ticket);
     pthread_mutex_unlock(&e->lock);
@@ -22793,6 +23039,7 @@ void ddp__engine_abort(ddp__engine *e, ddp_status code, const char *why)
 ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 {
     ddp_status status;
+
     pthread_mutex_lock(&e->lock);
     status = e->error.code;
     if (err) *err = e->error;
@@ -22803,6 +23050,7 @@ ddp_status ddp__engine_error(ddp__engine *e, ddp_error *err)
 int ddp__engine_left(ddp__engine *e)
 {
     int gone = -1;
+
     pthread_mutex_lock(&e->lock);
     for (int r = e->world - 1; r >= 0; r--)
         if (r != e->rank && e->peers[r].left) gone = r;
@@ -22820,6 +23068,7 @@ int ddp__engine_left(ddp__engine *e)
 static void ddp__drive(ddp__engine *e, long ticket)
 {
     double until;
+
     for (;;) {
         const int moved = ddp__round(e, &until);
         if (e->fault.code != DDP_OK || e->stopping || ddp__engine_done(e, ticket)) return;
@@ -22850,6 +23099,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
     int parks = !e->shaped && !e->membership && !e->wire->begin, driven = 0;
     ddp_status status;
     long ticket;
+
     if (parks) {
         pthread_mutex_lock(&e->lock);
         driven = e->parked && !e->driven && !ddp__needed(e);
@@ -22875,6 +23125,7 @@ ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_error *err)
 int ddp__engine_wait_any(ddp__engine *e, const long *tickets, int count, const int *stop)
 {
     int found = -1;
+
     pthread_mutex_lock(&e->lock);
     for (;;) {
         for (int i = 0; found < 0 && i < count; i++)
@@ -26285,6 +26536,7 @@ static double ddp__link_rate(const ddp__link *l, double at, int *next)
 {
     double rate = l->rate;
     int i = 0;
+
     while (i < l->turns && l->zero + l->turn[i].at <= at) rate = l->turn[i++].rate;
     *next = i;
     return rate;
@@ -26294,6 +26546,7 @@ double ddp__link_pass(const ddp__link *l, double start, double bytes)
 {
     int next;
     double rate = ddp__link_rate(l, start, &next);
+
     for (; next < l->turns; rate = l->turn[next++].rate) {
         double until = l->zero + l->turn[next].at, done = rate > 0 ? start + bytes / rate : start;
         if (rate >= 0 && done <= until) return done;
@@ -26306,12 +26559,14 @@ double ddp__link_pass(const ddp__link *l, double start, double bytes)
 int ddp__link_stalled(const ddp__link *l, double at)
 {
     int next;
+
     return l->turns > 0 && ddp__link_rate(l, at, &next) < 0;
 }
 
 double ddp__link_turns(const ddp__link *l, double at)
 {
     int next;
+
     (void)ddp__link_rate(l, at, &next);
     return next < l->turns ? l->zero + l->turn[next].at : -1;
 }
@@ -26319,6 +26574,7 @@ double ddp__link_turns(const ddp__link *l, double at)
 double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
 {
     double start = ready > l->up_free ? ready : l->up_free, leaves;
+
     if (to->free > start) start = to->free;
     leaves = l->up_free = ddp__link_pass(l, start, (double)bytes);
     to->free = to->rate > 0 ? start + (double)bytes / to->rate : start;
@@ -26328,6 +26584,7 @@ double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
 double ddp__path_receive(ddp__path *from, double left)
 {
     double there = left + from->delay_s;
+
     if (from->jitter_s > 0) there += from->jitter_s * ddp_rng_uniform(&from->rng);
     if (there > from->last) from->last = there;
     return from->last;
@@ -26338,6 +26595,7 @@ double ddp__link_due(const ddp__link *l, double arrival, size_t bytes)
     /* The sender's serialisation has passed already: the last byte of an uncontended frame is here at its arrival, so
      * its first one entered our downlink bytes/rate before. */
     double done = ddp__link_pass(l, arrival, 0), behind = ddp__link_pass(l, l->down_free, (double)bytes);
+
     return behind > done ? behind : done;
 }
 
@@ -26349,6 +26607,7 @@ double ddp__link_receive(ddp__link *l, double arrival, size_t bytes)
 double ddp__link_receive_control(ddp__link *l, double arrival, size_t bytes)
 {
     double done = ddp__link_pass(l, arrival, 0), taken = ddp__link_pass(l, done, (double)bytes) - done;
+
     if (l->down_free > done - taken) l->down_free += taken;
     return done;
 }
@@ -26377,6 +26636,7 @@ static int ddp__quantity(const char *text, size_t n, const ddp__rate_unit *units
     char number[40];
     size_t i = 0;
     double v;
+
     while (i < n && (isdigit((unsigned char)text[i]) || text[i] == '.')) i++;
     if (i == 0 || i >= sizeof number) return 0;
     memcpy(number, text, i);
@@ -26419,6 +26679,7 @@ ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *er
     ddp__netspec s;
     size_t n = strcspn(spec, ",");
     const char *delay = spec[n] ? spec + n + 1 : NULL, *jitter = delay ? strchr(delay, ',') : NULL;
+
     memset(&s, 0, sizeof s);
     if (!ddp__netspec_rate(spec, n, &s.rate))
         return ddp__fail(err, DDP_ARG,
@@ -26434,6 +26695,7 @@ ddp_status ddp_net_parse(const char *spec, double *bytes_per_s, double *delay_s,
 {
     ddp__netspec s;
     size_t n;
+
     if (!spec || !bytes_per_s || !delay_s) return ddp__fail(err, DDP_ARG, "ddp_net_parse: a NULL argument");
     n = strlen(spec);
     if (strchr(spec, '/') || (n > 5 && !strcmp(spec + n - 5, ".json")))
@@ -26459,6 +26721,7 @@ typedef struct ddp__script_text { /* a line cut into words */
 static ddp_status ddp__script_bad(const ddp__script_text *t, int word, const char *what)
 {
     int known = word < t->words;
+
     return ddp__fail(t->err, DDP_FORMAT, "%s, line %d: '%.*s' is not %s; write for example: t=3 stall 2 for 1.5, t=5 "
                      "drop 1-3, t=8 kill 2, t=10 slow 0 to 10mbit", t->name, t->line, known ? (t->size[word] < 40
                      ? (int)t->size[word] : 40) : 0, known ? t->word[word] : "", what);
@@ -26472,6 +26735,7 @@ static int ddp__script_is(const ddp__script_text *t, int word, const char *text)
 static ddp_status ddp__script_worker(const ddp__script_text *t, const char *text, size_t n, int word, int *out)
 {
     double v = 0;
+
     if (n > 6 || !ddp__quantity(text, n, ddp__no_unit, &v) || memchr(text, '.', n))
         return ddp__script_bad(t, word, "a worker's number");
     if (v >= t->world)
@@ -26485,6 +26749,7 @@ static ddp_status ddp__script_pair(const ddp__script_text *t, ddp__incident *i)
 {
     const char *text = t->word[2], *dash = (const char *)memchr(text, '-', t->size[2]);
     size_t head = dash ? (size_t)(dash - text) : 0;
+
     if (!dash) return ddp__script_bad(t, 2, "a pair of workers such as 1-3");
     DDP__TRY(ddp__script_worker(t, text, head, 2, &i->a));
     DDP__TRY(ddp__script_worker(t, dash + 1, t->size[2] - head - 1, 2, &i->b));
@@ -26496,6 +26761,7 @@ static ddp_status ddp__script_words(const ddp__script_text *t, ddp__incident *i)
 {
     static const char *const kinds[] = {"stall", "slow", "drop", "kill"}, *const links[] = {"for", "to"};
     int kind = 0, words = 3;
+
     while (kind < 4 && !ddp__script_is(t, 1, kinds[kind])) kind++;
     if (kind == 4) return ddp__script_bad(t, 1, "stall, slow, drop or kill");
     i->kind = (ddp__incident_kind)kind;
@@ -26557,6 +26823,7 @@ ddp_status ddp__script_read(const char *path, int world, ddp__incidents *s, ddp_
     ddp_status status;
     size_t at = 0;
     int line = 1;
+
     status = ddp__file_read(path, &text, err);
     for (; status == DDP_OK && at < text.size; line++) {
         const char *from = text.data + at, *end = (const char *)memchr(from, '\n', text.size - at);
@@ -26578,6 +26845,7 @@ void ddp__incidents_free(ddp__incidents *s)
 static int ddp__time_order(const void *a, const void *b)
 {
     const double x = *(const double *)a, y = *(const double *)b;
+
     return (x > y) - (x < y);
 }
 
@@ -26585,6 +26853,7 @@ static int ddp__time_order(const void *a, const void *b)
 static double ddp__script_rate(const ddp__incidents *s, int rank, double rate, double at)
 {
     double since = -1;
+
     for (int k = 0; k < s->count; k++) {
         const ddp__incident *i = &s->list[k];
         if (i->a != rank || i->at > at) continue;
@@ -27432,6 +27701,7 @@ static ddp_status ddp__network_matrix(const ddp__network_file *f, const ddp_netw
     size_t N = (size_t)n->devices, i, j;
     int size, per_group, r = 0;
     ddp_status status = DDP_OK;
+
     DDP__TRY(ddp__network_need(f, key, DDP__JSON_ARRAY, &m));
     per_group = n->group && m->count == n->groups;
     size = per_group ? n->groups : n->devices;
@@ -27528,6 +27798,7 @@ ddp_status ddp_network_read(const char *path, const char *variant, ddp_network *
     ddp_network n;
     ddp_error own;
     ddp_status status;
+
     if (!err) err = &own;
     root = ddp__json_read(path, err);
     if (!root) return err->code;
@@ -32993,9 +33264,8 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
 /* Between two devices of classes c and d; 0 for a class of one with itself. */
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
-    int i = t->member[t->first[c]], k = t->member[t->first[d] + (c == d)];
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
-    return w[(size_t)i * (size_t)t->p->N + (size_t)k];
+    return w[t->member[t->first[c]] * t->p->N + t->member[t->first[d] + (c == d)]];
 }
 
 static void ddp__place_classes(ddp__place_tree *t)
@@ -33569,6 +33839,7 @@ ddp_status ddp_oplist_read(const char *path, ddp_oplist *out, ddp_error *err)
     ddp__oplist_key *key = NULL;
     ddp_oplist list;
     ddp_status status = DDP_OK;
+
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&list, 0, sizeof list);
     if (root->kind != DDP__JSON_ARRAY || root->count < 1 || root->count > INT_MAX)
@@ -36860,6 +37131,8 @@ DDP_LIB ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err);
 /* stop: before the stager does; close: behind it. */
 DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
 DDP_LIB void       ddp__nccl_close(ddp_ctx *d);
+/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
+DDP_LIB ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err);
 /* Whether a message over a layer's memory goes this way. */
 DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);
@@ -36940,6 +37213,7 @@ DDP_LIB void ddp__clock_collect(ddp_ctx *d);
 double ddp__wall(void)
 {
     struct timespec ts;
+
     clock_gettime(CLOCK_REALTIME, &ts);
     return (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec;
 }
@@ -36953,6 +37227,7 @@ static void ddp__dump_time(ddp__text *t, const char *key, double epoch, double a
 static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log)
 {
     int listed = 0;
+
     ddp__text_addf(t, ",\"peers\":[");
     for (int r = 0; r < d->world; r++) {
         const ddp__peer_record *p = &log->peer[r];
@@ -36969,6 +37244,7 @@ static void ddp__dump_peers(ddp__text *t, const ddp_ctx *d, const ddp__oplog *lo
 static void ddp__dump_head(ddp__text *t, const ddp_ctx *d, const ddp__oplog *log, const ddp_error *why, double epoch)
 {
     char host[256] = "";
+
     (void)gethostname(host, sizeof host - 1);
     ddp__text_addf(t, "{\"event\":\"dump\",\"version\":\"%s\",\"rank\":%d,\"world\":%d,\"host\":",
                    DDP_VERSION_STRING, d->rank, d->world);
@@ -36995,6 +37271,7 @@ static void ddp__dump_operation(ddp__text *t, const ddp_ctx *d, const ddp__op_re
     static const char *const stage[] = {"queued", "active", "done"};
     const ddp__op_span *s = &r->span;
     int p2p = s->verb == DDP_SEND || s->verb == DDP_RECEIVE;
+
     ddp__text_addf(t, "{\"event\":\"operation\",\"sequence\":%lu,\"verb\":\"%s\"",
                    (unsigned long)s->seq, ddp__verb_name((int)s->verb));
     if (p2p || s->verb == DDP_BROADCAST) ddp__text_addf(t, ",\"%s\":%d", p2p ? "peer" : "root", s->peer);
@@ -37017,6 +37294,7 @@ char *ddp__rank_path(const char *path, int rank)
     size_t room = strlen(path) + 16, n = 0;
     const char *p;
     char *out;
+
     for (p = path; (p = strstr(p, "%r")) != NULL; p += 2) room += 16;
     out = (char *)ddp__calloc(room, 1);
     for (p = path; out && *p; p++) {
@@ -37036,6 +37314,7 @@ static ddp_status ddp__dump_to(ddp_ctx *d, const char *path, ddp_error *err)
     ddp__oplog log;
     ddp__text t;
     ddp_status s = DDP_OK;
+
     memset(&t, 0, sizeof t);
     memset(&log, 0, sizeof log);
     /* two threads of one process would write the same temporary file */
@@ -37058,6 +37337,7 @@ ddp_status ddp_dump(ddp_ctx *d, const char *path, ddp_error *err)
 {
     char *own;
     ddp_status s;
+
     if (!d || !path || !*path) return ddp__fail(err, DDP_ARG, "ddp_dump: the context is NULL, or the file has no name");
     own = ddp__rank_path(path, d->rank);
     if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the dump of rank %d", d->rank);
@@ -37071,6 +37351,7 @@ void ddp__dump_failure(ddp_ctx *d)
     ddp_error *e = &d->host.error, why;
     size_t n = strlen(e->msg);
     char *own;
+
     /* who ends a run by request knows why, and wants no file */
     if (!d->cfg.dump_path || d->dumped || e->code == DDP_ABORTED) return;
     d->dumped = 1;
@@ -37089,6 +37370,7 @@ int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     ddp_error err;
     va_list ap;
+
     err.code = code;
     va_start(ap, fmt);
     vsnprintf(err.msg, sizeof err.msg, fmt, ap);
@@ -37120,6 +37402,7 @@ int  ddp_world(const ddp_ctx *d) { return d ? d->world : 1; }
 uint64_t ddp__live(const ddp_ctx *d)
 {
     ddp__epoch_info info;
+
     if (!d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.live;
@@ -37135,6 +37418,7 @@ int ddp__leads(const ddp_ctx *d) { return d->team ? d->team_place == 0 : ddp__is
 int ddp_workers(const ddp_ctx *d)
 {
     ddp__epoch_info info;
+
     if (!d || !d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
     return info.workers;
@@ -37145,6 +37429,7 @@ uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 unsigned ddp_epoch(const ddp_ctx *d)
 {
     ddp__epoch_info info;
+
     if (!d || !d->engine) return 0;
     ddp__engine_epoch(d->engine, &info);
     return (unsigned)info.ballot;
@@ -37162,6 +37447,7 @@ const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
     static const ddp_error none = {DDP_ARG,
                                    "the context is NULL: ddp_open failed, its error says why"};
+
     return d ? &d->host.error : &none;
 }
 
@@ -37189,12 +37475,14 @@ int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->
 int ddp__group_root(const ddp_ctx *d, int group)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
     return ranks ? ranks[0] : 0;
 }
 
 int ddp__team_rank(const ddp_ctx *d, int i)
 {
     const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, d->team) : NULL;
+
     return ranks ? ranks[i] : i;
 }
 
@@ -37211,6 +37499,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     const ddp__unit *u = &d->unit[layer];
     const size_t trained = u->trained,
                  others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+
     if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
@@ -37228,6 +37517,7 @@ int ddp_has_forward(const ddp_ctx *d)
 uint64_t ddp__unit_hash(const ddp__unit *u)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, u->name, strlen(u->name));
+
     for (int b = 0; b < u->blocks; b++) {
         uint64_t n = (uint64_t)u->block[b].count * 4 + (uint64_t)u->block[b].kind * 2 + (u->block[b].grads != NULL);
         h = ddp__hash(h, &n, sizeof n);
@@ -37238,6 +37528,7 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
+
     for (int l = 0; l < d->layers; l++) {
         uint64_t u = ddp__unit_hash(&d->unit[l]);
         h = ddp__hash(h, &u, sizeof u);
@@ -37267,6 +37558,7 @@ const char *ddp__setting_name(int i)
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
         "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
         "profile_steps"};
+
     return name[i];
 }
 
@@ -37274,6 +37566,7 @@ uint64_t ddp__model_hash(const ddp_ctx *d)
 {
     const ddp__owned *o;
     uint64_t h = DDP__HASH_START;
+
     for (o = d->host.owned; o; o = o->next)
         if (o->passes) h = ddp__hash(h, &o->model, sizeof o->model);
     return h;
@@ -37285,6 +37578,7 @@ uint64_t ddp__model_hash(const ddp_ctx *d)
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
 {
     const ddp_span s = {begin, end, d->step, layer, kind, 0};
+
     d->span[d->span_count++ % d->spans] = s;
     if (kind != DDP_SPAN_WAIT) d->compute_this_step += end - begin;
     if (d->step >= d->cfg.profile_steps || kind == DDP_SPAN_WAIT) return;
@@ -37320,6 +37614,7 @@ void ddp__account_hook(ddp_ctx *d, double now, int layer, ddp__phase entering)
 static int ddp__link_spans(ddp_ctx *d, double begin, double end)
 {
     int n = ddp__engine_spans(d->engine, begin, end, d->op_scratch, d->op_room);
+
     if (d->second) n += ddp__engine_spans(d->second, begin, end, d->op_scratch + n, d->op_room - n);
     return n;
 }
@@ -37328,6 +37623,7 @@ static ddp_span ddp__span_of(const ddp__op_span *o, ddp_span_kind kind, double b
 {
     const ddp_span s = {begin, end, o->step, o->layer >= 0 ? o->layer : -1, kind,
                         kind == DDP_SPAN_PEER_WAIT ? 0 : o->bytes};
+
     return s;
 }
 
@@ -37336,6 +37632,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 {
     int n = 0, ops;
     long oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
+
     for (long s = d->span_count - 1; s >= oldest && n < d->merge_room; s--) {
         const ddp_span *x = &d->span[s % d->spans];
         if (x->end_s <= begin) break;
@@ -37361,6 +37658,7 @@ static int ddp__gather_spans(ddp_ctx *d, double begin, double end)
 static void ddp__sort_spans(ddp_span *s, int n)
 {
     int j;
+
     for (int i = 1; i < n; i++) {
         ddp_span x = s[i];
         for (j = i; j > 0 && s[j - 1].begin_s > x.begin_s; j--) s[j] = s[j - 1];
@@ -37373,6 +37671,7 @@ static void ddp__sort_spans(ddp_span *s, int n)
 static void ddp__sweep_spans(const ddp_span *s, int n, double *comm, double *exposed)
 {
     double at = -1, comm_until = -1, busy_until = -1;
+
     *comm = *exposed = 0;
     for (int i = 0; i <= n; i++) {
         double next = i < n ? s[i].begin_s : DBL_MAX;
@@ -37456,6 +37755,7 @@ double ddp_divergence(const ddp_ctx *d, int layer)
 const char *ddp_last_algorithm(const ddp_ctx *d)
 {
     ddp__net_stats net;
+
     if (!d || !d->engine) return "none";
     ddp__engine_stats(d->engine, &net);
     return ddp__algorithm_name(net.algorithm);
@@ -37465,6 +37765,7 @@ int ddp_trace_copy(ddp_ctx *d, ddp_span *out, int room)
 {
     long oldest;
     int n = 0, ops = 0;
+
     if (d->clock) ddp__clock_collect(d);
     oldest = d->span_count > d->spans ? d->span_count - d->spans : 0;
     if (d->engine) ops = ddp__link_spans(d, -1, DBL_MAX);
@@ -37503,6 +37804,7 @@ struct ddp__clock {
 ddp_status ddp__clock_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__clock *c = (ddp__clock *)ddp__calloc(1, sizeof *c);
+
     if (!c) return ddp__fail(err, DDP_MEMORY, "out of memory for the times of a device");
     d->clock = c;
     /* a host may be so many steps ahead of its device */
@@ -37557,6 +37859,7 @@ void ddp__clock_collect(ddp_ctx *d)
     ddp__clock *c = d->clock;
     const ddp__at here = d->at;
     const long step = d->step;
+
     d->at = c->at;
     for (; c->first < c->next; c->first++) {
         const int i = (int)(c->first % c->room);
@@ -37576,6 +37879,7 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 {
     ddp__clock *c = d->clock;
     const ddp__moment m = {kind, layer, phase};
+
     if (!c) {
         ddp__clock_account(d, &m, ddp_now());
         return;
@@ -37600,6 +37904,7 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
 {
     const ddp__op_span *o = d->op_scratch;
     int before = -1, size = 0;
+
     *begin = o[i].begin;
     *end = o[i].end;
     while (size != before) { /* until no further operation overlaps */
@@ -37625,6 +37930,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
     const int whole = d->level_messages;
     ddp__op_span *o = d->op_scratch;
     int j, n = 0;
+
     for (int i = 0; i < ops; i++) {
         for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
@@ -37660,6 +37966,7 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
 void ddp__drift_start(ddp_ctx *d)
 {
     double bytes = 0;
+
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
     ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
@@ -37730,6 +38037,7 @@ static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : siz
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
+
     for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
     return n;
 }
@@ -37776,6 +38084,7 @@ static void ddp__stager_reap(ddp__stager *s)
 static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
 {
     char *to = s->ring + x->at;
+
     x->host.bytes = to;
     x->host.count = ddp__stager_count(&x->m);
     for (int i = 0; i < x->m.from_count; i++) {
@@ -37790,6 +38099,7 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slot, ddp_error *err)
 {
     ddp_message m = x->m;
+
     if (x->there) {
         DDP__TRY(ddp__stager_fetch(s, x, slot, err));
         m.from = &x->host;
@@ -37804,6 +38114,7 @@ static void *ddp__stager_out(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
     ddp_error why;
+
     memset(&why, 0, sizeof why);
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
@@ -37840,6 +38151,7 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
     const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
     const int count = x->m.to ? x->m.to_count : x->m.from_count;
     const char *from = (const char *)x->host.bytes;
+
     if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
     for (int i = 0; x->there && i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
@@ -37857,6 +38169,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
     ddp_error why;
     ddp_status bad;
     long ticket = s->first - s->first % s->room + slot;
+
     if (ticket < s->first) ticket += s->room;
     x->state = DDP__STAGER_BACK;
     memset(&why, 0, sizeof why);
@@ -37877,6 +38190,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
 static void *ddp__stager_in(void *user)
 {
     ddp__stager *s = (ddp__stager *)user;
+
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         int n = 0, done;
@@ -37909,6 +38223,7 @@ static void *ddp__stager_in(void *user)
 static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
 {
     const size_t n = (size_t)s->room;
+
     s->ring_bytes = total < DDP__STAGER_BYTES ? total : DDP__STAGER_BYTES;
     if (s->ring_bytes < bytes) s->ring_bytes = bytes;
     s->ring_bytes = (s->ring_bytes / 256 + 1 + n) * 256; /* parts are rounded up */
@@ -37925,6 +38240,7 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
                            size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
 {
     ddp__stager *s = (ddp__stager *)ddp__calloc(1, sizeof *s);
+
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
     s->b = b;
     s->device = device;
@@ -37989,6 +38305,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 {
     const int to = m->to ? m->to_count : 0, n = m->from_count + to;
     const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
+
     if (there && bytes > s->ring_bytes)
         return ddp__fail(err, DDP_ARG, "a message of %zu bytes is too long: those of a device have "
                          "%zu at most; post it in parts", bytes, s->ring_bytes);
@@ -38017,6 +38334,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
 ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
+
     pthread_mutex_lock(&s->lock);
     while (s->error.code == DDP_OK && s->submitted - s->first >= s->room) pthread_cond_wait(&s->changed, &s->lock);
     bad = s->error.code;
@@ -38048,6 +38366,7 @@ static int ddp__stager_done(const ddp__stager *s, long ticket)
 int ddp__stager_is_done(ddp__stager *s, long ticket)
 {
     int done;
+
     pthread_mutex_lock(&s->lock);
     done = ddp__stager_done(s, ticket);
     pthread_mutex_unlock(&s->lock);
@@ -38069,6 +38388,7 @@ void ddp__stager_flag(const ddp__stager *s, long ticket, int *slot, unsigned *tu
 static ddp_status ddp__stager_until(ddp__stager *s, int (*over)(const ddp__stager *, long), long ticket, ddp_error *err)
 {
     ddp_status bad = DDP_OK;
+
     pthread_mutex_lock(&s->lock);
     while (s->error.code == DDP_OK && !over(s, ticket)) pthread_cond_wait(&s->changed, &s->lock);
     if (!over(s, ticket)) {
@@ -38101,6 +38421,7 @@ ddp_status ddp__stager_flush(ddp__stager *s, ddp_error *err)
 ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
 {
     ddp_status bad;
+
     pthread_mutex_lock(&s->lock);
     bad = s->error.code;
     if (bad != DDP_OK && err) *err = s->error;
@@ -38111,6 +38432,7 @@ ddp_status ddp__stager_error(ddp__stager *s, ddp_error *err)
 double ddp__stager_divergence(ddp__stager *s, int layer)
 {
     double x;
+
     pthread_mutex_lock(&s->lock);
     x = s->divergence[layer];
     pthread_mutex_unlock(&s->lock);
@@ -38124,6 +38446,7 @@ double ddp__stager_divergence(ddp__stager *s, int layer)
 void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
 {
     size_t i = 0;
+
     if (d->host.backend) {
         d->host.backend->axpy(d->host.device, y, x, n, a);
         return;
@@ -38146,12 +38469,14 @@ void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a)
 ddp__walk ddp__walk_of(const ddp_piece *from, int from_count, const ddp_piece *to, int to_count)
 {
     const ddp__walk w = {from, to, from_count, to_count, 0, 0};
+
     return w;
 }
 
 size_t ddp__walk_next(ddp__walk *w, float **from, float **to)
 {
     size_t n;
+
     while (w->from_count && w->from_at == w->from->count) w->from++, w->from_count--, w->from_at = 0;
     while (w->to_count && w->to_at == w->to->count) w->to++, w->to_count--, w->to_at = 0;
     if (!w->from_count || !w->to_count) return 0;
@@ -38171,6 +38496,7 @@ ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_erro
     ddp__walk w = ddp__walk_of(m->from, m->from_count, m->to ? m->to : m->from, m->to ? m->to_count : m->from_count);
     float *x, *y;
     size_t n;
+
     if (m->verb > DDP_REDUCE_SCATTER)
         return ddp__fail(err, DDP_USAGE, "%s with one worker: there is nobody else", ddp__verb_name((int)m->verb));
     if (m->verb != DDP_ALL_REDUCE && m->verb != DDP_REDUCE_SCATTER) return DDP_OK;
@@ -38191,6 +38517,7 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float part = 1.0f / (float)d->cfg.micro_batches;
+
     for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
@@ -38199,6 +38526,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
     float *state = u->state;
+
     ddp__clock_note(d, DDP__M_UPDATE, layer, DDP__OUTSIDE);
     for (int i = 0; i < u->gradients; i++) {
         const size_t n = u->gradient[i].count;
@@ -38230,6 +38558,7 @@ static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
     int first = 1;
+
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++, first = 0)
             b->clip_add(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, first);
@@ -38241,6 +38570,7 @@ static void ddp__clip_there(ddp_ctx *d)
 void ddp__clip_gradients(ddp_ctx *d)
 {
     double squares = 0, norm;
+
     if (d->host.backend) {
         ddp__clip_there(d);
         return;
@@ -38263,6 +38593,7 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
 {
     const ddp_piece *list[2] = {m->from, m->to};
     const int count[2] = {m->from_count, m->to ? m->to_count : 0};
+
     if (m->verb < DDP_ALL_REDUCE || m->verb > DDP_PULL || m->verb == DDP__ASK)
         return ddp__fail(err, DDP_ARG, "%s: a message of verb %d, which does not exist", who, (int)m->verb);
     for (int k = 0; k < 2; k++) {
@@ -38285,6 +38616,7 @@ ddp_status ddp__post_flush(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 {
     long ticket;
+
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && d->stager) {
         DDP__TRY(ddp__stager_submit(d->stager, m, DDP__BEHIND_WORK, &ticket, err));
@@ -38297,6 +38629,7 @@ ddp_status ddp__run(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err)
 ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list, int n, int layer)
 {
     ddp_message m;
+
     memset(&m, 0, sizeof m);
     m.verb = verb;
     m.from = list;
@@ -38310,6 +38643,7 @@ ddp_message ddp__message(const ddp_ctx *d, ddp_verb verb, const ddp_piece *list,
 ddp_message ddp__own_word(const ddp_ctx *d, ddp_piece *p, ddp_verb verb, int group, void *bytes, size_t size)
 {
     ddp_message m = ddp__message(d, verb, p, 1, DDP__OWN_WORD);
+
     p->bytes = bytes;
     p->count = size;
     m.bytes = 1;
@@ -38323,6 +38657,7 @@ ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error 
 {
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, group, bytes, size);
+
     return ddp__run(d, &m, 0, err);
 }
 
@@ -38331,6 +38666,7 @@ ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, dd
     const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
+
     return ddp__run(d, &m, 0, err);
 }
 
@@ -38340,6 +38676,7 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
     static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
+
     if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (!any && (m->peer < 0 || m->peer >= d->world))
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d does not exist in a world of %d", name, m->peer, d->world);
@@ -38365,6 +38702,7 @@ static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x
 {
     const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)d->world : n};
     ddp_message m;
+
     DDP__ENTER(d);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
@@ -38412,6 +38750,7 @@ int ddp_barrier(ddp_ctx *d)
     ddp_message m;
     ddp_piece p;
     int s;
+
     DDP__ENTER(d);
     /* an empty contribution to each is enough: nobody is done before everybody has come */
     token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
@@ -38501,6 +38840,7 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
+
     *count = (int)(sizeof row / sizeof row[0]);
     return row;
 }
@@ -38520,6 +38860,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {0, DDP__BIT(ONE_LINK), "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__BIT
+
     *count = (int)(sizeof trait / sizeof trait[0]);
     return trait;
 }
@@ -38529,6 +38870,7 @@ const char *ddp__feature_name(int i)
 #define DDP__FEATURE_NAME(id, name, value, on) name,
     static const char *const text[] = {DDP__FEATURES(DDP__FEATURE_NAME)};
 #undef DDP__FEATURE_NAME
+
     return i >= 0 && i < (int)DDP__FEATURE_COUNT ? text[i] : NULL;
 }
 
@@ -38536,6 +38878,7 @@ const char *ddp__feature_name(int i)
 static const char *ddp__feature_text(const ddp_config *c, int groups, int i, char *buf, size_t room)
 {
     long number = 0;
+
     (void)groups;
 #define DDP__FEATURE_VALUE(id, name, value, on) \
     if (i == (int)DDP__ON_##id) number = (long)(value);
@@ -38549,6 +38892,7 @@ static const char *ddp__feature_text(const ddp_config *c, int groups, int i, cha
 unsigned ddp__features_on(const ddp_config *c, int groups)
 {
     unsigned on_now = 0;
+
 #define DDP__FEATURE_ON(id, name, value, on) \
     if (on) on_now |= 1u << DDP__ON_##id;
     DDP__FEATURES(DDP__FEATURE_ON)
@@ -38560,6 +38904,7 @@ const ddp__goes_row *ddp__goes_refuses(unsigned on)
 {
     int n;
     const ddp__goes_row *row = ddp__goes_rows(&n);
+
     for (int i = 0; i < n; i++)
         if ((on & row[i].all) == row[i].all) return &row[i];
     return NULL;
@@ -38569,6 +38914,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
 {
     int n;
     const ddp__goes_trait *t = ddp__goes_traits(&n);
+
     for (int i = 0; i < n; i++)
         if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
     return NULL;
@@ -38581,6 +38927,7 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
     const ddp__goes_trait *t = ops ? ddp__goes_lacks(on, ops->traits) : NULL;
     char text[256] = "", one[64];
     int i, n = 0;
+
     for (i = 0; row && i < (int)DDP__FEATURE_COUNT; i++)
         if (row->all >> i & 1)
             n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", n ? " with " : "",
@@ -38602,6 +38949,7 @@ static size_t ddp__net_path(const char *net)
 {
     const char *devices = strrchr(net, '@');
     size_t n = devices ? (size_t)(devices - net) : strlen(net);
+
     return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
 }
 
@@ -38609,6 +38957,7 @@ static size_t ddp__net_path(const char *net)
 static ddp_status ddp__net_devices(const ddp_config *c, const char *list, int devices, int *device, ddp_error *err)
 {
     int r;
+
     for (r = 0; r < c->world; r++) device[r] = r;
     if (!*list) {
         if (c->world <= devices) return DDP_OK;
@@ -38643,6 +38992,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
 {
     size_t N = (size_t)n->devices;
     double pair = 0, host = 0;
+
     l->by_pair = 1;
     l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
     for (int a = 0; a < c->world; a++) {
@@ -38695,6 +39045,7 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     ddp__json *root = ddp__json_read(path, err);
     const ddp__json *events, *v;
     ddp_status status = DDP_OK;
+
     if (!root) return err->code;
     events = ddp__json_get(root, "events");
     if (events && events->kind != DDP__JSON_ARRAY)
@@ -38714,6 +39065,7 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
     ddp_status status;
+
     memset(&n, 0, sizeof n);
     l->path = (ddp__path *)ddp__calloc((size_t)c->world, sizeof *l->path);
     if (!device || !path || !l->path) {
@@ -38753,6 +39105,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     ddp__links l;
     ddp_status status = DDP_OK;
     size_t path = c->net ? ddp__net_path(c->net) : 0;
+
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
     memset(&s, 0, sizeof s);
@@ -38776,6 +39129,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
 ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *err)
 {
     ddp_config second = *c;
+
     second.net = c->net2;
     second.net_script = NULL;
     second.seed = c->seed + 1;
@@ -38847,6 +39201,7 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 {
     const char *text = ddp__env_get(name);
     long v;
+
     if (!text) return DDP_OK;
     if (!ddp__parse_long(text, &v) || v < least || v > most)
         return ddp__fail(err, DDP_ARG, "%s='%.60s' is not a whole number from %d to %d", name, text, least, most);
@@ -38858,6 +39213,7 @@ static ddp_status ddp__env_int(const char *name, int least, int most, int *out, 
 static int ddp__word_distance(const char *a, size_t an, const char *b)
 {
     int row[32], bn = (int)strlen(b);
+
     if (an > 40 || bn > 30) return 99;
     for (int j = 0; j <= bn; j++) row[j] = j;
     for (int i = 1; i <= (int)an; i++) {
@@ -38878,6 +39234,7 @@ static int ddp__word_distance(const char *a, size_t an, const char *b)
 static ddp_status ddp__env_check_names(ddp_error *err)
 {
     char **e;
+
     for (e = DDP__ENVIRON; e && *e; e++) {
         const char *name = *e + 9, *end = strchr(*e, '=');
         int i, nearest = 0, least = 100;
@@ -38901,6 +39258,7 @@ static ddp_status ddp__env_check_names(ddp_error *err)
 static int ddp__first_host(const char *list, char *out, size_t room)
 {
     size_t n = 0, digits;
+
     while (*list && *list != ',') {
         if (n + 1 >= room) return 0;
         if (*list != '[') {
@@ -38925,6 +39283,7 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
     const char *host = ddp__env_get("MASTER_ADDR"),
                *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0, local = 0;
+
     if (!host || !ddp__env_get("MASTER_PORT"))
         return ddp__fail(err, DDP_ARG, "RANK and WORLD_SIZE are set but %s is not: set it, or DREAMDDP_ADDR=HOST:PORT",
                          host ? "MASTER_PORT" : "MASTER_ADDR");
@@ -38948,6 +39307,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
     const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
                *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
+
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
     if (nodes == 1) snprintf(env->addr, sizeof env->addr, "127.0.0.1:29500");
     else if (list && ddp__first_host(list, host, sizeof host))
@@ -38961,6 +39321,7 @@ static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 {
     int local = 0, step = ddp__env_get("SLURM_STEP_ID") != NULL;
+
     if (which == DDP__LAUNCHED_TORCH) return env->world > 1 ? ddp__torch_addr(env, err) : DDP_OK;
     if (which == DDP__LAUNCHED_SLURM || which == DDP__LAUNCHED_PMIX) return ddp__slurm_addr(env, err);
     DDP__TRY(ddp__env_int(ddp__launchers[which].local_world, 1, INT_MAX, &local, err));
@@ -38976,6 +39337,7 @@ static ddp_status ddp__launcher_addr(ddp__env *env, int which, ddp_error *err)
 static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err)
 {
     int tasks = 1;
+
     *applies = ddp__env_get("SLURM_STEP_ID") && ddp__env_get("SLURM_PROCID");
     if (*applies) return DDP_OK;
     DDP__TRY(ddp__env_int("SLURM_NTASKS", 1, INT_MAX, &tasks, err));
@@ -38989,6 +39351,7 @@ static ddp_status ddp__slurm_applies(ddp__env *env, int *applies, ddp_error *err
 static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 {
     int applies;
+
     for (int i = 0; i < DDP__LAUNCHERS; i++) {
         const ddp__launcher *l = &ddp__launchers[i];
         const char *world = l->world;
@@ -39019,6 +39382,7 @@ static ddp_status ddp__env_launcher(ddp__env *env, int *which, ddp_error *err)
 uint64_t ddp__run_id(const char *text)
 {
     size_t n = text ? strlen(text) : 0;
+
     if (!n) return 0;
     if (n < 20 && strspn(text, "0123456789") == n) return strtoull(text, NULL, 10);
     return ddp__hash(DDP__HASH_START, text, n);
@@ -39029,6 +39393,7 @@ static void ddp__env_run_id(ddp__env *env, int which)
 {
     const char *id = ddp__env_get("DREAMDDP_RUN_ID"), *job = ddp__env_get("SLURM_JOB_ID"),
                *step = ddp__env_get("SLURM_STEP_ID");
+
     if (!id && which == DDP__LAUNCHED_TORCH) id = ddp__env_get("TORCHELASTIC_RUN_ID");
     if (!id && which == DDP__LAUNCHED_OMPI) { /* each mpirun has another */
         id = ddp__env_get("PMIX_NAMESPACE");
@@ -39045,6 +39410,7 @@ ddp_status ddp__env_read(ddp__env *out, ddp_error *err)
     ddp__env env;
     const char *addr = ddp__env_get("DREAMDDP_ADDR");
     int which = -1;
+
     memset(&env, 0, sizeof env);
     env.world = 1;
     DDP__TRY(ddp__env_check_names(err));
@@ -39068,6 +39434,7 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 {
     double seconds;
     long count;
+
     switch (v->kind) {
     case DDP__V_OTHER:
         break;
@@ -39100,6 +39467,7 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
 ddp_status ddp__env_flag(const char *name, int *out, ddp_error *err)
 {
     const char *text = ddp__env_get(name);
+
     if (!text) return DDP_OK;
     if ((*text != '0' && *text != '1') || text[1])
         return ddp__fail(err, DDP_ARG, "%s=%.60s is neither 1 nor 0", name, text);
@@ -39112,6 +39480,7 @@ ddp_status ddp__env_settings(ddp_config *c, ddp_error *err)
     const int tls = c->tls_psk || c->tls_ca || c->tls_cert || c->tls_key;
     const ddp__env_variable *v = ddp__env_known;
     char name[64];
+
     for (; v->name; v++) {
         const char *text;
         snprintf(name, sizeof name, "DREAMDDP_%s", v->name);
@@ -39129,6 +39498,7 @@ ddp_transport ddp_transport_named(const char *name)
 {
     static const char *const names[] = {"", "threads", "tcp", "mpi", NULL};
     ddp_transport t = DDP_TRANSPORT_DEFAULT;
+
     (void)ddp__named(names, 1, "transport", name, &t, NULL);
     return t;
 }
@@ -39136,12 +39506,14 @@ ddp_transport ddp_transport_named(const char *name)
 int ddp_algorithm_named(const char *name, ddp_algorithm *out)
 {
     static const char *const names[] = {"auto", "full", "direct", "ring", NULL};
+
     return ddp__named(names, 0, "algorithm", name, out, NULL) == DDP_OK;
 }
 
 int ddp_wire_named(const char *name, ddp_wire *out)
 {
     static const char *const names[] = {"", "f32", "bf16", "int8", NULL};
+
     return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
 }
 
@@ -39151,6 +39523,7 @@ int ddp_wire_named(const char *name, ddp_wire *out)
 static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t room)
 {
     size_t n = 0;
+
     out[0] = '\0';
     for (int i = 0; list->number(i) != DDP_STRATEGY_DEFAULT && n + 1 < room; i++)
         n += (size_t)snprintf(out + n, room - n, "%s%s", i == 0 ? "" : list->number(i + 1) == DDP_STRATEGY_DEFAULT ?
@@ -39163,6 +39536,7 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
                *wire = ddp__env_get("DREAMDDP_WIRE");
     char names[256];
+
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
         c->strategy = list->named(strategy);
         ddp__strategy_names(list, names, sizeof names);
@@ -39183,6 +39557,7 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
 static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     int literal = c->world > 0, resume = 0; /* that one is for who connects */
+
     DDP__TRY(ddp__env_read(e, err));
     if (!literal) {
         c->rank = e->launcher ? e->rank : 0;
@@ -39270,6 +39645,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
 {
     const ddp_strategy_ops *own = c->own_strategy;
     char names[256];
+
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
         if (!list->fill(c->strategy, ops))
@@ -39299,6 +39675,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp__env env;
     ddp__links links;
     int owned = 1;
+
     memset(&env, 0, sizeof env);
     DDP__TRY(ddp__config_check(&c, err));
     if (!c.no_env) DDP__TRY(ddp__env_fill(&env, list, &c, err));
@@ -39401,6 +39778,7 @@ static void ddp__rank_run(ddp__family *f, int rank, pid_t parent, int fd, const 
 {
     ddp_error e;
     ddp_status s;
+
 #ifdef __linux__
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* others would wait for as long as this process is stopped */
     if (getppid() != parent) _exit(DDP_ABORTED); /* it died before the line above */
@@ -39434,6 +39812,7 @@ static int ddp__is_gone(ddp_status code) { return code == DDP_PEER_LOST || code 
 static int ddp__is_lost(const ddp__family *f, int rank, int code)
 {
     const ddp__verdict *v = &f->verdict[rank];
+
     if (f->min_world == 0 || f->sent || f->world - f->lost - 1 < f->min_world) return 0;
     return WIFSIGNALED(code) || (ddp__atomic_load(&v->order) && ddp__is_gone(v->err.code));
 }
@@ -39445,6 +39824,7 @@ static void ddp__rank_ended(ddp__family *f, int rank, int code, double grace_s)
     const ddp__end end = {rank, by, (long)f->pid[rank]};
     ddp__end *first = signaled ? &f->killed : &f->odd;
     int bad = 0;
+
     if (ddp__is_lost(f, rank, code)) {
         f->lost++;
     } else if (by) {
@@ -39466,6 +39846,7 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
 {
     double pause = 0.001;
     int cancelled = 0, code;
+
     while (f->alive) {
         for (int r = 0; r < f->world; r++) {
             pid_t got = f->pid[r] > 0 ? waitpid(f->pid[r], &code, WNOHANG) : 0;
@@ -39494,6 +39875,7 @@ static int ddp__family_watch(ddp__family *f, const volatile int *cancel, double 
 static ddp_status ddp__family_result(const ddp__family *f, int cancelled, ddp_error *err)
 {
     int first = -1, order, least = INT_MAX;
+
     for (int r = 0; r < f->world; r++) {
         order = ddp__atomic_load(&f->verdict[r].order);
         if (!order || order >= least) continue;
@@ -39524,6 +39906,7 @@ static ddp_status ddp__listen_here(ddp__addr *at, int *fd, ddp_error *err)
 {
     ddp_error local;
     int count;
+
     DDP__TRY(ddp__addr_parse("127.0.0.1:0", at, 1, &count, err));
     if (ddp__tcp_listen(at, fd, at, err) == DDP_OK) return DDP_OK;
     if (ddp__addr_parse("[::1]:0", at, 1, &count, &local) == DDP_OK && ddp__tcp_listen(at, fd, at, &local) == DDP_OK)
@@ -39537,6 +39920,7 @@ static ddp_status ddp__family_fork(ddp__family *f, int fd, const char *addr, ddp
 {
     pid_t self = getpid();
     int r, why, code;
+
     fflush(NULL);
     for (r = 0; r < f->world; r++) {
         f->pid[r] = fork();
@@ -39561,6 +39945,7 @@ ddp_status ddp__spawn(int world, int min_world, const volatile int *cancel, doub
     char addr[DDP__ADDR_TEXT];
     ddp_status bad;
     int fd = -1;
+
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&f, 0, sizeof f);
@@ -39613,6 +39998,7 @@ static void *ddp__member_run(void *arg)
     ddp_error e;
     ddp_status s;
     int open;
+
     pthread_mutex_lock(&t->lock);
     while (!t->open) pthread_cond_wait(&t->gate, &t->lock);
     open = t->open;
@@ -39633,6 +40019,7 @@ ddp_status ddp__spawn_threads(int world, ddp__rank_fn fn, void *user, ddp_error 
     ddp__team t;
     ddp__member *m;
     int started, why = 0;
+
     if (world < 1 || world > DDP__MAX_LOCAL)
         return ddp__fail(err, DDP_ARG, "%d ranks on one machine: 1 to %d are possible", world, DDP__MAX_LOCAL);
     memset(&t, 0, sizeof t);
@@ -39687,6 +40074,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
     int i, groups = 0;
+
     d->team = d->unit[0].group;
     for (int l = 0; l < d->layers; l++) {
         const int group = d->unit[l].group, *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
@@ -39726,6 +40114,7 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
     const size_t L = (size_t)d->layers;
     int32_t *all = (int32_t *)ddp__calloc((size_t)d->world * L, sizeof *all);
     ddp_status s;
+
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
     for (int l = 0; l < d->layers; l++) all[(size_t)d->rank * L + (size_t)l] = d->unit[l].group;
     s = ddp__gather_words(d, 0, all, L * sizeof *all, err);
@@ -39763,6 +40152,7 @@ typedef struct ddp__levels {
 static int ddp__ranks_with(int world, const int *key, int value, int *list)
 {
     int n = 0;
+
     for (int r = 0; r < world; r++)
         if (key[r] == value) list[n++] = r;
     return n;
@@ -39772,6 +40162,7 @@ static int ddp__ranks_with(int world, const int *key, int value, int *list)
 static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *list, int *place)
 {
     int n, group, bad = 0, most = 0, least = d->world;
+
     for (int r = 0; !bad && r < d->world; r++) { /* a site is made where its lowest rank comes */
         n = ddp__ranks_with(d->world, site_of, site_of[r], list);
         for (place[r] = 0; list[place[r]] != r; place[r]++) {}
@@ -39797,6 +40188,7 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
 int ddp_sites_open(ddp_ctx *d, const int *site_of, ddp_sites *out)
 {
     int *work, bad;
+
     DDP__ENTER(d);
     if (!site_of || !out) return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_open: the sites or the result are NULL");
     memset(out, 0, sizeof *out);
@@ -39814,6 +40206,7 @@ static int ddp__levels_slice(const ddp_message *m, ddp_piece *slice, size_t from
 {
     size_t at = 0;
     int n = 0;
+
     for (int i = 0; i < m->from_count; at += m->from[i++].count) {
         const ddp_piece *p = &m->from[i];
         size_t a = from > at ? from - at : 0, b = to > at ? to - at : 0;
@@ -39842,6 +40235,7 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
     const size_t k = (size_t)s->members, j = (size_t)s->place;
     size_t total = 0;
     int n = 0;
+
     for (int i = 0; i < m->from_count; i++) total += m->from[i].count;
     part[0] = *m;
     part[0].ragged = 1;
@@ -39875,6 +40269,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     ddp_message whole, part[3];
     ddp_piece slice;
     int parts;
+
     DDP__ENTER(d);
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
@@ -39891,6 +40286,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
 static int ddp__levels_room(const ddp_ctx *d)
 {
     int n = DDP__PROBE_MOST;
+
     for (int l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
     return n;
 }
@@ -39899,6 +40295,7 @@ static int ddp__levels_room(const ddp_ctx *d)
 static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *list)
 {
     int bad = ddp_sites_open(d, site, &v->site), n, group;
+
     for (int r = 0; !bad && r < d->world; r++) {
         n = ddp__ranks_with(d->world, site, site[r], list);
         if (list[0] != r) continue;
@@ -39912,6 +40309,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
     int *list, bad, alike = 1, unlike = 1;
+
     for (int r = 0; r < d->world; r++)
         if ((site[r] > 0) != (site[0] > 0))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
@@ -39964,6 +40362,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
     const ddp__levels *v = d->levels;
     ddp_message part[3];
     const int n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
+
     for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */
         part[i].after = i ? *ticket + 1 : m->after;
@@ -40000,6 +40399,7 @@ struct ddp__nccl {
 static ddp_status ddp__nccl_share(void *user, void *bytes, size_t count, ddp_error *err)
 {
     ddp_ctx *d = (ddp_ctx *)user;
+
     return ddp__tell(d, d->nccl->site ? d->nccl->site->inside : 0, bytes, count, err);
 }
 
@@ -40010,6 +40410,7 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     ddp_ctx *d = (ddp_ctx *)user;
     struct ddp__nccl *x = d->nccl;
     int gone;
+
     DDP__TRY(ddp__engine_error(d->engine, err));
     DDP__TRY(ddp__stager_error(d->stager, err));
     gone = since > 0 ? ddp__engine_left(d->engine) : -1;
@@ -40020,11 +40421,31 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
                      "rank must run the same steps", gone, d->rank);
 }
 
+ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
+{
+    const double until = ddp_now() + d->cfg.peer_timeout_s;
+    ddp_error why;
+    int gone = -1;
+
+    while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
+        if (ddp__engine_error(d->engine, &why)) {
+            *err = why;
+            return why.code;
+        }
+        gone = ddp__engine_left(d->engine);
+        if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
+    }
+    if (gone < 0) return s;
+    return ddp__fail(err, s, "rank %d closed its context while rank %d averages with it: every rank must run the same "
+                     "steps", gone, d->rank);
+}
+
 ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     struct ddp__nccl *x = (struct ddp__nccl *)ddp__calloc(1, sizeof *x);
     ddp_backend_peers p;
+
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
@@ -40053,6 +40474,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
 void ddp__nccl_stop(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
+
     if (!d->joined) return;
     if (d->host.error.code != DDP_OK) b->raise_all(d->host.device); /* it may wait for one */
     b->leave(d->host.device, d->host.error.code != DDP_OK);
@@ -40062,6 +40484,7 @@ void ddp__nccl_stop(ddp_ctx *d)
 void ddp__nccl_close(ddp_ctx *d)
 {
     struct ddp__nccl *x = d->nccl;
+
     if (!x) return;
     if (x->zeros) d->host.backend->release(d->host.device, x->zeros, DDP__PROBE_FLOATS * sizeof(float));
     for (int i = 0; x->crossing && i < x->slots; i++) {
@@ -40091,6 +40514,7 @@ void ddp__nccl_stats(const ddp_ctx *d, ddp_link_stats *out)
 static ddp_status ddp__nccl_arrays(ddp__crossing *c, const ddp_message *m, size_t *total, ddp_error *err)
 {
     const int n = m->from_count;
+
     if (n > c->room) {
         float **data = (float **)DDP_REALLOC((void *)c->data, (size_t)n * sizeof *data);
         size_t *count = (size_t *)DDP_REALLOC(c->count, (size_t)n * sizeof *count);
@@ -40116,9 +40540,12 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     ddp__crossing *c = &x->crossing[slot];
     ddp_message part;
     size_t total = 0;
+    ddp_status s;
+
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
+    s = d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err);
+    if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
     *ticket = -2 - slot;
     c->ticket = -1;
     if (!x->site || x->site->place) return DDP_OK;
@@ -40133,6 +40560,7 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
     struct ddp__nccl *x = d->nccl;
     const int slot = (int)(-2 - ticket);
     const ddp__crossing *c = &x->crossing[slot];
+
     if (x->site) {
         unsigned turn = 0;
         int held = 0;
@@ -40147,6 +40575,7 @@ ddp_status ddp__nccl_hold(ddp_ctx *d, long ticket, ddp_error *err)
 ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     long ticket;
+
     DDP__TRY(ddp__nccl_post(d, m, &ticket, err));
     DDP__TRY(ddp__nccl_hold(d, ticket, err));
     return d->host.backend->wait(d->host.device, err);
@@ -40164,6 +40593,7 @@ static int ddp__device_local(const ddp_ctx *d)
                                         "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
                                         "SLURM_LOCALID"};
     long v;
+
     for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
         const char *text = getenv(names[i]);
         if (text && ddp__parse_long(text, &v) && v >= 0 && v < 65536) return (int)v;
@@ -40174,6 +40604,7 @@ static int ddp__device_local(const ddp_ctx *d)
 ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
+
     if (!b) return DDP_OK;
     DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
@@ -40187,6 +40618,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
     size_t total = 0, largest = 0;
+
     if (!b) return DDP_OK;
     DDP__TRY(ddp__clock_open(d, err));
     if (!d->engine) return DDP_OK;
@@ -40226,16 +40658,17 @@ void ddp__device_close(ddp_ctx *d)
 ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->host.backend;
+
     if (!b) return DDP_OK;
     DDP__TRY(b->check(d->host.device, err));
-    if (d->joined) DDP__TRY(b->poll(d->host.device, err));
+    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(d->host.device, err), err));
     return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
 }
 
 ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 {
     if (!d->host.backend) return DDP_OK;
-    DDP__TRY(d->host.backend->wait(d->host.device, err));
+    DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
     if (d->clock) ddp__clock_collect(d);
     return ddp__device_check(d, err);
 }
@@ -40258,6 +40691,7 @@ ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_erro
 {
     const double begin = ddp_now();
     ddp_status s = DDP_OK;
+
     if (!d->engine) return DDP_OK;
     if (!d->stager) {
         s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
@@ -40309,6 +40743,7 @@ DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block 
 static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t count, ddp_error *err)
 {
     size_t at = ddp__first_from(x, count, DDP__INFINITE), blocks;
+
     if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
     ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
     /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
@@ -40333,6 +40768,7 @@ static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, siz
 const ddp__coder *ddp__int8_coder(void)
 {
     static const ddp__coder coder = {ddp__int8_encode, ddp__int8_decode};
+
     return &coder;
 }
 
@@ -40341,6 +40777,7 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 {
     unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
     size_t at = 0, n;
+
     for (; at < count; at += n) {
         n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
         DDP__TRY(ddp__int8_encode(payload, x + at, n, err));
@@ -40357,6 +40794,7 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
 {
     int k;
+
     u->other = (ddp_piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
     if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (int i = 0; i < u->averages; i++) {
@@ -40371,6 +40809,7 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     const int averages = d->ops.averages != DDP_AVERAGES_GRADIENTS;
     size_t count = 0;
     float *next;
+
     if (d->cfg.wire != DDP_WIRE_INT8 || !(d->engine || d->joiner)) return DDP_OK;
     for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     d->coded_count = count * (averages ? 3 : 1);
@@ -40400,6 +40839,7 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
 {
     const ddp__unit *u = &d->unit[layer];
     float *base = u->base;
+
     for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
         memcpy(base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
@@ -40422,6 +40862,7 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
     ddp_status s = DDP_OK;
     ddp__walk w = ddp__walk_of(NULL, 0, pieces, count);
     ddp_error why;
+
     for (int p = 0; s == DDP_OK && p < count; p++) {
         s = ddp_feedback_add(residual + total, pieces[p].data, pieces[p].count, &why);
         total += pieces[p].count;
@@ -40448,6 +40889,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     const float *base = u->base;
     const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
+
     if (u->others) {
         m->from = u->other;
         m->from_count = u->others;
@@ -40474,6 +40916,7 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
+
     for (int k = 0; u->changing && k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) u->trains[k].data[i] = *base++ + *delta++;
     u->changing = 0;
@@ -40486,6 +40929,7 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
+
     if (!d->engine || u->count == 0) return DDP_OK;
     m.mean = 1;
     m.group = u->group;
@@ -40506,6 +40950,7 @@ ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, d
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
 {
     const int link = d->unit[layer].link;
+
     if (!d->stager && ddp__post_is_done(d, link, ticket)) return ddp__post_wait(d, link, ticket, err);
     return ddp__post_hold(d, link, ticket, layer, err);
 }
@@ -40514,6 +40959,7 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_status s = DDP_OK;
+
     if (u->ticket == -1 && u->other_ticket == -1) return DDP_OK;
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
@@ -40537,6 +40983,7 @@ ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 ddp_status ddp__event_over(ddp_ctx *d, int code)
 {
     const char *event = d->event;
+
     d->event = NULL;
     if (d->host.error.code) return d->host.error.code; /* a verb's, or what was complained of */
     if (!code) return DDP_OK;
@@ -40584,6 +41031,7 @@ int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
 {
     char text[DDP_ERROR_TEXT];
     va_list ap;
+
     if (!d) return (int)DDP_ARG;
     if (d->host.error.code) return (int)d->host.error.code;
     va_start(ap, fmt);
@@ -40628,6 +41076,7 @@ ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 {
     const ddp__posted *p = d->posted;
     int i = 0;
+
     while (in_layers && i < d->posted_count && !p[i].in_layer) i++;
     if (i == d->posted_count) return DDP_OK;
     p += i;
@@ -40654,6 +41103,7 @@ static ddp_status ddp__posted_sums(ddp__posted *p, const ddp_message *m, ddp_err
     float *from, *to;
     ddp__walk w;
     size_t n;
+
     if (p->room < most) {
         ddp_piece *grown = (ddp_piece *)DDP_REALLOC(p->sum, 2 * (size_t)most * sizeof *grown);
         if (!grown) return ddp__fail(err, DDP_MEMORY, "out of memory for a message of %d arrays", most);
@@ -40681,6 +41131,7 @@ static ddp__posted *ddp__posted_find(ddp_ctx *d, long ticket)
 static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 {
     const ddp__posted *before = m->after ? ddp__posted_find(d, m->after - 1) : NULL;
+
     m->after = 0;
     if (!before || !d->engine) return DDP_OK; /* it is done */
     if (d->stager) return ddp__post_hold(d, before->link, before->ticket, DDP_NO_LAYER, err);
@@ -40692,6 +41143,7 @@ static ddp_status ddp__posted_after(ddp_ctx *d, ddp_message *m, ddp_error *err)
 static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message *m, ddp_error *err)
 {
     ddp_message in_place = *m;
+
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
@@ -40709,6 +41161,7 @@ static ddp_status ddp__posted_refused(ddp_ctx *d)
 {
     ddp_error *e = &d->host.error;
     char text[sizeof e->msg];
+
     if ((e->code != DDP_ARG && e->code != DDP_USAGE) || strstr(e->msg, d->ops.name)) return e->code;
     snprintf(text, sizeof text, "%s", e->msg);
     return ddp__fail(e, e->code, "strategy %s: %s", d->ops.name, text);
@@ -40718,6 +41171,7 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
     char who[64];
+
     DDP__VERB("ddp_post");
     if (!m || !ticket) return ddp_complain(d, DDP_ARG, "ddp_post needs a message and a place for its ticket");
     DDP__DO(ddp__verb_posts(d));
@@ -40745,6 +41199,7 @@ static ddp_status ddp__posted_tell(ddp_ctx *d, ddp__posted *p)
     const char *event = d->event;
     long name = p->name;
     int code;
+
     if (p->told || !d->ops.arrived) return DDP_OK;
     p->told = 1;
     d->event = "arrived";
@@ -40766,6 +41221,7 @@ ddp_status ddp__posted_look(ddp_ctx *d)
 int ddp_hold(ddp_ctx *d, long ticket, int layer)
 {
     ddp__posted *p, held;
+
     DDP__VERB("ddp_hold");
     p = ddp__posted_find(d, ticket);
     if (!p) return ddp_complain(d, DDP_USAGE, "message %ld was held before, or was never posted", ticket);
@@ -40782,6 +41238,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
 int ddp_hold_input(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p;
+
     DDP__VERB("ddp_hold_input");
     p = ddp__posted_find(d, ticket);
     if (p && p->sums) return 0; /* `from` is taken until the message is held */
@@ -40791,6 +41248,7 @@ int ddp_hold_input(ddp_ctx *d, long ticket)
 int ddp_is_done(ddp_ctx *d, long ticket)
 {
     const ddp__posted *p = d ? ddp__posted_find(d, ticket) : NULL;
+
     return p ? ddp__post_is_done(d, p->link, p->ticket) : 1;
 }
 
@@ -40878,6 +41336,7 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
 static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal, float **out)
 {
     ddp__own_state *k;
+
     DDP__VERB("ddp_keep");
     if (d->started || strcmp(d->event, "start"))
         return ddp_complain(d, DDP_USAGE, "state %s is declared in %s; only start may", name, d->event);
@@ -40902,6 +41361,7 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
 float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 {
     float *data = NULL;
+
     (void)ddp__keep(d, layer, name, n, equal, &data);
     return data;
 }
@@ -40909,6 +41369,7 @@ float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal)
 ddp_blob ddp_blob_new(size_t size)
 {
     ddp_blob b;
+
     b.size = size;
     b.bytes = (unsigned char *)ddp__calloc(size ? size : 1, 1);
     return b;
@@ -40954,6 +41415,7 @@ float *ddp_residual_of(const ddp_ctx *d, int layer)
 ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err)
 {
     int room = d->layers;
+
     *list = NULL;
     *n = 0;
     *steps = 1;
@@ -40996,6 +41458,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
     const double now = ddp_now();
     double first = DBL_MAX, second = DBL_MAX;
     int times;
+
     if (m->n == m->first) m->begun = now;
     if (m->n == (int)(sizeof m->bytes / sizeof *m->bytes)) m->n--;
     m->bytes[m->n] = bytes;
@@ -41019,6 +41482,7 @@ int ddp__meter_add(ddp__meter *m, double bytes, double seconds, double *fastest)
 static int ddp__probe_next(int pieces, double fastest)
 {
     double in_time;
+
     if (pieces < DDP__PROBE_MEDIUM) return DDP__PROBE_MEDIUM;
     if (pieces > DDP__PROBE_MEDIUM) return 0;
     in_time = 0.12 / fastest * pieces;
@@ -41030,6 +41494,7 @@ static ddp_status ddp__probe_once(ddp_ctx *d, int link, const ddp_piece *list, i
 {
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, list, pieces, DDP__OWN_WORD);
     long ticket;
+
     m.group = d->team;
     m.overlap = 1;
     m.mean = 1;
@@ -41051,6 +41516,7 @@ static ddp_status ddp__probe_sizes(ddp_ctx *d, int link, const ddp_piece *list, 
     float next = 1;
     ddp_message m;
     ddp_piece p;
+
     while (next > 0) {
         const double begin = ddp_now();
         double fastest;
@@ -41078,6 +41544,7 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     ddp__meter meter;
     ddp_status s = DDP_OK;
     int pieces = 0;
+
     memset(&meter, 0, sizeof meter);
     if (!x || !list) s = ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
     for (int i = 0; s == DDP_OK && i < DDP__PROBE_MOST; i++) {
@@ -41154,6 +41621,7 @@ void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 static void ddp__scale_to(double *x, int n, double total)
 {
     double sum = 0;
+
     for (int i = 0; i < n; i++) sum += x[i];
     for (int i = 0; sum > 0 && total > 0 && i < n; i++) x[i] *= total / sum;
 }
@@ -41163,6 +41631,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 {
     double flops = 0, last = 2 * ddp__unit_flops(&d->unit[d->layers - 1]);
     int l;
+
     for (l = 0; l < d->layers; l++) {
         p->forward_s[l] = ddp__timer_median(&d->timer, DDP__T_FORWARD, l);
         p->backward_s[l] = ddp__timer_median(&d->timer, DDP__T_BACKWARD, l);
@@ -41189,6 +41658,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
 static void ddp__slowest(const double *all, int world, size_t layers, double *out)
 {
     double longest = 0;
+
     memset(out, 0, layers * sizeof *out);
     for (int r = 0; r < world; r++) {
         const double *x = all + (size_t)r * 2 * layers;
@@ -41207,6 +41677,7 @@ static ddp_status ddp__profile_agree(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     const size_t L = (size_t)d->layers, row = 2 * L * sizeof(double);
     double *all = (double *)ddp__calloc((size_t)d->team_size, row), *own;
     ddp_status s;
+
     if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory agreeing on a profile of %d layers", d->layers);
     own = all + (size_t)d->team_place * 2 * L;
     memcpy(own, p->forward_s, L * sizeof *own);
@@ -41242,6 +41713,7 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 static double ddp__transfer_ready(const ddp_profile *p, const ddp_transfer *t)
 {
     double ready = 0;
+
     for (int l = p->layers - 1; l >= (t->behind > 0 ? t->behind : 0); l--) ready += p->backward_s[l];
     return ready;
 }
@@ -41254,6 +41726,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
 {
     double bytes = 0, takes[2], alpha[2];
     int k;
+
     for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
     for (k = 0; k < 2; k++) {
         takes[k] = link[k].beta_s * bytes;
@@ -41269,6 +41742,7 @@ static void ddp__transfer_links(ddp_ctx *d, const ddp_profile *p, const ddp_tran
     ddp_link link[2];
     double free_at[2] = {0, 0};
     int step = 0;
+
     link[0] = d->link.beta_s > 0 ? d->link : ddp__link_nominal(d, &d->links);
     link[1] = d->second_link.beta_s > 0 ? d->second_link : ddp__link_nominal(d, &d->second_links);
     for (int i = 0; i < n; i++) {
@@ -41284,6 +41758,7 @@ static ddp_status ddp__balance_by(ddp_ctx *d, const ddp_profile *p, ddp_error *e
     ddp_transfer *t;
     ddp_status s;
     int n, steps, taken = 0;
+
     if (!links) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d layers", d->layers);
     s = ddp__transfers(d, &t, &n, &steps, err);
     if (s == DDP_OK) ddp__transfer_links(d, p, t, n);
@@ -41302,6 +41777,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_profile nominal;
     ddp_status s;
+
     if (ddp_links(d) < 2) return DDP_OK;
     if (p) return ddp__balance_by(d, p, err);
     DDP__TRY(ddp__profile_start(d, &nominal, err));
@@ -41319,6 +41795,7 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
 {
     double exposed = 0, free_at = 0, behind;
     int i;
+
     for (i = 0, *comm = 0; i < n; i++) {
         double takes = 0;
         for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
@@ -41338,6 +41815,7 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
     double forward = 0, backward = 0, comm = 0, exposed = 0;
     int n, steps;
     ddp_transfer *t;
+
     DDP__TRY(ddp__transfers(d, &t, &n, &steps, err));
     for (int l = 0; l < p->layers; l++) {
         forward += p->forward_s ? p->forward_s[l] : 0;
@@ -41366,6 +41844,7 @@ static ddp_status ddp__plan_list(const char *path, const ddp__json *list, int st
                                  int assign, ddp_plan *plan, ddp_error *err)
 {
     const ddp__json *v;
+
     for (v = list->first; v; v = v->next) {
         int l = v->kind == DDP__JSON_NUMBER ? (int)v->number : -1;
         if (l < 0 || l >= layers || (double)l != v->number)
@@ -41387,6 +41866,7 @@ static ddp_status ddp__plan_parse(const char *path, const ddp__json *root, int l
 {
     const ddp__json *sets = NULL, *fill = ddp__json_get(root, "fill"), *v, *name;
     int h = 0;
+
     DDP__TRY(ddp__json_need(path, root, "sets", DDP__JSON_ARRAY, &sets, err));
     if (sets->count < 1)
         return ddp__fail(err, DDP_FORMAT, "%s: sets is empty; one list per step of the period is needed", path);
@@ -41410,6 +41890,7 @@ ddp_status ddp_plan_read(const char *path, int layers, ddp_plan *out, ddp_error 
     ddp__json *root = ddp__json_read(path, err);
     ddp_plan plan;
     ddp_status s;
+
     if (!root) return err ? err->code : DDP_FORMAT;
     memset(&plan, 0, sizeof plan);
     s = ddp__plan_parse(path, root, layers, &plan, err);
@@ -41436,6 +41917,7 @@ static uint64_t ddp__plan_hash(const ddp_blob *b) { return ddp__hash(DDP__HASH_S
 static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 {
     uint64_t live;
+
     if (!d->engine) return DDP_OK;
     do {
         ddp__plan_head head;
@@ -41465,6 +41947,7 @@ static ddp_status ddp__plan_share(ddp_ctx *d, ddp_blob *b, ddp_error *err)
 ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob own = ddp_blob_new(plan->size);
+
     if (!own.bytes) return ddp__fail(err, DDP_MEMORY, "out of memory for a plan of %zu bytes", plan->size);
     memcpy(own.bytes, plan->bytes, plan->size);
     ddp_blob_free(&d->plan);
@@ -41475,6 +41958,7 @@ ddp_status ddp__plan_take(ddp_ctx *d, const ddp_blob *plan, const ddp_profile *p
 ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_error *err)
 {
     ddp_status s = ddp__plan_share(d, plan, err);
+
     if (s == DDP_OK) s = ddp__plan_take(d, plan, p, err);
     ddp_blob_free(plan);
     return s;
@@ -41483,6 +41967,7 @@ ddp_status ddp__plan_set(ddp_ctx *d, ddp_blob *plan, const ddp_profile *p, ddp_e
 static ddp_status ddp__plan_make(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
 {
     ddp_blob plan = {NULL, 0};
+
     if (!d->ops.plan_make) return DDP_OK;
     /* who leads may be lost before it has shared its plan */
     if (d->team_place == 0 || d->cfg.min_world) DDP__TRY(DDP__EVENT(d, plan_make, (d, d->self, p, &plan)));
@@ -41494,6 +41979,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     ddp_blob blob = {NULL, 0};
     ddp_plan plan;
     ddp_status s = DDP_OK;
+
     memset(&plan, 0, sizeof plan);
     DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
     if (plan.period != d->cfg.period)
@@ -41529,6 +42015,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
     ddp_blob plan = {NULL, 0};
     ddp_profile p;
     ddp_status s;
+
     memset(&p, 0, sizeof p);
     if (d->cfg.profile_path) {
         DDP__TRY(ddp__profile_from_file(d, &p, err));
@@ -41585,6 +42072,7 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
+
     d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit;
     d->drift_word.link = d->fit.link;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
@@ -41594,6 +42082,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     long every = (long)d->plan_steps * DDP__DRIFT_PERIODS;
     double before;
+
     if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
     if (d->drift_ticket < 0 || d->step % every != d->plan_steps) return DDP_OK;
@@ -41618,6 +42107,7 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, double now)
 {
     ddp_note *n = &d->note[d->notes++ % DDP__NOTES];
+
     n->kind = kind;
     n->step = d->step;
     n->time_s = ddp_now();
@@ -41630,6 +42120,7 @@ void ddp__note_add(ddp_ctx *d, ddp_note_kind kind, int rank, double before, doub
 int ddp__note_members(ddp_ctx *d)
 {
     uint64_t live, changed;
+
     if (!d->cfg.min_world) return 0;
     live = ddp__live(d);
     changed = d->noted_live ? live ^ d->noted_live : 0;
@@ -41642,6 +42133,7 @@ int ddp__note_members(ddp_ctx *d)
 int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 {
     long n;
+
     if (!d || !out || room < 1) return 0;
     n = d->notes < (long)DDP__NOTES ? d->notes : (long)DDP__NOTES;
     if (n > room) n = room;
@@ -41652,12 +42144,14 @@ int ddp_notes(const ddp_ctx *d, ddp_note *out, int room)
 const char *ddp_note_name(ddp_note_kind kind)
 {
     static const char *const names[] = {"slow", "even", "replan", "lost", "joined"};
+
     return kind >= DDP_NOTE_SLOW && kind <= DDP_NOTE_JOINED ? names[kind] : "?";
 }
 
 void ddp_note_text(const ddp_note *n, char *out, size_t room)
 {
     double part = n->before > 0 ? n->now / n->before - 1 : 0;
+
     if (room == 0) return;
     out[0] = 0;
     switch (n->kind) {
@@ -41688,6 +42182,7 @@ static const double ddp__pace_slow = 1.25; /* from here on a slow rank is named 
 static int ddp__pace_order(const void *a, const void *b)
 {
     float p = *(const float *)a, q = *(const float *)b;
+
     return (p > q) - (p < q);
 }
 
@@ -41696,6 +42191,7 @@ static double ddp__pace_median(ddp_ctx *d)
 {
     float *sorted = d->pace + d->team_size;
     int n = 0;
+
     for (int r = 0; r < d->team_size; r++)
         if (d->pace[r] > 0) sorted[n++] = d->pace[r];
     qsort(sorted, (size_t)n, sizeof *sorted, ddp__pace_order);
@@ -41707,6 +42203,7 @@ static void ddp__pace_log(ddp_ctx *d, ddp_log_level level)
 {
     char text[DDP_ERROR_TEXT];
     ddp_note note;
+
     if (!ddp__leads(d) || !ddp_notes(d, &note, 1)) return;
     ddp_note_text(&note, text, sizeof text);
     ddp__log(&d->host.log, level, "step %ld: %s", d->step, text);
@@ -41717,6 +42214,7 @@ static void ddp__pace_tell(ddp_ctx *d, int slowest, double median_s)
 {
     int rank = d->stats.slowest_rank;
     double ratio = d->stats.slow_ratio, told = d->pace_told;
+
     if (ratio < ddp__pace_slow) {
         if (told > 0) {
             double now = (double)d->pace[d->pace_place];
@@ -41738,6 +42236,7 @@ static void ddp__pace_judge(ddp_ctx *d)
 {
     double median = ddp__pace_median(d);
     int slowest = 0;
+
     for (int r = 1; r < d->team_size; r++)
         if (d->pace[r] > d->pace[slowest]) slowest = r;
     if (!(median > 0)) return;
@@ -41752,6 +42251,7 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->team, d->pace,
                                         (size_t)d->team_size * sizeof *d->pace);
+
     d->pace[d->team_place] = (float)(d->compute_sum_s / (double)d->compute_steps);
     d->stats.compute_s = (double)d->pace[d->team_place];
     d->compute_sum_s = 0;
@@ -41764,6 +42264,7 @@ static ddp_status ddp__pace_send(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
 {
     long period = d->cfg.period, at = d->step % (period * DDP__PACE_PERIODS);
+
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;
@@ -41790,6 +42291,7 @@ static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const cha
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
+
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
         number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
         return DDP_OK;
@@ -41801,6 +42303,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
 {
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     ddp__unit *u = &d->unit[l];
+
     for (int b = 0; b < u->blocks; b++)
         ddp__worker_add(s, "layer", l, b, u->block[b].params, u->block[b].count,
                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
@@ -41822,6 +42325,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     double *profile;
     size_t graphs = 0;
     float *lr;
+
     for (o = d->host.owned; o; o = o->next) graphs += o->passes != NULL;
     number = (int64_t *)ddp__worker_small(s, "numbers", DDP_ST_I64, DDP__N_NUMBERS, 0, DDP__WORKER_TOLD);
     updates = (int64_t *)ddp__worker_small(s, "updates", DDP_ST_I64, L, 0, told);
@@ -41854,6 +42358,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
     int room = DDP__SMALL + d->kepts;
+
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
@@ -41884,6 +42389,7 @@ ddp_status ddp__worker_apply(ddp_ctx *d, const ddp__worker *s, int keep_plan, dd
     const ddp__tensor *plan = ddp__worker_find(s, "plan");
     ddp__owned *o;
     ddp_blob blob;
+
     d->step = (long)number[DDP__N_STEP];
     d->taken = number[DDP__N_TAKEN];
     d->saves_as = s->run;
@@ -41904,6 +42410,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     const ddp__tensor *t = ddp__worker_find(s, "profile");
     const double *profile = (const double *)t->data;
     const size_t L = (size_t)d->layers;
+
     d->measured = t->count != 0;
     d->drift_ticket = -1;
     if (!d->measured) return DDP_OK;
@@ -41922,6 +42429,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
 static const char *ddp__name_of_layer(void *user, int layer)
 {
     ddp_ctx *d = (ddp_ctx *)user;
+
     return layer >= 0 && layer < d->layers ? d->unit[layer].name : "";
 }
 
@@ -41940,6 +42448,7 @@ ddp_status ddp__connect(ddp_ctx *d, ddp__hub *hub, const char *addr, int listen_
     ddp__rendezvous r;
     ddp__tls_files files;
     const char *resume;
+
     if (d->cfg.transport == DDP_THREADS) {
         if (!hub)
             return ddp__fail(err, DDP_USAGE, "the threads transport needs its ranks in one process: start them with "
@@ -41978,6 +42487,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
 {
     ddp__engine_config e;
     ddp_status s;
+
     memset(&e, 0, sizeof e);
     e.wire = wire;
     e.rank = d->rank;
@@ -42017,6 +42527,7 @@ static ddp_status ddp__second_place(ddp_ctx *d, char *addr, size_t room, int *li
     ddp_status s = DDP_OK;
     int count = 0;
     char text[DDP__ADDR_TEXT];
+
     *listen_fd = -1;
     addr[0] = 0;
     if (d->cfg.addr2) snprintf(addr, room, "%s", d->cfg.addr2);
@@ -42047,6 +42558,7 @@ ddp_status ddp__open_second(ddp_ctx *d, ddp__hub *hub, ddp_error *err)
     ddp__wire *wire = NULL;
     char addr[320];
     int listen_fd;
+
     if (!ddp__two_links(&d->cfg)) return DDP_OK;
     DDP__TRY(ddp__second_links(&d->cfg, &d->second_links, err));
     DDP__TRY(ddp__second_place(d, addr, sizeof addr, &listen_fd, err));
@@ -42080,6 +42592,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
     double value[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
+
     memset(l, 0, sizeof *l);
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
@@ -42102,6 +42615,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 {
     ddp__join_config c;
+
     ddp__join_settings(d, &c);
     d->join_ticket = -1;
     return ddp__join_open(&c, wire, &d->join, err);
@@ -42110,6 +42624,7 @@ ddp_status ddp__admission_open(ddp_ctx *d, ddp__wire *wire, ddp_error *err)
 void ddp__admission_ready(ddp_ctx *d)
 {
     ddp__join_layout l;
+
     ddp__layout_fill(d, &l);
     ddp__join_ready(d->join, d->engine, &l);
 }
@@ -42127,6 +42642,7 @@ static ddp_status ddp__admission_ask(ddp_ctx *d, ddp_error *err)
 {
     ddp_piece p; /* from rank 0, or the lowest that lives */
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, 0, &d->join_word, sizeof d->join_word);
+
     d->join_word = d->plan_final ? ddp__join_next(d->join) : -1;
     return ddp__post(d, &m, 0, &d->join_ticket, err);
 }
@@ -42136,6 +42652,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code = ddp__worker_list(d, &s, err);
+
     if (code == DDP_OK) code = ddp__worker_enter(&s, newcomer, err);
     if (code == DDP_OK && d->rank == newcomer) {
         d->plan_final = 1;
@@ -42151,6 +42668,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
 {
     double begin = ddp_now();
     int in = 0;
+
     DDP__TRY(ddp__strategy_wait(d, err));
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
@@ -42172,6 +42690,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
+
     DDP__TRY(ddp__strategy_wait(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__join_give(d->join, &s, err);
@@ -42182,6 +42701,7 @@ static ddp_status ddp__admission_clone(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__admission_step(ddp_ctx *d, ddp_error *err)
 {
     int id;
+
     if (!d->join || d->step % d->cfg.period) return DDP_OK;
     if (ddp__join_wants(d->join)) DDP__TRY(ddp__admission_clone(d, err));
     if (d->join_ticket >= 0) {
@@ -42199,6 +42719,7 @@ ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err)
 {
     ddp__join_config c;
     ddp__tls_files files;
+
     ddp__session_files(d, &files);
     DDP__TRY(ddp__tls_open(&files, ddp__session_run(d), &d->tls, err));
     ddp__join_settings(d, &c);
@@ -42224,6 +42745,7 @@ static ddp_status ddp__arrival_try(ddp_ctx *d, double until, ddp_error *err)
     ddp__join_layout l;
     ddp__worker state;
     ddp_status s = ddp__worker_list(d, &state, err);
+
     ddp__layout_fill(d, &l);
     if (s == DDP_OK) s = ddp__joiner_prepare(d->joiner, &l, &state, until, &wire, err);
     if (s == DDP_OK) s = ddp__worker_apply(d, &state, 1, err);
@@ -42247,6 +42769,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
     double until = ddp_now() + d->cfg.connect_timeout_s;
     ddp_error local;
     ddp_status s;
+
     for (;;) {
         memset(&local, 0, sizeof local);
         s = ddp__arrival_try(d, until, &local);
@@ -42277,6 +42800,7 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     size_t trained = 0;
+
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
     u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
     u->trains = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->trains);
@@ -42316,6 +42840,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const double total = ddp__memory_total();
     double state = 0, graphs = 0;
     const ddp__owned *o;
+
     if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
         for (int b = 0; b < d->unit[l].blocks; b++)
@@ -42332,6 +42857,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
+
     DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__coded_memory(d, err));
@@ -42395,6 +42921,7 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
     static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
+
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -42422,6 +42949,7 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
 static ddp_status ddp__compare_ranks(const ddp_ctx *d, const ddp__fingerprint *all, ddp_error *err)
 {
     const ddp__fingerprint *zero = all, *team;
+
     while (zero->version == 0) zero++; /* a lost worker's */
     team = d->team ? all + d->team_root : zero;
     for (int r = 0; r < d->world; r++) {
@@ -42442,6 +42970,7 @@ static ddp_status ddp__compare_layers(ddp_ctx *d, ddp_error *err)
     const size_t bytes = (size_t)d->layers * sizeof(uint64_t);
     uint64_t *hash = (uint64_t *)ddp__calloc(bytes, 1);
     ddp_status s;
+
     if (!hash) return ddp__fail(err, DDP_MEMORY, "out of memory comparing %d layers", d->layers);
     for (int l = 0; l < d->layers; l++) hash[l] = ddp__unit_hash(&d->unit[l]);
     s = ddp__tell(d, d->team, hash, bytes, err);
@@ -42461,6 +42990,7 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
     float token = 0;
     ddp_piece p;
     ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, d->team, &token, 1);
+
     DDP__TRY(ddp__compare_layers(d, err));
     /* this rank agrees with the first; wait for the abort of the one that does not */
     m.bytes = 0;
@@ -42475,6 +43005,7 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     ddp__fingerprint *all = (ddp__fingerprint *)ddp__calloc(world, sizeof *all), *own;
     int *place = (int *)ddp__calloc(world, sizeof *place), equal = 1, mixed = 0;
     ddp_status s;
+
     if (!all || !place) {
         if (all) DDP_FREE(all);
         if (place) DDP_FREE(place);
@@ -42531,6 +43062,7 @@ static ddp_status ddp__share_parameters(ddp_ctx *d, ddp_error *err)
 static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 {
     size_t count = 0;
+
     for (int l = 0; l < d->layers; l++) count += d->unit[l].count + (d->cfg.average_state ? d->unit[l].state_count : 0);
     if (d->second) DDP__TRY(ddp__engine_guard(d->second, count, err));
     return ddp__engine_guard(d->engine, count, err);
@@ -42539,6 +43071,7 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
+
     if (d->started) return DDP_OK;
     if (d->layers == 0)
         return ddp__fail(err, DDP_USAGE, "no layer is registered: call ddp_add_layer, or ddp_graph_build, before the "
@@ -42573,6 +43106,7 @@ static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error 
 {
     ddp__worker s;
     ddp_status code;
+
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
@@ -42600,6 +43134,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     ddp__worker s;
     ddp_status code;
     int same = 0;
+
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
@@ -42613,6 +43148,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
 int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 {
     int of = 0;
+
     DDP__ENTER(d);
     if (!folder || !*folder) return ddp__ctx_failf(d, DDP_ARG, "ddp_checkpoint_load: no folder");
     if (d->step || d->at.phase != DDP__OUTSIDE)
@@ -42658,6 +43194,7 @@ static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t by
 {
     ddp_piece p;
     ddp_message m = ddp__own_word(q->d, &p, verb, 0, data, bytes);
+
     m.peer = peer;
     return ddp_exchange(q->d, &m);
 }
@@ -42665,6 +43202,7 @@ static int ddp__probe_bytes(ddp__prober *q, ddp_verb verb, void *data, size_t by
 static int ddp__say(ddp__prober *q, const ddp__probe_word *w, int peer)
 {
     ddp__probe_word out = *w;
+
     return ddp__probe_bytes(q, DDP_SEND, &out, sizeof out, peer);
 }
 
@@ -42680,6 +43218,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
     ddp__op_span seen[DDP__PROBE_SPANS], last;
     double now = ddp_now();
     int n = ddp__engine_spans(q->d->engine, since, now, seen, DDP__PROBE_SPANS);
+
     while (n > 0 && (seen[n - 1].verb != verb || seen[n - 1].end < 0)) n--;
     if (n > 0) return seen[n - 1];
     memset(&last, 0, sizeof last);
@@ -42691,6 +43230,7 @@ static ddp__op_span ddp__recorded(ddp__prober *q, ddp_verb verb, double since)
 static double ddp__lay(ddp__prober *q, double since)
 {
     double seconds = ddp_now() - ddp__recorded(q, DDP_RECEIVE, since).due;
+
     return seconds > 0 ? seconds : 0;
 }
 
@@ -42700,6 +43240,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 {
     double trip[DDP__PINGS], shortest = DBL_MAX, begin = ddp_now();
     int n;
+
     for (n = -1; n < DDP__PINGS; n++) { /* the first wakes everybody up, and is not kept */
         ddp__probe_word w;
         double t0, w0, asked;
@@ -42731,6 +43272,7 @@ static int ddp__ping(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__pong(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
+
     do {
         double since = ddp_now();
         DDP__DO(ddp__hear(q, &w, peer));
@@ -42748,6 +43290,7 @@ static int ddp__transfer(ddp__prober *q, int peer, size_t bytes, double back_s, 
 {
     ddp__probe_word w;
     double since;
+
     memset(&w, 0, sizeof w);
     w.next = (double)bytes;
     *seconds = 0;
@@ -42766,6 +43309,7 @@ static int ddp__repeat(ddp__prober *q, int peer, size_t bytes, double back_s, do
 {
     ddp__meter meter;
     double seconds;
+
     memset(&meter, 0, sizeof meter);
     do {
         DDP__DO(ddp__transfer(q, peer, bytes, back_s, &seconds));
@@ -42779,6 +43323,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 {
     double best, data, none;
     size_t bytes = DDP__PROBE_SMALL;
+
     q->n = 0;
     q->bytes[q->n] = sizeof(ddp__probe_word);
     q->seconds[q->n++] = out->ping_s;
@@ -42801,6 +43346,7 @@ static int ddp__source(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__sink(ddp__prober *q, int peer)
 {
     ddp__probe_word w;
+
     for (;;) {
         const double since = ddp_now();
         DDP__DO(ddp__hear(q, &w, peer));
@@ -42814,6 +43360,7 @@ static int ddp__sink(ddp__prober *q, int peer)
 static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 {
     ddp__probe_word w;
+
     memset(&w, 0, sizeof w);
     if (q->d->rank < peer) {
         DDP__DO(ddp__ping(q, peer, out));
@@ -42835,6 +43382,7 @@ static int ddp__probe_pair(ddp__prober *q, int peer, ddp_pair *out)
 static int ddp__opponent(int rank, int round, int even)
 {
     const int seats = even - 1;
+
     if (rank == seats || rank == round) return rank == seats ? round : seats;
     return (2 * round - rank + 2 * seats) % seats;
 }
@@ -42843,12 +43391,14 @@ static int ddp__opponent(int rank, int round, int even)
 static int ddp__is_relayed(const ddp_ctx *d, int peer)
 {
     ddp__wire *w = d->engine->wire;
+
     return !strncmp(w->table->peer_name(w, peer), "via ", 4);
 }
 
 static int ddp__probe_rounds(ddp__prober *q, ddp_probe_result *out)
 {
     const int world = q->d->world, even = world + world % 2;
+
     for (int round = 0; round < even - 1; round++) {
         const int peer = ddp__opponent(q->d->rank, round, even);
         ddp_pair *pair = &out->pair[q->d->rank * world + peer];
@@ -42868,6 +43418,7 @@ static int ddp__probe_share(ddp__prober *q, ddp_probe_result *out)
     char *all = (char *)ddp__calloc(world, row), *at;
     size_t r;
     int bad;
+
     if (!all) return ddp__ctx_failf(q->d, DDP_MEMORY, "out of memory for %zu probed rows", world);
     at = all + (size_t)q->d->rank * row;
     memcpy(at, out->pair + (size_t)q->d->rank * world, pairs);
@@ -42899,6 +43450,7 @@ int ddp_probe(ddp_ctx *d, ddp_probe_result *out)
     size_t world;
     double begin = ddp_now();
     int bad;
+
     DDP__ENTER(d);
     if (!out) return ddp__ctx_failf(d, DDP_ARG, "ddp_probe: the result is NULL");
     if (ddp_workers(d) < d->world)
@@ -42944,6 +43496,7 @@ void ddp_probe_free(ddp_probe_result *r)
 ddp_status ddp_probe_network(const ddp_probe_result *r, ddp_network *out, ddp_error *err)
 {
     int n;
+
     if (!r || !out || r->world < 2)
         return ddp__fail(err, DDP_ARG, "ddp_probe_network: the probed world has %d ranks", r ? r->world : 0);
     DDP__TRY(ddp_network_new(r->world, out, err));
@@ -42962,6 +43515,7 @@ static ddp_ring_choice ddp__ring_choose(const ddp_network *net, double least, si
     const double n = net->devices;
     double slowest = INFINITY, access = INFINITY, delay = 0, direct, ring;
     ddp_ring_choice c;
+
     for (int i = 0; i < net->devices; i++) {
         double most = 0;
         for (int j = 0; j < net->devices; j++) {
@@ -42990,6 +43544,7 @@ static int ddp__ring_set(ddp_ctx *d, const ddp_network *net, ddp_ring_choice *ou
     int *order = (int *)ddp__calloc((size_t)d->world, sizeof *order), bad;
     double least;
     size_t from;
+
     if (!order) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_ring_tune: out of memory");
     bad = (int)ddp_plan_ring(d->world, net->rate, net->delay_s, order, &least, &d->host.error);
     if (!bad) {
@@ -43006,6 +43561,7 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     ddp_ring_choice own;
     ddp_network net;
     int bad;
+
     DDP__ENTER(d);
     if (!r || r->world != d->world)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_ring_tune: a measurement of this world is needed");
@@ -43046,6 +43602,7 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
 int ddp_forward_begin(ddp_ctx *d, int layer)
 {
     ddp_status s;
+
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_forward_begin", DDP__IN_FORWARD);
     if (s == DDP_OK) {
@@ -43065,6 +43622,7 @@ int ddp_backward_begin(ddp_ctx *d, int layer)
 static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
+
     if (++u->passes > d->cfg.micro_batches)
         return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: ddp_backward_end(%d) was called %d times for layer %s, "
                          "expected %d; is ddp_step_end missing, or ddp_config.micro_batches too small?", d->step, layer,
@@ -43084,6 +43642,7 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
 int ddp_backward_end(ddp_ctx *d, int layer)
 {
     ddp_status s;
+
     DDP__ENTER(d);
     s = ddp__enter_layer(d, layer, "ddp_backward_end", DDP__AFTER_BACKWARD);
     if (s == DDP_OK) s = ddp__gradient_ready(d, layer);
@@ -43104,6 +43663,7 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 static ddp_status ddp__finish_step(ddp_ctx *d)
 {
     int forward = 1;
+
     for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].passes != d->cfg.micro_batches)
             return ddp__fail(&d->host.error, DDP_USAGE, "step %ld: layer %s had %d of %d ddp_backward_end calls on "
@@ -43136,6 +43696,7 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
 int ddp_step_end(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
+
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
@@ -43160,6 +43721,7 @@ int ddp_step_end(ddp_ctx *d)
 int ddp_wait(ddp_ctx *d)
 {
     ddp_status s;
+
     DDP__ENTER(d);
     s = ddp__strategy_wait(d, &d->host.error);
     if (s == DDP_OK) s = ddp__device_wait(d, &d->host.error);
@@ -43203,6 +43765,7 @@ static ddp_status ddp__sync_everything(ddp_ctx *d)
 int ddp_sync_all(ddp_ctx *d)
 {
     ddp_status s = DDP_OK;
+
     DDP__ENTER(d);
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) s = ddp__sync_everything(d);
@@ -43216,6 +43779,7 @@ static const ddp__hooks *ddp__session_hooks(void)
 {
     static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin,
                                      ddp_backward_end};
+
     return &table;
 }
 
@@ -43225,6 +43789,7 @@ static uint64_t ddp__first_ids(int met) { return met >= 64 ? ~(uint64_t)0 : ((ui
 static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_error *err)
 {
     ddp__wire *wire = NULL;
+
     d->host.allocator = d->cfg.allocator;
     d->host.log = ddp__log_resolve(&d->cfg.logger, d->cfg.no_env);
     d->host.hooks = ddp__session_hooks();
@@ -43259,6 +43824,7 @@ ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub 
     ddp_config zero;
     ddp_ctx *d = (ddp_ctx *)ddp__calloc(1, sizeof *d);
     ddp_error local;
+
     memset(&zero, 0, sizeof zero);
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
@@ -43339,6 +43905,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 {
     int own = layer->params || layer->count;
     char number[32];
+
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
@@ -43359,6 +43926,7 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
 int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 {
     ddp__unit u;
+
     DDP__ENTER(d);
     if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
         return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
@@ -43405,6 +43973,7 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
 {
     ddp_error *err;
     ddp_blob blob = {NULL, 0};
+
     DDP__ENTER(d);
     err = &d->host.error;
     if (!d->ops.plan_adopt)
@@ -43440,6 +44009,7 @@ int ddp_measure_links(ddp_ctx *d)
 int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
 {
     ddp__net_stats net;
+
     memset(out, 0, sizeof *out);
     if (link < 0 || link >= ddp_links(d)) return (int)DDP_ARG;
     if (d->nccl && link == 0) {
@@ -43472,6 +44042,7 @@ static ddp_status ddp__launch_run(const ddp__launch *L, const ddp_config *cfg, i
 {
     ddp_ctx *d = ddp__open(cfg, L->list, L->hub, listen_fd, err);
     int code;
+
     if (!d) {
         if (L->hub) ddp__hub_leave(L->hub, cfg->rank); /* or the others would wait for its first byte */
         return err->code;
@@ -43493,6 +44064,7 @@ static ddp_status ddp__launch_rank(int rank, int listen_fd, const char *addr, vo
 {
     const ddp__launch *L = (const ddp__launch *)user;
     ddp_config cfg = *L->cfg;
+
     cfg.rank = rank;
     if (addr && *addr) cfg.addr = addr;
     return ddp__launch_run(L, &cfg, listen_fd, err);
@@ -43507,6 +44079,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
     ddp__launch L = {&cfg, list, fn, user, NULL};
     ddp__env env;
     ddp_status s;
+
     if (!err) err = &local;
     memset(err, 0, sizeof *err);
     if (!given || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch: configuration or function is NULL");
@@ -43585,6 +44158,7 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
     const ddp_piece *own;
     int n, room = 0;
+
     for (int l = first; l >= last; l--) {
         (void)ddp_gradients_of(d, l, &n);
         room += n;
@@ -43608,6 +44182,7 @@ static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
     int n;
     const ddp_piece *p = ddp_gradients_of(d, layer, &n);
     size_t bytes = 0;
+
     for (int i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
     return bytes;
 }
@@ -43618,6 +44193,7 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
     const int layers = ddp_layers(d);
     size_t bytes = 0;
     int bad, first = layers - 1;
+
     g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
     if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
     for (int l = layers - 1; l >= 0; l--) {
@@ -43635,6 +44211,7 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 {
     ddp_message m;
+
     if (ddp_world(d) == 1 || b->pieces == 0) return 0;
     memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
@@ -43654,6 +44231,7 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
 static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
+
     for (; !bad && g->next < g->buckets && g->bucket[g->next].missing == 0; g->next++)
         bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
     return bad;
@@ -43662,6 +44240,7 @@ static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
+
     for (int i = 0; i < g->buckets && !bad; i++) {
         ddp__bucket *b = &g->bucket[i];
         if (b->ticket != -1) bad = ddp_hold(d, b->ticket, b->last);
@@ -43676,6 +44255,7 @@ static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_hold(d, g);
+
     (void)forward;
     if (!bad) bad = ddp_clip(d);
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
@@ -43685,6 +44265,7 @@ static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 static void ddp__gradient_close(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
+
     (void)d;
     for (int i = 0; i < g->buckets; i++)
         if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
@@ -43697,6 +44278,7 @@ static int ddp__ssgd_start(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_new(d, g, SIZE_MAX, SIZE_MAX);
+
     if (g->buckets == 1) g->layer = DDP_ALL_LAYERS;
     return bad;
 }
@@ -43705,6 +44287,7 @@ static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad;
+
     for (int i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
     bad = ddp__buckets_send(d, g);
     return bad ? bad : ddp__gradient_step_end(d, self, forward);
@@ -43714,6 +44297,7 @@ static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
     int i;
+
     (void)d;
     *period = 1;
     for (i = 0; i < g->buckets && i < room; i++) {
@@ -43734,6 +44318,7 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int i = 0;
+
     while (layer < g->bucket[i].last) i++;
     g->bucket[i].missing--;
     return ddp__buckets_send(d, g);
@@ -43742,6 +44327,7 @@ static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 static int ddp__wfbp_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int n = ddp__ssgd_transfers(d, self, period, out, room);
+
     for (int i = 0; i < n; i++) out[i].behind = out[i].last;
     return n;
 }
@@ -43783,6 +44369,7 @@ static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 static int ddp__clip_and_update(ddp_ctx *d)
 {
     int bad;
+
     if (!(ddp_settings(d)->clip_norm > 0)) return 0;
     bad = ddp_clip(d);
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
@@ -43792,6 +44379,7 @@ static int ddp__clip_and_update(ddp_ctx *d)
 static int ddp__hold_all(ddp_ctx *d)
 {
     int bad = 0;
+
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_average_hold(d, l);
     return bad;
 }
@@ -43799,6 +44387,7 @@ static int ddp__hold_all(ddp_ctx *d)
 static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad = ddp__clip_and_update(d);
+
     (void)self;
     (void)forward;
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
@@ -43809,6 +44398,7 @@ static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int i, layers = ddp_layers(d);
+
     (void)self;
     *period = ddp_settings(d)->period;
     for (i = 0; i < layers && i < room; i++) {
@@ -43858,6 +44448,7 @@ static int ddp__partial_forward_begin(ddp_ctx *d, void *self, int layer)
 static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad;
+
     (void)self;
     if (ddp_settings(d)->clip_norm > 0) {
         bad = ddp__hold_all(d);
@@ -43882,6 +44473,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
     ddp__packed_plan head;
     unsigned char *at;
+
     *out = ddp_blob_new(sizeof head + L * sizeof(int32_t) + fill);
     if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
     memset(&head, 0, sizeof head);
@@ -43910,6 +44502,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
     ddp_error err;
     ddp_plan p;
     int bad = 0;
+
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
     if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
@@ -43944,6 +44537,7 @@ static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const
 static void ddp__plan_options(ddp_ctx *d, ddp_plan_options *o)
 {
     const ddp_config *c = ddp_settings(d);
+
     memset(o, 0, sizeof *o);
     o->period = c->period;
     o->fill = c->fill;
@@ -43963,6 +44557,7 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
     ddp_profile slower = *p;
     ddp_plan other;
     ddp_status s = ddp_plan_partial(p, o, plan, err);
+
     if (s != DDP_OK) return s;
     slower.comm_s = (double *)ddp__calloc((size_t)p->layers, sizeof *slower.comm_s);
     for (int l = 0; slower.comm_s && l < p->layers; l++) slower.comm_s[l] = 1.1 * p->comm_s[l];
@@ -43990,6 +44585,7 @@ static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unme
     ddp_error err;
     ddp_plan plan;
     int bad;
+
     memset(&plan, 0, sizeof plan);
     ddp__plan_options(d, &o);
     if (enp) o.solver = DDP_SOLVER_ENP;
@@ -44031,6 +44627,7 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
 static const ddp_plan *ddp__partial_view(const void *self)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
+
     return p->layers ? p : NULL;
 }
 
@@ -44040,6 +44637,7 @@ static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_trans
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
     int n = 0;
+
     (void)d;
     *period = p->layers ? p->period : 1;
     for (int h = 0; p->layers && h < p->period; h++)
@@ -44097,6 +44695,7 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_WFBP, ddp__strategy_wfbp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};
+
     *count = (int)(sizeof table / sizeof table[0]);
     return table;
 }
@@ -44105,6 +44704,7 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 {
     int n, i;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+
     memset(ops, 0, sizeof *ops);
     for (i = 0; i < n && t[i].id != s && s != DDP_STRATEGY_DEFAULT; i++) {}
     if (i == n) return 0;
@@ -44115,6 +44715,7 @@ static int ddp__strategy_fill(ddp_strategy s, ddp_strategy_ops *ops)
 const char *ddp_strategy_name(ddp_strategy s)
 {
     ddp_strategy_ops ops;
+
     return ddp__strategy_fill(s, &ops) ? ops.name : "unknown";
 }
 
@@ -44122,6 +44723,7 @@ ddp_strategy ddp_strategy_named(const char *name)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+
     for (int i = 0; name && i < n; i++)
         if (!strcmp(name, ddp_strategy_name(t[i].id))) return t[i].id;
     return DDP_STRATEGY_DEFAULT;
@@ -44131,6 +44733,7 @@ ddp_strategy ddp_strategy_number(int i)
 {
     int n;
     const ddp__strategy_entry *t = ddp__strategy_entries(&n);
+
     return i >= 0 && i < n ? t[i].id : DDP_STRATEGY_DEFAULT;
 }
 
@@ -44140,6 +44743,7 @@ const ddp__strategies *ddp__built_in(void)
 {
     static const ddp__strategies table = {ddp__strategy_fill, ddp_strategy_named, ddp_strategy_number,
                                           ddp_strategy_name};
+
     return &table;
 }
 
@@ -44253,6 +44857,7 @@ DDP_LIB void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp
 void ddp__add_fixed(ddp__text *t, double v, int decimals)
 {
     long long unit = 1, n;
+
     for (int i = 0; i < decimals; i++) unit *= 10;
     if (!(fabs(v) < 9e18 / (double)unit)) { /* also not a number */
         ddp__text_addf(t, "-");
@@ -44268,6 +44873,7 @@ void ddp__add_fixed(ddp__text *t, double v, int decimals)
 static void ddp__add_short(ddp__text *t, double v, int decimals)
 {
     size_t before = t->size;
+
     ddp__add_fixed(t, v, decimals);
     if (t->failed || decimals < 1 || t->size < before + 3) return;
     while (t->data[t->size - 1] == '0') t->size--;
@@ -44278,6 +44884,7 @@ static void ddp__add_short(ddp__text *t, double v, int decimals)
 static void ddp__add_escaped(ddp__text *t, const char *s)
 {
     size_t left = s ? strlen(s) : 0;
+
     while (left) {
         int n = ddp__utf8_length((const unsigned char *)s, left);
         if (n == 3 && (!memcmp(s, "\xef\xbf\xbe", 3) || !memcmp(s, "\xef\xbf\xbf", 3)))
@@ -44335,6 +44942,7 @@ double ddp__tick_step(double range, int most, int *decimals)
 {
     double unit, ratio;
     int k;
+
     *decimals = 0;
     if (!(range > 0) || range > 1e300) return 1;
     k = (int)floor(log10(range / most));
@@ -44365,6 +44973,7 @@ static double ddp__axes_x(const ddp__axes *a, double x)
 static double ddp__axes_y(const ddp__axes *a, double y)
 {
     double v = a->log_y ? log10(y) : y;
+
     return DDP__CHART_TOP + (a->y1 - v) / (a->y1 - a->y0) * (DDP__CHART_BOTTOM - DDP__CHART_TOP);
 }
 
@@ -44378,6 +44987,7 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 {
     int any = 0;
     double pad;
+
     memset(a, 0, sizeof *a);
     a->log_y = c->log_y;
     for (int k = 0; k < c->count; k++) {
@@ -44403,6 +45013,7 @@ static int ddp__axes_fit(ddp__axes *a, const ddp__chart *c)
 static void ddp__svg_y_tick(ddp__text *t, const ddp__axes *a, double y, int digit, int exponent, int decimals)
 {
     double at = ddp__axes_y(a, y);
+
     ddp__add_page(t, "<path class=\"grid\" d=\"M%d @1H%d\"/><text class=\"end\" x=\"%d\" y=\"@1\">",
                   DDP__CHART_LEFT, at, DDP__CHART_RIGHT, DDP__CHART_LEFT - 6, at + 4);
     if (a->log_y && (exponent < -3 || exponent > 3)) ddp__add_page(t, "%de%d</text>", digit, exponent);
@@ -44443,6 +45054,7 @@ static void ddp__svg_axes(ddp__text *t, const ddp__axes *a, const ddp__chart *c)
 static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s, double *end_y)
 {
     int points = 0, stride = s->count / 1000 + 1;
+
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
@@ -44460,6 +45072,7 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
 {
     double floor_y = DDP__CHART_TOP - DDP__CHART_NAME_H, limit;
     int j, n = 0;
+
     for (int i = 0; i < c->count; i++) {
         if (!c->series[i].name || end_y[i] < 0) continue;
         for (j = n++; j > 0 && end_y[order[j - 1]] > end_y[i]; j--) order[j] = order[j - 1];
@@ -44492,6 +45105,7 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
     double *end_y = (double *)ddp__calloc((size_t)c->count, sizeof *end_y);
     int *order = (int *)ddp__calloc((size_t)c->count, sizeof *order), i, pass;
     ddp__axes a;
+
     if (!end_y || !order) {
         t->failed = 1;
     } else if (ddp__axes_fit(&a, c)) {
@@ -44518,6 +45132,7 @@ void ddp__svg_chart(ddp__text *t, const ddp__chart *c)
 static int ddp__lane_order(const void *pa, const void *pb)
 {
     const ddp_span *a = &((const ddp__lane_item *)pa)->span, *b = &((const ddp__lane_item *)pb)->span;
+
     if (a->begin_s < b->begin_s || a->begin_s > b->begin_s) return a->begin_s < b->begin_s ? -1 : 1;
     return (a->end_s < b->end_s) - (a->end_s > b->end_s);
 }
@@ -44525,6 +45140,7 @@ static int ddp__lane_order(const void *pa, const void *pb)
 void ddp__lane_make(ddp__text *t, const ddp_report_worker *w, unsigned kinds, double begin, double end, ddp__lane *out)
 {
     double *row_end = (double *)ddp__calloc((size_t)w->count, sizeof *row_end);
+
     memset(out, 0, sizeof *out);
     out->rows = 1;
     out->items = (ddp__lane_item *)ddp__calloc((size_t)w->count, sizeof *out->items);
@@ -44556,6 +45172,7 @@ void ddp__lane_free(ddp__lane *lane)
 void ddp__run_all(const ddp_report_run *r, double *begin, double *end)
 {
     int any = 0;
+
     *begin = *end = 0;
     for (int w = 0; w < r->worker_count; w++)
         for (int i = 0; i < r->workers[w].count; i++) {
@@ -44604,6 +45221,7 @@ static void ddp__swim_lane(ddp__text *t, const ddp_report_data *d, const ddp__sw
                            const ddp__lane *lane, double top, double height)
 {
     double row_h = height / lane->rows;
+
     for (int i = 0; i < lane->count; i++) {
         const ddp_span *s = &lane->items[i].span;
         double x = ddp__swim_x(m, s->begin_s), w = ddp__swim_x(m, s->end_s) - x;
@@ -44620,6 +45238,7 @@ static void ddp__swim_steps(ddp__text *t, const ddp__swim *m, const ddp__lane *l
 {
     double named = -1e9;
     long step = -1;
+
     for (int i = 0; i < lane->count; i++) {
         double x = ddp__swim_x(m, lane->items[i].span.begin_s);
         if (lane->items[i].span.step <= step || lane->items[i].span.kind == DDP_SPAN_WAIT) continue;
@@ -44635,6 +45254,7 @@ static void ddp__swim_axis(ddp__text *t, const ddp__swim *m, double scale_s, int
 {
     int decimals;
     double ms = scale_s * 1e3, step = ddp__tick_step(ms, 14, &decimals), v;
+
     for (v = 0; v * step <= ms * (1 + 1e-9); v += 1) {
         double x = ddp__swim_x(m, m->begin + v * step / 1e3);
         ddp__add_page(t, "<path class=\"grid\" d=\"M@1 %dV%d\"/><text class=\"mid\" x=\"@1\" y=\"%d\">@*%s</text>", x,
@@ -44682,6 +45302,7 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
 void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long total)
 {
     const char *term = getenv("TERM"), *plain = getenv("NO_COLOR");
+
     memset(p, 0, sizeof *p);
     p->out = out;
     p->label = label ? label : "";
@@ -44696,6 +45317,7 @@ void ddp_progress_start(ddp_progress *p, FILE *out, const char *label, long tota
 static int ddp__progress_eta(char *out, size_t room, double s)
 {
     long n = s < 3e8 ? lround(s) : 0;
+
     if (!(s < 3e8)) return snprintf(out, room, "?");
     if (n < 60) return snprintf(out, room, "%lds", n);
     if (n < 3600) return snprintf(out, room, "%ldm%02lds", n / 60, n % 60);
@@ -44707,6 +45329,7 @@ static void ddp__progress_line(const ddp_progress *p, long done, double loss, ch
     char part[6][40], rate[2] = "";
     double tokens = p->tokens_per_s, ms = p->step_s * 1e3;
     int digits = snprintf(NULL, 0, "%ld", p->total);
+
     memset(part, 0, sizeof part);
     snprintf(part[0], sizeof part[0], "%-11.30s", p->label);
     snprintf(part[1], sizeof part[1], "step %*ld/%ld", digits, done, p->total);
@@ -44728,6 +45351,7 @@ void ddp_progress_step(ddp_progress *p, long done, double loss, double tokens)
     char line[DDP__PROGRESS_LINE];
     double now = ddp_now(), took = now - p->last_s, keep;
     int n;
+
     if (!p->out) return;
     /* the mean forgets with a horizon of about 20 steps, and starts as a plain mean */
     keep = done < 20 ? 1 - 1 / (double)(done > 0 ? done : 1) : 0.95;
@@ -44758,6 +45382,7 @@ void ddp_progress_end(ddp_progress *p)
 static double ddp__summary_ratio(const ddp_report_data *d, const ddp_report_run *r)
 {
     const char *reference = ddp__strategy_reference();
+
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].strategy && !strcmp(d->runs[i].strategy, reference) && r->step_ms > 0)
             return d->runs[i].step_ms / r->step_ms;
@@ -44769,6 +45394,7 @@ void ddp__summary_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_
     static const char *const heading[DDP__SUMMARY_COLUMNS] = {"strategy", "step ms", "vs ", "s to loss", "MB sent",
                                                               "hidden %", "final loss"};
     double ratio;
+
     if (!r) {
         ddp__text_addf(t, "%s%s", heading[column], column == 2 ? ddp__strategy_reference() : "");
         return;
@@ -44794,6 +45420,7 @@ static void ddp__summary_text(ddp__text *t, const ddp_report_data *d)
 {
     size_t width[DDP__SUMMARY_COLUMNS] = {0};
     ddp__text cell = {NULL, 0, 0, 0};
+
     /* the first pass measures, the second writes; names stand left, numbers right */
     for (int pass = 0; pass < 2; pass++)
         for (int row = -1; row < d->run_count; row++) {
@@ -44813,6 +45440,7 @@ ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
     int bad, why;
+
     ddp__summary_text(&t, d);
     if (t.failed) {
         ddp__text_free(&t);
@@ -44844,6 +45472,7 @@ static const char *ddp__jsonl_name(const ddp_jsonl *j) { return j->file.f ? j->f
 ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 {
     ddp_jsonl *j = (ddp_jsonl *)ddp__calloc(1, sizeof *j);
+
     if (!j) ddp__fail(err, DDP_MEMORY, "cannot write JSON lines: out of memory");
     else j->stream = out;
     return j;
@@ -44852,6 +45481,7 @@ ddp_jsonl *ddp_jsonl_stream(FILE *out, ddp_error *err)
 ddp_jsonl *ddp_jsonl_open(const char *path, ddp_error *err)
 {
     ddp_jsonl *j;
+
     if (!path || !*path) {
         ddp__fail(err, DDP_ARG, "the JSON lines file needs a name; an empty one was given");
         return NULL;
@@ -44877,6 +45507,7 @@ void ddp_jsonl_abandon(ddp_jsonl *j)
 ddp_status ddp_jsonl_close(ddp_jsonl *j, ddp_error *err)
 {
     ddp_status status;
+
     if (!j) return DDP_OK;
     if (j->depth) ddp_jsonl_end(j);
     status = j->error.code;
@@ -45131,12 +45762,14 @@ typedef struct ddp__pm {
 static const char *ddp__pm_string(const ddp__json *v, const char *key, const char *otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
+
     return m && m->kind == DDP__JSON_STRING ? m->string : otherwise;
 }
 
 static double ddp__pm_number(const ddp__json *v, const char *key, double otherwise)
 {
     const ddp__json *m = ddp__json_get(v, key);
+
     return m && m->kind == DDP__JSON_NUMBER ? m->number : otherwise;
 }
 
@@ -45210,6 +45843,7 @@ static ddp_status ddp__pm_line(ddp__pm *pm, const char *path, int number, const 
     ddp__json *v;
     ddp_status s = DDP_OK;
     const char *event;
+
     snprintf(name, sizeof name, "%.260s:%d", path, number);
     v = ddp__json_parse(name, line, n, pm->err);
     if (!v) return pm->err->code;
@@ -45230,6 +45864,7 @@ static ddp_status ddp__pm_read(ddp__pm *pm, const char *path)
     ddp_status s;
     size_t at = 0;
     int number = 1;
+
     s = ddp__file_read(path, &t, pm->err);
     for (; s == DDP_OK && at < t.size; number++) {
         const char *end = (const char *)memchr(t.data + at, '\n', t.size - at);
@@ -45249,6 +45884,7 @@ static int ddp__pm_list(const ddp__pm *pm, const unsigned char *flag, char *out,
 {
     size_t used;
     int count = 0, shown = 0;
+
     for (int r = 0; r < pm->world; r++) count += flag[r] != 0;
     used = (size_t)snprintf(out, room, count == 1 ? "rank " : "ranks ");
     for (int r = 0; r < pm->world; r++) {
@@ -45275,6 +45911,7 @@ static int ddp__pm_differ(const ddp__pm *pm)
 {
     const ddp__pm_op *found = NULL, *other = NULL;
     int first = 0, second = 0;
+
     for (int a = 0; a < pm->world; a++)
         for (int b = a + 1; b < pm->world; b++)
             for (int i = 0; i < pm->rank[a].ops; i++) {
@@ -45295,6 +45932,7 @@ static int ddp__pm_differ(const ddp__pm *pm)
 static const ddp__pm_op *ddp__pm_first(const ddp__pm *pm)
 {
     const ddp__pm_op *first = NULL;
+
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -45309,6 +45947,7 @@ static void ddp__pm_last(const ddp__pm *pm, int rank)
 {
     const ddp__pm_rank *r = &pm->rank[rank];
     const ddp__pm_op *last = r->ops ? &r->op[r->ops - 1] : NULL;
+
     if (!r->present)
         fprintf(pm->out, "rank %d left no dump; by the last word of it that others heard it had "
                 "begun %ld operations\n", rank, r->told);
@@ -45353,6 +45992,7 @@ static int ddp__pm_wait(const ddp__pm *pm, unsigned char *flag, unsigned char *w
 static int ddp__pm_pairs(const ddp__pm *pm)
 {
     int found = 0;
+
     for (int r = 0; r < pm->world; r++)
         for (int i = 0; i < pm->rank[r].ops; i++) {
             const ddp__pm_op *o = &pm->rank[r].op[i];
@@ -45376,6 +46016,7 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     unsigned char *flag = (unsigned char *)ddp__calloc(2 * (size_t)pm->world, 1);
     char who[160];
     int found;
+
     if (!flag) return ddp__fail(pm->err, DDP_MEMORY, "out of memory for %d ranks", pm->world);
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
     if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
@@ -45395,6 +46036,7 @@ ddp_status ddp_dump_merge(const char *const *paths, int count, FILE *out, ddp_er
     ddp_error local;
     ddp__pm pm;
     ddp_status s = DDP_OK;
+
     memset(&pm, 0, sizeof pm);
     memset(&local, 0, sizeof local);
     pm.out = out;
@@ -45445,6 +46087,7 @@ static void ddp__perfetto_span(ddp__perfetto *p, const ddp_span *s, long tid)
     long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
     const char *name = ddp_span_kind_name(s->kind);
     const char *layer = s->layer >= 0 && s->layer < p->data->layer_count ? p->data->layers[s->layer].name : NULL;
+
     ddp__perfetto_begin(p);
     ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid, tid, name);
     ddp__perfetto_us(&p->text, begin);
@@ -45461,6 +46104,7 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
 {
     char numbered[40];
     ddp__lane lane;
+
     ddp__lane_make(&p->text, w, kinds, -DBL_MAX, DBL_MAX, &lane);
     for (int row = 0; row < lane.rows; row++) {
         snprintf(numbered, sizeof numbered, row ? "%s %d" : "%s", name, row + 1);
@@ -45477,6 +46121,7 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
     ddp__perfetto p;
     char name[120];
     double end;
+
     memset(&p, 0, sizeof p);
     p.data = d;
     p.next_tid = 1;
@@ -45538,6 +46183,7 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
     static const char *const name[] = {"command", "model", "network", "workers", "seed", "host", "version"};
     const char *value[7] = {d->command, d->model, d->net, NULL, NULL, d->host, d->version};
     char workers[16], seed[32];
+
     snprintf(workers, sizeof workers, "%d", d->workers);
     snprintf(seed, sizeof seed, "%" PRIu64, d->seed);
     value[3] = d->workers > 0 ? workers : NULL;
@@ -45552,6 +46198,7 @@ static void ddp__html_facts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_summary(ddp__text *t, const ddp_report_data *d)
 {
     const ddp_report_run *best = NULL; /* the smallest step time */
+
     if (d->run_count < 1) return;
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_ms > 0 && (!best || d->runs[i].step_ms < best->step_ms)) best = &d->runs[i];
@@ -45596,6 +46243,7 @@ static void ddp__changes_pace(ddp__text *t, const ddp_report_run *r)
 static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
 {
     const int first = r->note_count > DDP__CHANGES_SHOWN ? r->note_count - DDP__CHANGES_SHOWN : 0;
+
     if (r->note_count < 1) return;
     ddp__text_addf(t, "<div class=\"scroll\"><table class=\"words\">\n<tr>%s<th>step</th>"
                       "<th>seconds</th><th>what</th></tr>\n", named ? "<th>strategy</th>" : "");
@@ -45612,6 +46260,7 @@ static void ddp__changes_table(ddp__text *t, const ddp_report_run *r, int named)
 static void ddp__html_changes(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
+
     for (int i = 0; i < d->run_count; i++)
         any |= d->runs[i].note_count > 0 || d->runs[i].slow_ratio >= ddp__changes_slow || d->runs[i].replans > 0;
     if (!any) return;
@@ -45628,6 +46277,7 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 {
     size_t all = 0;
     int n = 0;
+
     for (int i = 0; i < d->run_count; i++) all += (size_t)d->runs[i].note_count;
     *out = all ? (ddp__mark *)ddp__calloc(all, sizeof **out) : NULL;
     if (all && !*out) t->failed = 1;
@@ -45646,6 +46296,7 @@ static int ddp__changes_marks(ddp__text *t, const ddp_report_data *d, int over_t
 static long ddp__html_window_steps(const ddp_report_run *r, double begin, double end)
 {
     long first = LONG_MAX, last = LONG_MIN;
+
     for (int i = 0; r->worker_count > 0 && i < r->workers[0].count; i++) {
         const ddp_span *s = &r->workers[0].spans[i];
         if (s->kind != DDP_SPAN_BACKWARD || s->end_s <= begin || s->begin_s >= end) continue;
@@ -45697,6 +46348,7 @@ static int ddp__html_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
     int style = 0, is_first = 0;
+
     for (int i = 0; i <= run; i++) {
         is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
         style += !is_first;
@@ -45722,6 +46374,7 @@ static void ddp__html_smooth(const double *raw, int n, int over, double *out)
 static int ddp__html_smooth_over(const ddp_report_data *d)
 {
     int most = 0;
+
     for (int i = 0; i < d->run_count; i++)
         if (d->runs[i].step_count > most) most = d->runs[i].step_count;
     return most / 25 > 1 ? (most / 25 < 200 ? most / 25 : 200) : 1;
@@ -45783,6 +46436,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 {
     int loss = 0, divergence = 0, over = ddp__html_smooth_over(d);
     ddp__mark *mark;
+
     for (int i = 0; i < d->run_count; i++)
         for (int j = 0; j < d->runs[i].step_count; j++) {
             loss |= fabs(d->runs[i].steps[j].loss) <= DBL_MAX;
@@ -45812,6 +46466,7 @@ static void ddp__html_charts(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_plan_cell(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, int layer)
 {
     int count = 0;
+
     ddp__text_addf(t, "<td>%d", r->step_of[layer]);
     for (int h = 0; r->fill && h < r->period; h++)
         if (r->fill[(size_t)h * (size_t)d->layer_count + (size_t)layer])
@@ -45849,6 +46504,7 @@ static void ddp__html_layers(ddp__text *t, const ddp_report_data *d)
 static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 {
     int any = 0;
+
     for (int i = 0; i < d->run_count; i++) any |= d->runs[i].predicted_step_ms > 0;
     if (!any) return;
     ddp__text_addf(t, "<h2>Prediction and measurement</h2>\n<div class=\"scroll\"><table>\n"
@@ -45868,6 +46524,7 @@ static void ddp__html_prediction(ddp__text *t, const ddp_report_data *d)
 ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
+
     ddp__add_page(&t, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
                       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
                       "<title>$</title>\n%s</head>\n<body>\n",

@@ -88,9 +88,8 @@ static int ddp__place_same(const ddp__place *p, int i, int k)
 /* Between two devices of classes c and d; 0 for a class of one with itself. */
 static double ddp__place_between(const ddp__place_tree *t, const double *w, int c, int d)
 {
-    int i = t->member[t->first[c]], k = t->member[t->first[d] + (c == d)];
     if (c == d && t->first[c + 1] - t->first[c] < 2) return 0;
-    return w[(size_t)i * (size_t)t->p->N + (size_t)k];
+    return w[t->member[t->first[c]] * t->p->N + t->member[t->first[d] + (c == d)]];
 }
 
 static void ddp__place_classes(ddp__place_tree *t)

@@ -78,14 +78,14 @@ ddp_status ddp__device_check(ddp_ctx *d, ddp_error *err)
 
     if (!b) return DDP_OK;
     DDP__TRY(b->check(d->host.device, err));
-    if (d->joined) DDP__TRY(b->poll(d->host.device, err));
+    if (d->joined) DDP__TRY(ddp__nccl_lost(d, b->poll(d->host.device, err), err));
     return d->stager ? ddp__stager_error(d->stager, err) : DDP_OK;
 }
 
 ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 {
     if (!d->host.backend) return DDP_OK;
-    DDP__TRY(d->host.backend->wait(d->host.device, err));
+    DDP__TRY(ddp__nccl_lost(d, d->host.backend->wait(d->host.device, err), err));
     if (d->clock) ddp__clock_collect(d);
     return ddp__device_check(d, err);
 }

@@ -23,6 +23,8 @@ DDP_LIB ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err);
 /* stop: before the stager does; close: behind it. */
 DDP_LIB void       ddp__nccl_stop(ddp_ctx *d);
 DDP_LIB void       ddp__nccl_close(ddp_ctx *d);
+/* A failure of the devices' network does not say which peer it lost: the transport hears soon who left. */
+DDP_LIB ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err);
 /* Whether a message over a layer's memory goes this way. */
 DDP_LIB int        ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m);
 DDP_LIB ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_error *err);

@@ -4,6 +4,7 @@
  * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
  * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
  * two links, the engine the other (balance.c). */
+#include "base/tools.h"
 #include "run/device.h"
 
 /* An average in two levels, until it is held. */
@@ -46,6 +47,25 @@ static ddp_status ddp__nccl_watch(void *user, double since, ddp_error *err)
     if (ddp_now() - (since > x->left_s ? since : x->left_s) < d->cfg.peer_timeout_s) return DDP_OK;
     return ddp__fail(err, DDP_PEER_LOST, "rank %d closed its context while rank %d waits for an average with it: every "
                      "rank must run the same steps", gone, d->rank);
+}
+
+ddp_status ddp__nccl_lost(ddp_ctx *d, ddp_status s, ddp_error *err)
+{
+    const double until = ddp_now() + d->cfg.peer_timeout_s;
+    ddp_error why;
+    int gone = -1;
+
+    while (s == DDP_PEER_LOST && d->joined && gone < 0 && ddp_now() < until) {
+        if (ddp__engine_error(d->engine, &why)) {
+            *err = why;
+            return why.code;
+        }
+        gone = ddp__engine_left(d->engine);
+        if (gone < 0) ddp__sleep_until(ddp_now() + 1e-3);
+    }
+    if (gone < 0) return s;
+    return ddp__fail(err, s, "rank %d closed its context while rank %d averages with it: every rank must run the same "
+                     "steps", gone, d->rank);
 }
 
 ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
@@ -148,10 +168,12 @@ ddp_status ddp__nccl_post(ddp_ctx *d, const ddp_message *m, long *ticket, ddp_er
     ddp__crossing *c = &x->crossing[slot];
     ddp_message part;
     size_t total = 0;
+    ddp_status s;
 
     DDP__TRY(ddp__nccl_arrays(c, m, &total, err));
     x->bytes += (int64_t)(total * sizeof(float));
-    DDP__TRY(d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err));
+    s = d->host.backend->average(d->host.device, slot, c->data, c->count, c->arrays, x->site != NULL, err);
+    if (s != DDP_OK) return ddp__nccl_lost(d, s, err);
     *ticket = -2 - slot;
     c->ticket = -1;
     if (!x->site || x->site->place) return DDP_OK;
