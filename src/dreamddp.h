@@ -241,6 +241,9 @@
 #include "plan/fence_order.c"
 #include "plan/fence_cut.c"
 #include "plan/fence.c"
+#ifndef DDP_NO_MODELS
+#include "plan/oplist_graph.c"
+#endif
 #endif
 #include "compress/codec.h"
 #include "compress/topk.c"
