@@ -83,7 +83,6 @@
 
 #include "plan/partial.h"
 #include "plan/timeline.h"
-#include "plan/knapsack.h"
 #include "plan/deft.h"
 #include "plan/osp.h"
 #include "plan/graphs.h"
