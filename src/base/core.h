@@ -22,8 +22,7 @@ DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fm
 /* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
 DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 
-/* Memory for tensors: bytes zeroed bytes, 64-byte aligned, from a (NULL or all-zero = default).
- * NULL if bytes is 0 or memory is short. */
+/* Memory for tensors: zeroed, 64-byte aligned, from a (NULL or all-zero = default). NULL if bytes is 0 or short. */
 DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void  ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
@@ -73,8 +72,7 @@ DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as 
 /* The three in one. */
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 
-/* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
- * machine. Errors: DDP_IO, DDP_MEMORY. */
+/* Flushes the folder that holds path: what was made there outlives a crash. Errors: DDP_IO, DDP_MEMORY. */
 DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
@@ -157,6 +155,7 @@ DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
 #define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
+DDP_LIB struct timespec ddp__timespec(double s);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
 /* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,

@@ -80,8 +80,7 @@ DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, 
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
 
-/* The same for a quantised payload of n elements whose header has been read; fill writes it, of
- * elements that are finite. */
+/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,

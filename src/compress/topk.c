@@ -2,8 +2,7 @@
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
- * |x|, infinity next to last and NaN above it. */
+/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above infinity. */
 
 enum {
     DDP__TOPK_BLOCK = 16,     /* elements tested at once */
@@ -180,8 +179,7 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
     f->n = m;
 }
 
-/* Cuts the list back to its k largest. A later element must exceed the least of them: an equal
- * one has the higher index. */
+/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher index. */
 static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 {
     size_t ties;
@@ -310,18 +308,14 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)
         if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
-    for (w = 0; w < words; w++)
-        for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
-            if (ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
-        }
-    for (w = 0; w < words; w++)
-        for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
-            index[kept] = i;
-            if (value) value[kept] = x[i];
-            kept++;
-        }
+    for (int write = 0; write < 2; write++) /* outputs are untouched on error */
+        for (w = 0; w < words; w++)
+            for (word = bitmap[w]; word; word &= word - 1) {
+                size_t i = w * 64 + (size_t)__builtin_ctzll(word);
+                if (!write && ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
+                if (write && value) value[kept] = x[i];
+                if (write) index[kept++] = i;
+            }
     return DDP_OK;
 }
 

@@ -167,8 +167,7 @@ static ddp_status ddp__checkpoint_shard(ddp__save_path *p, ddp_error *err, const
                                 generation ? "-again" : "");
 }
 
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1 if there
- * is none. */
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1: none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -301,8 +300,7 @@ static int ddp__generation_unused(const char *manifest)
     return used;
 }
 
-/* Which run this is: of those who have not saved yet the lowest says it. Behind that nobody has files of
- * another save under the names of this one. */
+/* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;

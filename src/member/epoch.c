@@ -127,8 +127,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
     return 1;
 }
 
-/* The newcomers that all who have spoken are ready for: who still has an operation before that
- * gets to it in an epoch without them. */
+/* The newcomers that all who have spoken are ready for: who has an operation before that ends it without them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->elastic;

@@ -5,8 +5,7 @@
 
 /* ---- connections ---- */
 
-/* A connection past its handshake, or -1. *why: a sentence if the other end has another key, or is
- * none that a run's worker may have. */
+/* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's workers. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
     ddp__tls *tls = j->c.tls;
@@ -286,8 +285,7 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* b: the answer to TAKE, behind which come bytes from where the last connection ended, if the donor still
- * has that clone. */
+/* b: the answer to TAKE, behind which come bytes from where the last one ended, if that clone is still there. */
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
 {
     unsigned char digest[2][DDP__SHA256_BYTES];

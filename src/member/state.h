@@ -45,8 +45,7 @@ DDP_LIB ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_er
 DDP_LIB void       ddp__worker_free(ddp__worker *s);
 /* Adds an array of floats of a layer (l = layers: of none), named "name.l" or, with b >= 0, "name.l.b". */
 DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags);
-/* Adds count small values, zero; where they are, or NULL when memory is short. most: values that a
- * member may tell of a blob. */
+/* Adds count small values, zero: where, or NULL when memory is short. most: values that a member may tell of a blob. */
 DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type,
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);

@@ -200,8 +200,7 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, double 
     return c;
 }
 
-/* A flood may not take all of our time: beyond so many in a second the door stays shut for a moment, longer each
- * time. */
+/* A flood may not take all of our time: beyond so many in a second the door stays shut, longer each time. */
 static int ddp__door_shut(ddp__door *d, double now)
 {
     ddp__door_count(d, now);

@@ -33,7 +33,8 @@ void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal 
     memcpy(b + 48, self->ip, sizeof self->ip);
 }
 
-int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail)
+int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
+                    int detail)
 {
     unsigned char b[DDP__HELLO_BYTES];
 

@@ -56,13 +56,11 @@ DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
  * POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1 and errno, EAGAIN
- * when none waits. */
+/* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
 /* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-/* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
- * poll returns. */
+/* poll, and what it returns, until then (< 0: no limit), as exactly as the system can; signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
@@ -92,8 +90,7 @@ DDP_LIB int ddp__iface_matches(const char *list, const char *name);
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
-/* The same without a destination: the interface of the default route, else the first that is up and not loopback, else
- * 127.0.0.1. */
+/* The same without a destination: that of the default route, else the first up and not loopback, else 127.0.0.1. */
 DDP_LIB void ddp__iface_default(ddp__addr *out);
 /* The name of the interface with that address, "" if there is none; returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);

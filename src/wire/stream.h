@@ -35,8 +35,7 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called once, before any other. 0, or -1 when memory is
- * short. */
+/* A socket was connected (server 0) or accepted (1); to be called first, and once. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
 /* The same for a socket whose session with one peer is over because from now on another is at its other end; what has
  * been read of that one's bytes is not lost. */
@@ -69,17 +68,14 @@ DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, s
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
 /* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
  * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a
- * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". Plain and pre-shared key:
- * always 1 and -1. */
+ * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". No certificates: 1, -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
 /* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another thread may use it;
  * *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
-/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer; else NULL. Never holds anything
- * secret. */
+/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer, nothing secret; else NULL. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
-/* Says goodbye without waiting, drops what is unread (or the last words would be lost in a reset) and closes the
- * socket. -1 is fine. */
+/* Says goodbye without waiting, drops what is unread (a reset would lose the last words) and closes. -1 is fine. */
 DDP_LIB void ddp__stream_close(ddp__tls *t, int fd);
 
 /* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake, else 0. */

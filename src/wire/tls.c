@@ -214,8 +214,7 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
     return 0;
 }
 
-/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's side neither has nor
- * trusts; this makes sure of it. */
+/* After the handshake. Without the key OpenSSL falls back to certificates, which the key's side must not trust. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
