@@ -123,8 +123,7 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     return found;
 }
 
-/* Writes the k elements above nth, and the first of those equal to it, in their order. out may be
- * the list itself: what is written was read before. */
+/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list itself. */
 static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
 {
     unsigned char *value = (unsigned char *)out;
@@ -294,8 +293,7 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
- * newest of them, which nobody can have drawn before. */
+/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so far. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                        size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
 {

@@ -1,5 +1,4 @@
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
- * machines without a shared disk on each of them. */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk. */
 #include "member/state.h"
 
 #include <dirent.h>

@@ -285,8 +285,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
         if (e->frozen) el->look = 1;
         else ddp__tell_state(e);
     }
-    /* a search for a newcomer begins when all are ready: an engine that joins it stops its operations, and a worker
-     * that waits for one of them would never come to admit */
+    /* a search for a newcomer begins when all are ready: it stops operations, for which a worker may still wait */
     ready = el->own.joining && !e->frozen;
     for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
     if (ready) el->look = 1;

@@ -89,12 +89,10 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
 
 static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 {
+    int *const field[5] = {&p->code, &p->id, &p->world, &p->coordinator, &p->min_world};
+
     memset(p, 0, sizeof *p);
-    p->code = (int)ddp__hello_get(b, 4);
-    p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
-    p->world = (int)ddp__hello_get(b + 8, 4);
-    p->coordinator = (int)ddp__hello_get(b + 12, 4);
-    p->min_world = (int)ddp__hello_get(b + 16, 4);
+    for (int i = 0; i < 5; i++) *field[i] = (int)(uint32_t)ddp__hello_get(b + 4 * i, 4);
     p->live = ddp__hello_get(b + 24, 8);
     for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;

@@ -157,8 +157,7 @@ static int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
     return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], bytes);
 }
 
-/* A caller of the address that holds more than half of the places, or NULL: if there is one, it is left when any two of
- * different addresses have cancelled each other out. */
+/* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;

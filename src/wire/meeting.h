@@ -32,6 +32,7 @@ typedef enum ddp__leg_state {
 typedef struct ddp__leg {
     ddp__leg_state state;
     int relay, joined;        /* by way of rank 0; which has joined the two */
+    int ready;                /* rank 0: it is connected with all */
     int fd;
     double begin, until;
     size_t got;
@@ -60,7 +61,6 @@ typedef struct ddp__meeting {
     int meshing;
     ddp__leg *leg;             /* [world] */
     unsigned char *relayed;    /* [world] */
-    unsigned char *ready;      /* rank 0: [world] */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
     ddp__pairs pairs;          /* rank 0: relays not yet joined */

@@ -13,8 +13,7 @@ DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors:
 DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
 DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
 DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
-/* Waits until all pairs have ended, 5 s at most and no longer than 1 s without a byte: those who leave at the same time
- * must hear each other's last words. NULL is fine. */
+/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
 
 /* Two ranks, of which one has asked rank 0 to be joined to the other. */

@@ -330,10 +330,9 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
-    m->ready = (unsigned char *)ddp__calloc(world, 1);
     for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
     for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed && m->ready;
+    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
 /* All that does not belong to the wire. */
@@ -350,7 +349,6 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->table);
     DDP_FREE(m->leg);
     DDP_FREE(m->relayed);
-    DDP_FREE(m->ready);
 }
 
 /* The wire; one whose links come back goes on listening, and knows where the others do. */

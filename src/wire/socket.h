@@ -29,8 +29,7 @@ typedef struct ddp__addr {
 
 /* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first. Errors: DDP_ARG if the text is
- * malformed, DDP_NET if the name cannot be resolved. */
+/* The same, resolved (may block): up to room addresses, IPv4 first. Errors: DDP_ARG (the text), DDP_NET (the name). */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
@@ -81,12 +80,10 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
 #define DDP__IFACE_TEXT 32
 
-/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas ("eth,ib"), "=eth0" for whole
- * names, "^lo,docker" for all but those. */
+/* Whether a list in NCCL's syntax means an interface: prefixes ("eth,ib"), whole names ("=eth0"), all but ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* The first address of an interface that is up and that the list (NULL: every list) means, others before loopback; with
- * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. Errors: DDP_ARG if nothing matches: names
- * the interfaces that there are; DDP_NET. */
+/* The first address, with port 0, of an interface that is up and that the list (NULL: any) means: others before
+ * loopback, that family before the other. Errors: DDP_ARG, which names the interfaces that there are; DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);

@@ -37,8 +37,7 @@ struct ddp__tls {
 
 /* A socket was connected (server 0) or accepted (1); to be called first, and once. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* The same for a socket whose session with one peer is over because from now on another is at its other end; what has
- * been read of that one's bytes is not lost. */
+/* The same where from now on another peer is at the other end; what has been read of that one's bytes is not lost. */
 DDP_LIB int ddp__stream_turn(ddp__tls *t, int fd, int server);
 /* Forgets the session without a word to the peer; the socket is the caller's. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
@@ -63,8 +62,7 @@ DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up 
  * ECONNRESET). *got (may be NULL) counts what was read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
-/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and a sentence in why[DDP__STREAM_TEXT].
- * Plain and pre-shared key: always 1. */
+/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
 /* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
  * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a

@@ -1,5 +1,4 @@
-/* A wire: non-blocking byte streams from this rank to every peer. Threads, TCP and MPI are wires; the engine above
- * speaks frames over any and cannot tell them apart. */
+/* A wire: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI: the engine cannot tell. */
 #ifndef DDP_WIRE_WIRE_H
 #define DDP_WIRE_WIRE_H
 
@@ -15,8 +14,7 @@ typedef struct ddp__wire_table {
     /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
-    /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some, wake() was called, or
-     * ddp_now() >= until (until < 0: no limit). */
+    /* Sleeps until a peer has bytes, one with want_send set takes some, wake() was called, or until (< 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
