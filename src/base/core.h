@@ -30,15 +30,13 @@ DDP_LIB void  ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
  * What is larger is sure not to fit, although malloc may promise it. 0: unknown. */
 DDP_LIB double ddp__memory_total(void);
 
-/* Bookkeeping: count zeroed elements of size bytes (never NULL-on-zero: count 0 gives 1 byte);
- * NULL when memory is short or the product overflows. Freed by DDP_FREE. */
+/* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
 
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
-/* A growing, NUL-terminated buffer; all-zero = empty. After a failed growth `failed` is set and
- * further appends do nothing, so one check at the end is enough. */
+/* A growing, NUL-terminated buffer; all-zero = empty. Once `failed` appends do nothing: check at the end. */
 typedef struct ddp__text {
     char  *data;
     size_t size, room;
@@ -52,8 +50,7 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 /* "a file", "a directory", "a pipe", "a socket", "a device", of stat's st_mode. */
 DDP_LIB const char *ddp__file_kind(mode_t mode);
 
-/* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. What is no regular file is
- * refused: a pipe would wait for its writer, a device might never end. */
+/* Reads a whole file (.gz through `gzip -dc`) into t. What is no regular file, and might never end, is refused. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder

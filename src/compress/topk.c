@@ -160,8 +160,7 @@ static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
     return found;
 }
 
-/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting, so
- * that nothing depends on how well a branch is predicted. */
+/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
     uint64_t *index = f->index;
@@ -210,8 +209,7 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
 
 /* ---- the threshold ---- */
 
-/* m elements (a multiple of DDP__TOPK_NEAR) from all over the array: a few neighbours from a
- * random place of each of m / DDP__TOPK_NEAR equal parts. */
+/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the array. */
 static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
 {
     size_t part = n / (m / DDP__TOPK_NEAR), i;

@@ -188,8 +188,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 
 /* ---- what goes ---- */
 
-/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and their
- * manifest; world 0 keeps none, and the folder goes too. */
+/* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0: all. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     ddp__save_path path, at;
@@ -414,8 +413,7 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const d
     return code;
 }
 
-/* The newest that all workers find, each in what it sees under that name: they may have disks of
- * their own, and not all may have come to write the last manifest. */
+/* The newest that all workers find, who may have disks of their own, and not all the last manifest. */
 static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
                                          long *step, ddp_error *err)
 {

@@ -8,8 +8,7 @@
 
 /* ---- elastic.c ---- */
 
-/* Connects the wire with a worker that comes: called once, on the comm thread, before the first byte to or from id.
- * From then on the wire must not report id's former stream. */
+/* Connects the wire with a worker that comes: called once, on the comm thread, before any byte of id's new stream. */
 typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
 
 /* For ddp__engine_config.membership, of worlds of at most 64 ids. */

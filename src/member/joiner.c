@@ -1,5 +1,4 @@
-/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
- * meanwhile, it begins again with those who are left, until the time is over. */
+/* A newcomer: finds the run, gets an id, takes a clone, connects to all and waits for its entry; begins again if one dies. */
 #include "member/elastic.h"
 #include "member/join.h"
 
@@ -236,8 +235,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Room for what the donor offers, unless that is more of what lies here already. most: bytes that
- * this model makes; nothing that arrives decides about an allocation. */
+/* Room for what the donor offers, unless it goes on. most: of this model; what arrives decides no allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8), from = ddp__hello_get(b + 16, 8);

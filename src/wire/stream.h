@@ -46,8 +46,7 @@ DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
 DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
 /* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Bytes taken, 0 = would block, -1 = the peer is gone (errno; EPROTO: ddp__stream_why tells). After fewer bytes than
- * offered the next call must go on with those that follow. */
+/* Bytes taken, 0 = would block, -1 = gone (errno; EPROTO: ddp__stream_why). The next call goes on behind them. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
 /* Bytes read, 0 = would block, -1 = no more will come (errno, ECONNRESET at the end). */
 DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
@@ -58,8 +57,7 @@ DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until something can be read, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
 DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up and nothing is left to read */
-/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the end of the stream:
- * ECONNRESET). *got (may be NULL) counts what was read. */
+/* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
 /* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */

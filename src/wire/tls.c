@@ -1,5 +1,4 @@
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
- * never blocks: what it could not send stays here and is sent by the next call. */
+/* TLS as streams. OpenSSL reads and writes through a BIO of ours, which raises no SIGPIPE and never blocks. */
 #include "wire/socket.h"
 #include "wire/tls.h"
 
