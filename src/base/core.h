@@ -26,8 +26,7 @@ DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void  ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
-/* Bytes of memory that this process can have at most: the machine's or its container's, and swap.
- * What is larger is sure not to fit, although malloc may promise it. 0: unknown. */
+/* Bytes that this process can have, whatever malloc promises: the machine's or container's, and swap; 0: unknown. */
 DDP_LIB double ddp__memory_total(void);
 
 /* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For DDP_FREE. */
@@ -90,8 +89,7 @@ DDP_LIB int ddp__parse_long(const char *s, long *out);
 #define DDP__STBDS_NO_SHORT_NAMES
 #endif
 
-/* Here only its declarations. If the program has asked for the implementation and not yet
- * included it, its own #include below ours still gets it. */
+/* Here only its declarations: a program that asked for the implementation gets it by its own #include below ours. */
 #ifndef INCLUDE_STB_DS_H
 #pragma push_macro("STB_DS_IMPLEMENTATION")
 #undef STB_DS_IMPLEMENTATION
@@ -133,9 +131,8 @@ DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest); /* writes t
 
 /* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
 
-/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four; values
- * outside the deck are permuted again until they fall inside, at most four times on average (Black and Rogaway, Ciphers
- * with arbitrary finite domains, 2002). */
+/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four, again until
+ * the value falls inside the deck (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
 /* Which of n >= 1 samples is card number `card`, counted from the start of training: the deck of pass card / n is a
@@ -155,9 +152,8 @@ DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
 DDP_LIB struct timespec ddp__timespec(double s);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
-/* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,
- * even where computing threads keep every core busy: short time slices, which need no privilege
- * (Linux 6.12 and later; elsewhere nothing happens). */
+/* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every core busy:
+ * short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
 /* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a

@@ -110,8 +110,7 @@ struct ddp__pool {
     pthread_mutex_t lock;
     pthread_cond_t  work, idle;
     pthread_t      *thread;      /* [threads - 1] */
-    int             threads;
-    int             stop;
+    int             threads, stop;
     int             busy;        /* helpers inside the current job */
     unsigned long   job;         /* number of the current job */
     ddp__range_fn   fn;

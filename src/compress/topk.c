@@ -222,8 +222,7 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* A threshold that a few more than k magnitudes are likely to exceed; attempt 1 allows for twice
- * as many, attempt 2 for all. Never so high that a NaN would be missed. */
+/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;

@@ -230,8 +230,7 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
         status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
-    else if (e->epoch.live >> id & 1)
-        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+    else if (e->epoch.live >> id & 1) status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
     if (status == DDP_OK) {
         el->admit = 1;
         el->admit_id = id;

@@ -65,8 +65,7 @@ typedef struct ddp__join {
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    int         stop;         /* atomic */
-    int         visitors;
+    int         stop, visitors; /* stop is atomic */
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];

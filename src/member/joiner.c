@@ -1,4 +1,4 @@
-/* A newcomer: finds the run, gets an id, takes a clone, connects to all and waits for its entry; begins again if one dies. */
+/* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one dies. */
 #include "member/elastic.h"
 #include "member/join.h"
 

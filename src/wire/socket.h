@@ -51,8 +51,7 @@ DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
-/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1 and errno; once
- * POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+/* Its halves, for who polls: a connecting socket, or -1 and errno; after POLLOUT 0, or -1 and errno (not closed). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
 /* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none waits. */
