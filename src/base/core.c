@@ -89,8 +89,7 @@ void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
 
 /* ---- memory ---- */
 
-/* From this size on a block is aligned to, and advised as, 2 MiB pages: a first touch of 4 KiB
- * pages costs four times as much as one of huge pages. */
+/* From this size on a block is aligned to, and advised as, huge pages, whose first touch costs a fourth. */
 #define DDP__HUGE_BYTES ((size_t)2 << 20)
 
 void *ddp__alloc(const ddp_allocator *a, size_t bytes)

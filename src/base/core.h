@@ -22,24 +22,20 @@ DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fm
 /* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
 DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 
-/* Memory for tensors: bytes zeroed bytes, 64-byte aligned, from a (NULL or all-zero = default).
- * NULL if bytes is 0 or memory is short. */
+/* Memory for tensors: zeroed, 64-byte aligned, from a (NULL or all-zero = default). NULL if bytes is 0 or short. */
 DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void  ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
-/* Bytes of memory that this process can have at most: the machine's or its container's, and swap.
- * What is larger is sure not to fit, although malloc may promise it. 0: unknown. */
+/* Bytes that this process can have, whatever malloc promises: the machine's or container's, and swap; 0: unknown. */
 DDP_LIB double ddp__memory_total(void);
 
-/* Bookkeeping: count zeroed elements of size bytes (never NULL-on-zero: count 0 gives 1 byte);
- * NULL when memory is short or the product overflows. Freed by DDP_FREE. */
+/* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
 
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
-/* A growing, NUL-terminated buffer; all-zero = empty. After a failed growth `failed` is set and
- * further appends do nothing, so one check at the end is enough. */
+/* A growing, NUL-terminated buffer; all-zero = empty. Once `failed` appends do nothing: check at the end. */
 typedef struct ddp__text {
     char  *data;
     size_t size, room;
@@ -53,8 +49,7 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 /* "a file", "a directory", "a pipe", "a socket", "a device", of stat's st_mode. */
 DDP_LIB const char *ddp__file_kind(mode_t mode);
 
-/* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. What is no regular file is
- * refused: a pipe would wait for its writer, a device might never end. */
+/* Reads a whole file (.gz through `gzip -dc`) into t. What is no regular file, and might never end, is refused. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder
@@ -74,8 +69,7 @@ DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as 
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* and frees the text */
 
-/* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
- * machine. Errors: DDP_IO, DDP_MEMORY. */
+/* Flushes the folder that holds path: what was made there outlives a crash. Errors: DDP_IO, DDP_MEMORY. */
 DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
@@ -96,8 +90,7 @@ DDP_LIB int ddp__parse_long(const char *s, long *out);
 #define DDP__STBDS_NO_SHORT_NAMES
 #endif
 
-/* Here only its declarations. If the program has asked for the implementation and not yet
- * included it, its own #include below ours still gets it. */
+/* Here only its declarations: a program that asked for the implementation gets it by its own #include below ours. */
 #ifndef INCLUDE_STB_DS_H
 #pragma push_macro("STB_DS_IMPLEMENTATION")
 #undef STB_DS_IMPLEMENTATION
@@ -139,9 +132,8 @@ DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest); /* writes t
 
 /* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
 
-/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four; values
- * outside the deck are permuted again until they fall inside, at most four times on average (Black and Rogaway, Ciphers
- * with arbitrary finite domains, 2002). */
+/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four, again until
+ * the value falls inside the deck (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
 /* Which of n >= 1 samples is card number `card`, counted from the start of training: the deck of pass card / n is a
@@ -158,11 +150,11 @@ DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
 #define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
+DDP_LIB struct timespec ddp__timespec(double s);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
-/* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,
- * even where computing threads keep every core busy: short time slices, which need no privilege
- * (Linux 6.12 and later; elsewhere nothing happens). */
+/* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every core busy:
+ * short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
 /* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a

@@ -6,15 +6,21 @@
 #include <sys/syscall.h>
 #endif
 
+struct timespec ddp__timespec(double s)
+{
+    struct timespec ts;
+
+    ts.tv_sec = (time_t)s;
+    ts.tv_nsec = (long)((s - (double)ts.tv_sec) * 1e9);
+    return ts;
+}
+
 void ddp__sleep_until(double when)
 {
     double left;
 
     while ((left = when - ddp_now()) > 0) {
-        struct timespec ts;
-        if (left > 3600) left = 3600;
-        ts.tv_sec = (time_t)left;
-        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        struct timespec ts = ddp__timespec(left < 3600 ? left : 3600);
         nanosleep(&ts, NULL);
     }
 }
@@ -91,13 +97,11 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
     {
         double left = when - ddp_now();
         if (left < 0) left = 0;
-        ts.tv_sec = (time_t)left;
-        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        ts = ddp__timespec(left);
         return pthread_cond_timedwait_relative_np(c, m, &ts);
     }
 #else
-    ts.tv_sec = (time_t)when;
-    ts.tv_nsec = (long)((when - (double)ts.tv_sec) * 1e9);
+    ts = ddp__timespec(when);
     return pthread_cond_timedwait(c, m, &ts);
 #endif
 }
@@ -106,8 +110,7 @@ struct ddp__pool {
     pthread_mutex_t lock;
     pthread_cond_t  work, idle;
     pthread_t      *thread;      /* [threads - 1] */
-    int             threads;
-    int             stop;
+    int             threads, stop;
     int             busy;        /* helpers inside the current job */
     unsigned long   job;         /* number of the current job */
     ddp__range_fn   fn;

@@ -72,16 +72,14 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 
-/* DDP_NUMERIC if v is not finite, or if a finite x[at] would not stay so. Has nothing to say of a
- * |v| below DDP__HUGE, which is half the last place of the largest float. */
+/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below DDP__HUGE. */
 DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
 
 /* Validates the whole message, then applies it to x[0..n-1]. */
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
 
-/* The same for a quantised payload of n elements whose header has been read; fill writes it, of
- * elements that are finite. */
+/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,

@@ -3,8 +3,7 @@
 #include "compress/codec.h"
 #include "nn/exact.h"
 
-/* Everything is done by whole blocks, with loops of a fixed count: compilers turn those into vector
- * code at -O2. A last block that is shorter is padded with zeros. */
+/* All is done by whole blocks (the last is padded with zeros): compilers turn fixed counts into vector code at -O2. */
 enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
 
 /* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats

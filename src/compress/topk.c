@@ -2,8 +2,7 @@
 #include "base/core.h"
 #include "compress/codec.h"
 
-/* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
- * |x|, infinity next to last and NaN above it. */
+/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above infinity. */
 
 enum {
     DDP__TOPK_BLOCK = 16,     /* elements tested at once */
@@ -124,8 +123,7 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     return found;
 }
 
-/* Writes the k elements above nth, and the first of those equal to it, in their order. out may be
- * the list itself: what is written was read before. */
+/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list itself. */
 static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
 {
     unsigned char *value = (unsigned char *)out;
@@ -162,8 +160,7 @@ static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
     return found;
 }
 
-/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting, so
- * that nothing depends on how well a branch is predicted. */
+/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
     uint64_t *index = f->index;
@@ -180,8 +177,7 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
     f->n = m;
 }
 
-/* Cuts the list back to its k largest. A later element must exceed the least of them: an equal
- * one has the higher index. */
+/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher index. */
 static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 {
     size_t ties;
@@ -213,8 +209,7 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
 
 /* ---- the threshold ---- */
 
-/* m elements (a multiple of DDP__TOPK_NEAR) from all over the array: a few neighbours from a
- * random place of each of m / DDP__TOPK_NEAR equal parts. */
+/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the array. */
 static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
 {
     size_t part = n / (m / DDP__TOPK_NEAR), i;
@@ -227,8 +222,7 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* A threshold that a few more than k magnitudes are likely to exceed; attempt 1 allows for twice
- * as many, attempt 2 for all. Never so high that a NaN would be missed. */
+/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
@@ -296,8 +290,7 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
- * newest of them, which nobody can have drawn before. */
+/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so far. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                        size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
 {
@@ -310,18 +303,14 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)
         if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
-    for (w = 0; w < words; w++)
-        for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
-            if (ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
-        }
-    for (w = 0; w < words; w++)
-        for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
-            index[kept] = i;
-            if (value) value[kept] = x[i];
-            kept++;
-        }
+    for (int write = 0; write < 2; write++) /* outputs are untouched on error */
+        for (w = 0; w < words; w++)
+            for (word = bitmap[w]; word; word &= word - 1) {
+                size_t i = w * 64 + (size_t)__builtin_ctzll(word);
+                if (!write && ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
+                if (write && value) value[kept] = x[i];
+                if (write) index[kept++] = i;
+            }
     return DDP_OK;
 }
 

@@ -1,5 +1,4 @@
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
- * machines without a shared disk on each of them. */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk. */
 #include "member/state.h"
 
 #include <dirent.h>
@@ -167,8 +166,7 @@ static ddp_status ddp__checkpoint_shard(ddp__save_path *p, ddp_error *err, const
                                 generation ? "-again" : "");
 }
 
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1 if there
- * is none. */
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1: none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -190,8 +188,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 
 /* ---- what goes ---- */
 
-/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and their
- * manifest; world 0 keeps none, and the folder goes too. */
+/* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0: all. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     ddp__save_path path, at;
@@ -301,8 +298,7 @@ static int ddp__generation_unused(const char *manifest)
     return used;
 }
 
-/* Which run this is: of those who have not saved yet the lowest says it. Behind that nobody has files of
- * another save under the names of this one. */
+/* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
@@ -417,8 +413,7 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const d
     return code;
 }
 
-/* The newest that all workers find, each in what it sees under that name: they may have disks of
- * their own, and not all may have come to write the last manifest. */
+/* The newest that all workers find, who may have disks of their own, and not all the last manifest. */
 static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
                                          long *step, ddp_error *err)
 {

@@ -171,8 +171,8 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
                          "to that at least", (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
-    if (!at) return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
-    memset(at, 0, bytes);
+    if (!at)
+        return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
     e->member_data = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
     el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
@@ -198,10 +198,7 @@ static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
     if (m->verb < DDP_SEND) e->member_data->collectives++;
 }
 
-static void ddp__elastic_left(ddp__engine *e, int peer)
-{
-    if (!e->peers[peer].out_of_world) e->member_data->look = 1;
-}
+static void ddp__elastic_left(ddp__engine *e, int peer) { if (!e->peers[peer].out_of_world) e->member_data->look = 1; }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
 {
@@ -233,8 +230,7 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
         status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
-    else if (e->epoch.live >> id & 1)
-        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+    else if (e->epoch.live >> id & 1) status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
     if (status == DDP_OK) {
         el->admit = 1;
         el->admit_id = id;

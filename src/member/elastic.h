@@ -8,8 +8,7 @@
 
 /* ---- elastic.c ---- */
 
-/* Connects the wire with a worker that comes: called once, on the comm thread, before the first byte to or from id.
- * From then on the wire must not report id's former stream. */
+/* Connects the wire with a worker that comes: called once, on the comm thread, before any byte of id's new stream. */
 typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
 
 /* For ddp__engine_config.membership, of worlds of at most 64 ids. */
@@ -123,9 +122,8 @@ DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 /* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
 DDP_LIB int  ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* it may begin now */
-/* An operation begins: its input is kept, or the way it goes is that of one which another worker has completed. Again:
- * in a new epoch, with the residual as it was; not where it is complete elsewhere: then what it cut off this worker's
- * segment is part of the result. */
+/* An operation begins: its input is kept, or it goes the way of one that another worker has completed. Again: in a new
+ * epoch, with the residual as it was, unless it is complete elsewhere: then what it cut off is part of the result. */
 DDP_LIB void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
 DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
 DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */

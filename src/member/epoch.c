@@ -127,8 +127,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
     return 1;
 }
 
-/* The newcomers that all who have spoken are ready for: who still has an operation before that
- * gets to it in an epoch without them. */
+/* The newcomers that all who have spoken are ready for: who has an operation before that ends it without them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -286,8 +285,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
         if (e->frozen) el->look = 1;
         else ddp__tell_state(e);
     }
-    /* a search for a newcomer begins when all are ready: an engine that joins it stops its operations, and a worker
-     * that waits for one of them would never come to admit */
+    /* a search for a newcomer begins when all are ready: it stops operations, for which a worker may still wait */
     ready = el->own.joining && !e->frozen;
     for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
     if (ready) el->look = 1;

@@ -50,7 +50,7 @@ static int ddp__place_answer(ddp__visit *v)
     unsigned char b[DDP__JOIN_PLACE] = {0};
     ddp__join *j = v->j;
     ddp__epoch_info info;
-    int code = DDP__JOIN_LATER;
+    int code = DDP__JOIN_LATER, says[5] = {0, 0, j->c.world, 0, j->c.min_world};
 
     memset(&info, 0, sizeof info);
     pthread_mutex_lock(&j->lock);
@@ -65,11 +65,10 @@ static int ddp__place_answer(ddp__visit *v)
         ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
     }
     pthread_mutex_unlock(&j->lock);
-    ddp__hello_put(b, (uint64_t)code, 4);
-    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : v->id), 4);
-    ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
-    ddp__hello_put(b + 12, (uint64_t)ddp__lowest(info.live), 4);
-    ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
+    says[0] = code;
+    says[1] = code == DDP__JOIN_TAKEN ? v->only : v->id;
+    says[3] = ddp__lowest(info.live);
+    for (int i = 0; i < 5; i++) ddp__hello_put(b + 4 * i, (uint64_t)says[i], 4);
     ddp__hello_put(b + 24, info.live, 8);
     if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
     return code;

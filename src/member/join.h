@@ -65,8 +65,7 @@ typedef struct ddp__join {
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    int         stop;         /* atomic */
-    int         visitors;
+    int         stop, visitors; /* stop is atomic */
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];
@@ -89,8 +88,7 @@ DDP_LIB int  ddp__join_wants(ddp__join *j); /* somebody waits for a clone */
 /* s is what a newcomer gets. Short of memory there is a line and no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
 DDP_LIB int  ddp__join_next(ddp__join *j); /* The newcomer that may enter here, -1: none. */
-/* All members at the same moment, with nothing in flight. *in: it is there; 0: it was lost, and the
- * world is as it was. Then ddp__worker_enter follows, on its side too. */
+/* All members, with nothing in flight. *in: it is there, 0: lost. Then follows ddp__worker_enter, on its side too. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
 
 /* ---- newcomers (joiner.c) ---- */

@@ -1,12 +1,10 @@
-/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
- * meanwhile, it begins again with those who are left, until the time is over. */
+/* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one dies. */
 #include "member/elastic.h"
 #include "member/join.h"
 
 /* ---- connections ---- */
 
-/* A connection past its handshake, or -1. *why: a sentence if the other end has another key, or is
- * none that a run's worker may have. */
+/* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's workers. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
     ddp__tls *tls = j->c.tls;
@@ -90,12 +88,10 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
 
 static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 {
+    int *const field[5] = {&p->code, &p->id, &p->world, &p->coordinator, &p->min_world};
+
     memset(p, 0, sizeof *p);
-    p->code = (int)ddp__hello_get(b, 4);
-    p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
-    p->world = (int)ddp__hello_get(b + 8, 4);
-    p->coordinator = (int)ddp__hello_get(b + 12, 4);
-    p->min_world = (int)ddp__hello_get(b + 16, 4);
+    for (int i = 0; i < 5; i++) *field[i] = (int)(uint32_t)ddp__hello_get(b + 4 * i, 4);
     p->live = ddp__hello_get(b + 24, 8);
     for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
@@ -239,8 +235,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Room for what the donor offers, unless that is more of what lies here already. most: bytes that
- * this model makes; nothing that arrives decides about an allocation. */
+/* Room for what the donor offers, unless it goes on. most: of this model; what arrives decides no allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8), from = ddp__hello_get(b + 16, 8);
@@ -286,8 +281,7 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* b: the answer to TAKE, behind which come bytes from where the last connection ended, if the donor still
- * has that clone. */
+/* b: the answer to TAKE, behind which come bytes from where the last one ended, if that clone is still there. */
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
 {
     unsigned char digest[2][DDP__SHA256_BYTES];

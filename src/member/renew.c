@@ -1,5 +1,4 @@
-/* From one epoch to the next: what was half done is let go, everybody begins again from the inputs,
- * or is given the result where one of the survivors has it. */
+/* From one epoch to the next: what was half done begins again from its inputs, or a survivor gives the result. */
 #include "member/elastic.h"
 
 /* ---- losses ---- */

@@ -1,6 +1,5 @@
-/* The memory of an elastic world: what an operation began with, until it is complete, and what came
- * of it, until all live workers have that. First in, first out, in the order of the operations. The
- * input has two parts where an operation has a residual: its values and that. */
+/* The memory of an elastic world: what an operation began with, until it is complete, and what came of it, until all
+ * live workers have that. First in, first out. With a residual the input has two parts: its values and that. */
 #include "member/elastic.h"
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)

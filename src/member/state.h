@@ -45,8 +45,7 @@ DDP_LIB ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_er
 DDP_LIB void       ddp__worker_free(ddp__worker *s);
 /* Adds an array of floats of a layer (l = layers: of none), named "name.l" or, with b >= 0, "name.l.b". */
 DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags);
-/* Adds count small values, zero; where they are, or NULL when memory is short. most: values that a
- * member may tell of a blob. */
+/* Adds count small values, zero: where, or NULL when memory is short. most: values that a member may tell of a blob. */
 DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type,
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
@@ -72,8 +71,7 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long ste
 
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a newcomer: it is told the run, and the values of the list
- * that all hold. Those of the members stay as they are. */
+/* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
@@ -82,8 +80,7 @@ DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *er
  * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
  * s->run is then that of the files. Collective; nothing may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
-/* Loads the newest into s, and s->run. *same: it goes on with exactly these workers, strategy and
- * period; *world: of how many workers it is. Collective. */
+/* Loads the newest into s, and s->run. *same: of just these workers, strategy, period; *world: its. Collective. */
 DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
 
 #endif /* DDP_MEMBER_STATE_H */

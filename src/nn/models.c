@@ -81,6 +81,7 @@ static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_nod
     char name[48];
     ddp_node *y;
 
+    if (c->recompute) ddp_recompute_begin(g);
     snprintf(name, sizeof name, "h.%ld.attn", number);
     ddp_layer_begin(g, name);
     y = ddp__model_linear(g, ddp_layer_norm(g, x), 3 * c->dim, deviation);
@@ -94,6 +95,7 @@ static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_nod
     y = ddp__model_linear(g, ddp_gelu(g, y), c->dim, onto_stream);
     x = ddp_add(g, x, ddp__model_dropout(g, y, c->dropout));
     ddp_layer_end(g);
+    if (c->recompute) ddp_recompute_end(g);
     return x;
 }
 
@@ -113,11 +115,7 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     x = ddp__model_dropout(g, x, c->dropout);
     ddp_layer_end(g);
 
-    for (long k = 0; k < c->layers && x; k++) {
-        if (c->recompute) ddp_recompute_begin(g);
-        x = ddp__gpt2_block(g, c, x, k);
-        if (c->recompute) ddp_recompute_end(g);
-    }
+    for (long k = 0; k < c->layers && x; k++) x = ddp__gpt2_block(g, c, x, k);
 
     ddp_layer_begin(g, "head");
     return ddp__model_loss(g, ddp_linear_tied(g, ddp_layer_norm(g, x), table), labels, logits);
@@ -156,6 +154,7 @@ static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp
     char name[48];
     ddp_node *y;
 
+    if (c->recompute) ddp_recompute_begin(g);
     snprintf(name, sizeof name, "layers.%ld.attn", number);
     ddp_layer_begin(g, name);
     y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), c->dim + 2 * kv_heads * head, deviation);
@@ -169,6 +168,7 @@ static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp
     y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), 2 * hidden, deviation);
     x = ddp_add(g, x, ddp__llama2_linear(g, ddp_swiglu(g, y), c->dim, onto_stream));
     ddp_layer_end(g);
+    if (c->recompute) ddp_recompute_end(g);
     return x;
 }
 
@@ -185,11 +185,7 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
     ddp_init_normal(g, table, 0, ddp__language_deviation(c->deviation));
     ddp_layer_end(g);
 
-    for (long k = 0; k < c->layers && x; k++) {
-        if (c->recompute) ddp_recompute_begin(g);
-        x = ddp__llama2_block(g, c, x, k);
-        if (c->recompute) ddp_recompute_end(g);
-    }
+    for (long k = 0; k < c->layers && x; k++) x = ddp__llama2_block(g, c, x, k);
 
     ddp_layer_begin(g, "head");
     x = ddp_rms_norm(g, x, c->eps);

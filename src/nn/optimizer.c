@@ -45,23 +45,19 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round every element the same way: they only
- * need fewer instructions, so that memory is what the rule waits for. */
+/* count is a multiple of the vector's length. Wider vectors round the same way; memory is what they wait for. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                                            \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                               \
-    typedef float ddp__adam_mem_##S                                                                                    \
-        __attribute__((vector_size(BYTES), aligned(4), may_alias));                                                    \
+    typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));                        \
                                                                                                                        \
-    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m,                        \
-                                   float *v, size_t count)                                                             \
+    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m, float *v,              \
+                                   size_t count)                                                                       \
     {                                                                                                                  \
         const ddp__adam_vec_##S zero = {0}, beta1 = k->beta1 - zero, gain1 = k->gain1 - zero;                          \
-        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero;                                      \
-        const ddp__adam_vec_##S l2 = k->l2 - zero, shrink = k->shrink - zero;                                          \
-        const ddp__adam_vec_##S root = k->root - zero, eps = k->eps - zero;                                            \
+        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero, l2 = k->l2 - zero;                   \
+        const ddp__adam_vec_##S shrink = k->shrink - zero, root = k->root - zero, eps = k->eps - zero;                 \
         const ddp__adam_vec_##S step = k->step - zero;                                                                 \
-        size_t i;                                                                                                      \
-        for (i = 0; i < count; i += (BYTES) / 4) {                                                                     \
+        for (size_t i = 0; i < count; i += (BYTES) / 4) {                                                              \
             ddp__adam_vec_##S weight = *(const ddp__adam_mem_##S *)(w + i);                                            \
             ddp__adam_vec_##S mean = *(const ddp__adam_mem_##S *)(m + i) * beta1;                                      \
             ddp__adam_vec_##S square = *(const ddp__adam_mem_##S *)(v + i) * beta2;                                    \

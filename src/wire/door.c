@@ -157,8 +157,7 @@ static int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
     return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], bytes);
 }
 
-/* A caller of the address that holds more than half of the places, or NULL: if there is one, it is left when any two of
- * different addresses have cancelled each other out. */
+/* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;
@@ -200,8 +199,7 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, double 
     return c;
 }
 
-/* A flood may not take all of our time: beyond so many in a second the door stays shut for a moment, longer each
- * time. */
+/* A flood may not take all of our time: beyond so many in a second the door stays shut, longer each time. */
 static int ddp__door_shut(ddp__door *d, double now)
 {
     ddp__door_count(d, now);

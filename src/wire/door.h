@@ -5,8 +5,7 @@
 #include "wire/hello.h"
 #include "wire/socket.h"
 
-/* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the decider's; 0: it is
- * closed. */
+/* Decides about 64 bytes that begin as a hello. 1: the socket and its session are the decider's; 0: it is closed. */
 typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
 typedef struct ddp__caller {
@@ -36,9 +35,8 @@ typedef struct ddp__door {
 /* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its hello, a
  * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
  * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
- * address holds more than half of the places, its callers make room for those from elsewhere at once. After 64 that
- * were turned away within a second the door stays shut for 0.1 to 0.8 s; each is a line in the log, ten in a second at
- * most. 0 if memory is short. */
+ * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
+ * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. 0 if memory is short. */
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
                             void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */

@@ -19,21 +19,19 @@ uint32_t ddp__hello_world(int world, int ids) { return (uint32_t)world | (ids > 
 
 void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail, unsigned char *b)
 {
+    const uint32_t field[6] = {self->rank, self->world, self->port, (uint32_t)reason, (uint32_t)detail, self->family};
+
     memset(b, 0, DDP__HELLO_BYTES);
     memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
     ddp__hello_put(b + 8, self->version, 4);
     ddp__hello_put(b + 12, (uint64_t)kind, 4);
     ddp__hello_put(b + 16, self->run_id, 8);
-    ddp__hello_put(b + 24, self->rank, 4);
-    ddp__hello_put(b + 28, self->world, 4);
-    ddp__hello_put(b + 32, self->port, 4);
-    ddp__hello_put(b + 36, (uint64_t)reason, 4);
-    ddp__hello_put(b + 40, (uint64_t)detail, 4);
-    ddp__hello_put(b + 44, self->family, 4);
+    for (int i = 0; i < 6; i++) ddp__hello_put(b + 24 + 4 * i, field[i], 4);
     memcpy(b + 48, self->ip, sizeof self->ip);
 }
 
-int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail)
+int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
+                    int detail)
 {
     unsigned char b[DDP__HELLO_BYTES];
 
@@ -48,16 +46,13 @@ int ddp__hello_begins(const unsigned char *b, size_t got)
 
 int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
 {
+    uint32_t *const field[6] = {&h->rank, &h->world, &h->port, &h->reason, &h->detail, &h->family};
+
     if (!ddp__hello_begins(b, DDP__HELLO_BYTES)) return 0;
     h->version = (uint32_t)ddp__hello_get(b + 8, 4);
     h->kind = (uint32_t)ddp__hello_get(b + 12, 4);
     h->run_id = ddp__hello_get(b + 16, 8);
-    h->rank = (uint32_t)ddp__hello_get(b + 24, 4);
-    h->world = (uint32_t)ddp__hello_get(b + 28, 4);
-    h->port = (uint32_t)ddp__hello_get(b + 32, 4);
-    h->reason = (uint32_t)ddp__hello_get(b + 36, 4);
-    h->detail = (uint32_t)ddp__hello_get(b + 40, 4);
-    h->family = (uint32_t)ddp__hello_get(b + 44, 4);
+    for (int i = 0; i < 6; i++) *field[i] = (uint32_t)ddp__hello_get(b + 24 + 4 * i, 4);
     memcpy(h->ip, b + 48, sizeof h->ip);
     h->run_name = NULL;
     return 1;

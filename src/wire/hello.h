@@ -29,8 +29,7 @@ typedef enum ddp__refusal {
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
  * sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
- * above them the ids of an elastic world that has room for more, else 0; the highest bit says that links outlive their
- * connections. */
+ * above them the ids of a world with room for more, else 0; highest bit: links outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     uint64_t run_id;

@@ -141,7 +141,7 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
         m->lost = peer;
         DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, 0, name, &h, err));
         m->lost = 0;
-        m->ready[peer] = 1;
+        m->leg[peer].ready = 1;
         return DDP_OK;
     }
     DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, DDP__RELAY, m->root, &h, err));

@@ -24,7 +24,7 @@ typedef enum ddp__leg_state {
     DDP__LEG_NONE,
     DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
     DDP__LEG_CONNECT,
-    DDP__LEG_GREET,           /* TLS handshake with whom we dialled, or with the other rank whose bytes rank 0 passes on */
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled, or by way of rank 0 with the other rank */
     DDP__LEG_ANSWER           /* our frame is out */
 } ddp__leg_state;
 
@@ -32,6 +32,7 @@ typedef enum ddp__leg_state {
 typedef struct ddp__leg {
     ddp__leg_state state;
     int relay, joined;        /* by way of rank 0; which has joined the two */
+    int ready;                /* rank 0: it is connected with all */
     int fd;
     double begin, until;
     size_t got;
@@ -60,7 +61,6 @@ typedef struct ddp__meeting {
     int meshing;
     ddp__leg *leg;             /* [world] */
     unsigned char *relayed;    /* [world] */
-    unsigned char *ready;      /* rank 0: [world] */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
@@ -81,12 +81,10 @@ DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const ch
 /* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
 DDP_LIB int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
-/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none) is an error. `name`
- * says who it is. */
+/* The next frame of a connected peer, checked; any kind but the two (0: none) is an error. `name` says who it is. */
 DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name,
                                    ddp__hello *h, ddp_error *err);
-/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
- * and what rank 0 and workers say. */
+/* Polls once, until something happens, `until` or the next note: serves the door and, of the mesh, legs and peers. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
@@ -105,8 +103,7 @@ DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 /* A file that says where rank 0 listens, for ranks that share a folder but know no address */
 /* The path in "file://PATH", or NULL: the address is not one of these. */
 DDP_LIB const char *ddp__meetfile_path(const char *addr);
-/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
- * DDP_IO. */
+/* Puts "host:port run-id" there, whole or not at all, over what was left. Errors: DDP_ARG (no path), DDP_IO. */
 DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);

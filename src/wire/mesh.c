@@ -83,8 +83,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     return DDP_OK;
 }
 
-/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank 0, with the other
- * end of a relayed pair (after it the pair stands). */
+/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it stands). */
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -199,7 +198,7 @@ ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     for (;;) {
-        for (p = 1; p < m->r->world && m->ready[p];) p++;
+        for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
         if (p == m->r->world && !m->pairs.count) break;
         if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
         else snprintf(name, sizeof name, "a relayed pair");

@@ -11,8 +11,7 @@
 
 #define DDP__RECORD_BYTES 8
 
-/* The bytes of a stream that the receiver has not yet acknowledged, kept to be sent again: [first, end) are here, byte
- * `first` lies at data[at]. */
+/* The bytes of a stream that are not yet acknowledged, to be sent again: [first, end), of which `first` is data[at]. */
 typedef struct ddp__replay {
     unsigned char *data; /* [room] borrowed */
     size_t   room, at;

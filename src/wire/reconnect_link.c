@@ -44,8 +44,7 @@ static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const 
            h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it came as a
- * newcomer. 0 and why[DDP__STREAM_TEXT]. */
+/* Whether a socket's other end is that peer: by rank, or its name as a newcomer. 0 and why[DDP__STREAM_TEXT]. */
 static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];

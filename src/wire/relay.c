@@ -52,8 +52,7 @@ static void ddp__way_over(ddp__relay_way *w)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* A connection that breaks counts as ended: what it said before is still delivered. Where the other one takes nothing
- * more, what comes is dropped. */
+/* A connection that breaks counts as ended: what it said is delivered. What the other does not take is dropped. */
 static void *ddp__way_run(void *arg)
 {
     ddp__relay_way *w = (ddp__relay_way *)arg;

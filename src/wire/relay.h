@@ -9,13 +9,11 @@ typedef struct ddp__relay ddp__relay;
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
 /* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
  * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name
- * other than 0 ddp__relay_cut ends it: both sockets are closed, what waits is dropped. Any thread. Errors:
- * DDP_MEMORY. */
+ * other than 0 ddp__relay_cut ends it: sockets are closed, what waits is dropped. Any thread. Errors: DDP_MEMORY. */
 DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
 DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
 DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
-/* Waits until all pairs have ended, 5 s at most and no longer than 1 s without a byte: those who leave at the same time
- * must hear each other's last words. NULL is fine. */
+/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
 
 /* Two ranks, of which one has asked rank 0 to be joined to the other. */
@@ -24,8 +22,7 @@ typedef struct ddp__pair {
     int fd[2];            /* of low, of high; -1: not here yet */
 } ddp__pair;
 
-/* Those who wait for their other end; rank 0's. At most one for each pair of the world: what arrives cannot ask for
- * more memory than that. */
+/* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
 typedef struct ddp__pairs {
     ddp__pair *pair;
     int count, room;

@@ -32,8 +32,7 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface that was asked
- * for. */
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
@@ -105,8 +104,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is worth another one;
- * else what cannot be helped. */
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why another one is worth it. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -232,8 +230,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback where nobody
- * else may come. */
+/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback. */
 static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
@@ -247,8 +244,7 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     return DDP_OK;
 }
 
-/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address: that of its
- * network. */
+/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by that of its network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int port = ddp__addr_port(a);
@@ -334,10 +330,9 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
-    m->ready = (unsigned char *)ddp__calloc(world, 1);
     for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
     for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed && m->ready;
+    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
 /* All that does not belong to the wire. */
@@ -354,7 +349,6 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->table);
     DDP_FREE(m->leg);
     DDP_FREE(m->relayed);
-    DDP_FREE(m->ready);
 }
 
 /* The wire; one whose links come back goes on listening, and knows where the others do. */

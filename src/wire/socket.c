@@ -213,9 +213,7 @@ int ddp__poll_until(struct pollfd *polls, int count, double until)
         if (left > 3600) left = 3600;
 #ifdef __linux__
         {
-            struct timespec ts;
-            ts.tv_sec = (time_t)(left < 0 ? 0 : left);
-            ts.tv_nsec = left < 0 ? 0 : (long)((left - (double)ts.tv_sec) * 1e9);
+            struct timespec ts = ddp__timespec(left < 0 ? 0 : left);
             got = ppoll(polls, (nfds_t)count, left < 0 ? NULL : &ts, NULL);
         }
 #else

@@ -29,8 +29,7 @@ typedef struct ddp__addr {
 
 /* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first. Errors: DDP_ARG if the text is
- * malformed, DDP_NET if the name cannot be resolved. */
+/* The same, resolved (may block): up to room addresses, IPv4 first. Errors: DDP_ARG (the text), DDP_NET (the name). */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
@@ -52,17 +51,14 @@ DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
-/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1 and errno; once
- * POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+/* Its halves, for who polls: a connecting socket, or -1 and errno; after POLLOUT 0, or -1 and errno (not closed). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1 and errno, EAGAIN
- * when none waits. */
+/* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
 /* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-/* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
- * poll returns. */
+/* poll, and what it returns, until then (< 0: no limit), as exactly as the system can; signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
@@ -83,17 +79,14 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
 #define DDP__IFACE_TEXT 32
 
-/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas ("eth,ib"), "=eth0" for whole
- * names, "^lo,docker" for all but those. */
+/* Whether a list in NCCL's syntax means an interface: prefixes ("eth,ib"), whole names ("=eth0"), all but ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* The first address of an interface that is up and that the list (NULL: every list) means, others before loopback; with
- * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. Errors: DDP_ARG if nothing matches: names
- * the interfaces that there are; DDP_NET. */
+/* The first address, with port 0, of an interface that is up and that the list (NULL: any) means: others before
+ * loopback, that family before the other. Errors: DDP_ARG, which names the interfaces that there are; DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
-/* The same without a destination: the interface of the default route, else the first that is up and not loopback, else
- * 127.0.0.1. */
+/* The same without a destination: that of the default route, else the first up and not loopback, else 127.0.0.1. */
 DDP_LIB void ddp__iface_default(ddp__addr *out);
 /* The name of the interface with that address, "" if there is none; returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);

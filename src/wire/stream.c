@@ -6,10 +6,7 @@ int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->be
 
 int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
 
-void ddp__stream_leave(ddp__tls *t, int fd)
-{
-    if (t) t->table->leave(t, fd);
-}
+void ddp__stream_leave(ddp__tls *t, int fd) { if (t) t->table->leave(t, fd); }
 
 int ddp__stream_shake(ddp__tls *t, int fd) { return t ? t->table->shake(t, fd) : 1; }
 

@@ -35,11 +35,9 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called once, before any other. 0, or -1 when memory is
- * short. */
+/* A socket was connected (server 0) or accepted (1); to be called first, and once. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* The same for a socket whose session with one peer is over because from now on another is at its other end; what has
- * been read of that one's bytes is not lost. */
+/* The same where from now on another peer is at the other end; what has been read of that one's bytes is not lost. */
 DDP_LIB int ddp__stream_turn(ddp__tls *t, int fd, int server);
 /* Forgets the session without a word to the peer; the socket is the caller's. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
@@ -48,8 +46,7 @@ DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
 DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
 /* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Bytes taken, 0 = would block, -1 = the peer is gone (errno; EPROTO: ddp__stream_why tells). After fewer bytes than
- * offered the next call must go on with those that follow. */
+/* Bytes taken, 0 = would block, -1 = gone (errno; EPROTO: ddp__stream_why). The next call goes on behind them. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
 /* Bytes read, 0 = would block, -1 = no more will come (errno, ECONNRESET at the end). */
 DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
@@ -60,26 +57,21 @@ DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until something can be read, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
 DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up and nothing is left to read */
-/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the end of the stream:
- * ECONNRESET). *got (may be NULL) counts what was read. */
+/* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
-/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and a sentence in why[DDP__STREAM_TEXT].
- * Plain and pre-shared key: always 1. */
+/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
 /* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
  * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a
- * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". Plain and pre-shared key:
- * always 1 and -1. */
+ * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". No certificates: 1, -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
 /* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another thread may use it;
  * *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
-/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer; else NULL. Never holds anything
- * secret. */
+/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer, nothing secret; else NULL. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
-/* Says goodbye without waiting, drops what is unread (or the last words would be lost in a reset) and closes the
- * socket. -1 is fine. */
+/* Says goodbye without waiting, drops what is unread (a reset would lose the last words) and closes. -1 is fine. */
 DDP_LIB void ddp__stream_close(ddp__tls *t, int fd);
 
 /* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake, else 0. */

@@ -10,17 +10,15 @@
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;            /* [world] connections, the wire's from success on; -1: the own, and who is not there */
+    const int *fds;            /* [world] connections, the wire's from success on; -1: own, not there */
     const unsigned char *relayed; /* [world] 1: by way of rank 0, which joins the two again; may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;     /* unacknowledged data break a connection (Linux; 0 = system's), and a link that stays
-                                  broken is given up (0 = never), after so long */
+    double peer_timeout_s;     /* after which a silent connection (0 = system's) and a broken link end (0 = never) */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
     /* links that come back */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
-    const ddp__addr *where;    /* [world] where a rank listens: lower ranks are dialled there, higher ones only asked
-                                  whether they live; size 0 = unknown */
+    const ddp__addr *where;    /* [world] where ranks listen: lower are dialled, higher probed; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
     size_t replay_bytes;       /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
@@ -63,11 +61,9 @@ DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
 /* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
 DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
-/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire, or in a
- * ddp__attach_fn. */
+/* Where any rank listens; 0 if it is not known. Before the engine has the wire, or in a ddp__attach_fn. */
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins again. Without one the
- * stream has ended already. */
+/* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
 
 #endif /* DDP_WIRE_TCP_H */

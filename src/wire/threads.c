@@ -156,8 +156,7 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* 1 if wait() has something to return for. A sender waits for a quarter of the ring, so that it is not woken for every
- * few bytes; an end is no news once it has been reported. */
+/* 1 if wait() may return. A sender waits for a quarter of the ring, not for every few bytes; an end is news once. */
 static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;

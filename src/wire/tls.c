@@ -1,5 +1,4 @@
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
- * never blocks: what it could not send stays here and is sent by the next call. */
+/* TLS as streams. OpenSSL reads and writes through a BIO of ours, which raises no SIGPIPE and never blocks. */
 #include "wire/socket.h"
 #include "wire/tls.h"
 
@@ -214,8 +213,7 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
     return 0;
 }
 
-/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's side neither has nor
- * trusts; this makes sure of it. */
+/* After the handshake. Without the key OpenSSL falls back to certificates, which the key's side must not trust. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
@@ -276,9 +274,8 @@ static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
     return 1;
 }
 
-/* A record is sealed once and must leave as it is, but the caller may change its mind about what it has not been told
- * to be taken. So of a record that has to wait all bytes but the last count as taken: the caller comes back for that
- * one, and is told when the record has left. */
+/* A record is sealed once and must leave as it is, but the caller may change its mind about what was not taken. So of
+ * a record that waits all bytes but the last count as taken: the caller comes back for that, until it has left. */
 static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 {
     ddp__tls_session *s = ddp__tls_usable(t, fd);
@@ -359,8 +356,7 @@ static void ddp__tls_subject(X509 *cert, char *out, size_t room)
         if (!isprint((unsigned char)out[i])) out[i] = '?';
 }
 
-/* The certificate of a peer that is past its handshake, to be freed; NULL where it has none: with a key, which is as
- * good as any name (*good = 1), or not. */
+/* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);

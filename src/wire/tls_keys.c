@@ -201,7 +201,4 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
 #endif
 }
 
-void ddp__tls_free(ddp__tls *t)
-{
-    if (t) t->table->free(t);
-}
+void ddp__tls_free(ddp__tls *t) { if (t) t->table->free(t); }

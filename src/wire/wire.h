@@ -1,5 +1,4 @@
-/* A wire: non-blocking byte streams from this rank to every peer. Threads, TCP and MPI are wires; the engine above
- * speaks frames over any and cannot tell them apart. */
+/* A wire: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI: the engine cannot tell. */
 #ifndef DDP_WIRE_WIRE_H
 #define DDP_WIRE_WIRE_H
 
@@ -15,8 +14,7 @@ typedef struct ddp__wire_table {
     /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
-    /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some, wake() was called, or
-     * ddp_now() >= until (until < 0: no limit). */
+    /* Sleeps until a peer has bytes, one with want_send set takes some, wake() was called, or until (< 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
@@ -31,8 +29,7 @@ struct ddp__wire {
     size_t pair_bytes; /* memory of its own that it takes per peer */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
-    /* May be NULL: the first and the last thing that the comm thread does. begin may block, and fail; why is NULL after
-     * an orderly goodbye to all peers. */
+    /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
 };
@@ -60,8 +57,7 @@ typedef struct ddp__hub ddp__hub;
  * DDP__RING_BYTES, touched only when used. ddp__wire_threads - the end of one rank; a rank can be taken once.
  * ddp__hub_second - another meeting place of the same ranks, freed with the first; NULL when memory is short, or if it
  * was never asked for before the ranks began (then make = 0). ddp__hub_leave - what closing the wire of that rank does,
- * for a rank that never got one: the others see it gone at once. Errors: DDP_ARG if the rank is outside 0..world-1 or
- * taken; DDP_MEMORY. */
+ * for a rank that never got one: the others see it gone. Errors: DDP_ARG (rank outside or taken), DDP_MEMORY. */
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
 DDP_LIB ddp__hub  *ddp__hub_second(ddp__hub *hub, int make);
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
@@ -75,8 +71,7 @@ DDP_LIB void       ddp__hub_free(ddp__hub *hub);
  * engine's comm thread, in begin to end. begin fails with DDP_UNSUPPORTED if MPI's thread level is below
  * MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was finalised before, DDP_ARG if MPI counts other ranks than rank and world
  * say, DDP_NET with MPI's own words. end after a failure calls MPI_Abort if begin has initialised MPI, since the other
- * ranks would wait in MPI_Finalize; the failure goes to stderr first. Errors: DDP_MEMORY; DDP_UNSUPPORTED without
- * DDP_USE_MPI. */
+ * ranks would wait in MPI_Finalize; the failure goes to stderr first. Errors: DDP_MEMORY, DDP_UNSUPPORTED (no MPI). */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
 DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
