@@ -1364,8 +1364,10 @@ DDP_API void       ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
 DDP_API ddp_status  ddp_scheme_named(const char *name, ddp_scheme *out, ddp_error *err);
 
-/* ==== plan/knapsack.h ==== [plan] */
-/* 0/1 knapsack on one or two links, with release times: which transfers hide behind computing. */
+/* ==== plan/deft.h ==== [plan] */
+/* DeFT's planner: a knapsack, and delayed, merged gradients whose transfers hide behind forward and backward. */
+
+/* ---- the 0/1 knapsack on one or two links, with release times: which transfers hide behind computing ---- */
 
 typedef enum ddp_knapsack_solver {
     DDP_KNAPSACK_DEFAULT, /* exact where 2^16 entries for a half are enough, else greedy */
@@ -1415,8 +1417,7 @@ DDP_API ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solv
 DDP_API const char *ddp_knapsack_solver_name(ddp_knapsack_solver solver);
 DDP_API ddp_status ddp_knapsack_solver_named(const char *name, ddp_knapsack_solver *out, ddp_error *err);
 
-/* ==== plan/deft.h ==== [plan] */
-/* DeFT's planner: delayed, merged gradients whose transfers hide behind forward and backward. */
+/* ---- the schedule ---- */
 
 typedef enum ddp_delayed_select {
     DDP_SELECT_DEFAULT, /* release */
@@ -3179,24 +3180,20 @@ DDP_LIB void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fm
 /* off, error, warn, info, debug -> level; DDP_LOG_DEFAULT if unknown. */
 DDP_LIB ddp_log_level ddp__log_level_named(const char *name);
 
-/* Memory for tensors: bytes zeroed bytes, 64-byte aligned, from a (NULL or all-zero = default).
- * NULL if bytes is 0 or memory is short. */
+/* Memory for tensors: zeroed, 64-byte aligned, from a (NULL or all-zero = default). NULL if bytes is 0 or short. */
 DDP_LIB void *ddp__alloc(const ddp_allocator *a, size_t bytes);
 DDP_LIB void  ddp__release(const ddp_allocator *a, void *ptr, size_t bytes);
 
-/* Bytes of memory that this process can have at most: the machine's or its container's, and swap.
- * What is larger is sure not to fit, although malloc may promise it. 0: unknown. */
+/* Bytes that this process can have, whatever malloc promises: the machine's or container's, and swap; 0: unknown. */
 DDP_LIB double ddp__memory_total(void);
 
-/* Bookkeeping: count zeroed elements of size bytes (never NULL-on-zero: count 0 gives 1 byte);
- * NULL when memory is short or the product overflows. Freed by DDP_FREE. */
+/* Bookkeeping: count zeroed elements (at least 1 byte); NULL when memory is short or it overflows. For DDP_FREE. */
 DDP_LIB void *ddp__calloc(size_t count, size_t size);
 DDP_LIB char *ddp__strdup(const char *s);
 
 /* ---- growing text, files read whole and written whole or not at all, numbers that must be whole ---- */
 
-/* A growing, NUL-terminated buffer; all-zero = empty. After a failed growth `failed` is set and
- * further appends do nothing, so one check at the end is enough. */
+/* A growing, NUL-terminated buffer; all-zero = empty. Once `failed` appends do nothing: check at the end. */
 typedef struct ddp__text {
     char  *data;
     size_t size, room;
@@ -3210,8 +3207,7 @@ DDP_LIB void ddp__text_free(ddp__text *t);
 /* "a file", "a directory", "a pipe", "a socket", "a device", of stat's st_mode. */
 DDP_LIB const char *ddp__file_kind(mode_t mode);
 
-/* Reads a whole file (a name ending in .gz through `gzip -dc`) into t. What is no regular file is
- * refused: a pipe would wait for its writer, a device might never end. */
+/* Reads a whole file (.gz through `gzip -dc`) into t. What is no regular file, and might never end, is refused. */
 DDP_LIB ddp_status ddp__file_read(const char *path, ddp__text *t, ddp_error *err);
 
 /* A file that appears under its name whole or not at all: written to PATH.tmp.PID, flushed, renamed, and its folder
@@ -3231,8 +3227,7 @@ DDP_LIB void       ddp__file_drop(ddp__file *o); /* nothing is left, PATH is as 
 DDP_LIB ddp_status ddp__file_write(const char *path, const char *bytes, size_t n, ddp_error *err);
 DDP_LIB ddp_status ddp__text_write(ddp__text *t, const char *path, ddp_error *err); /* and frees the text */
 
-/* Flushes the folder that holds path: what was made or renamed there outlives a crash of the
- * machine. Errors: DDP_IO, DDP_MEMORY. */
+/* Flushes the folder that holds path: what was made there outlives a crash. Errors: DDP_IO, DDP_MEMORY. */
 DDP_LIB ddp_status ddp__folder_flush(const char *path, ddp_error *err);
 
 /* The whole of s must be one number: 1 and *out set, or 0. Infinities and NaN are refused. */
@@ -3253,8 +3248,7 @@ DDP_LIB int ddp__parse_long(const char *s, long *out);
 #define DDP__STBDS_NO_SHORT_NAMES
 #endif
 
-/* Here only its declarations. If the program has asked for the implementation and not yet
- * included it, its own #include below ours still gets it. */
+/* Here only its declarations: a program that asked for the implementation gets it by its own #include below ours. */
 #ifndef INCLUDE_STB_DS_H
 #pragma push_macro("STB_DS_IMPLEMENTATION")
 #undef STB_DS_IMPLEMENTATION
@@ -3296,9 +3290,8 @@ DDP_LIB void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest); /* writes t
 
 /* ---- dealing samples to ranks: a deck of all samples, shuffled afresh each pass by the seed ---- */
 
-/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four; values
- * outside the deck are permuted again until they fall inside, at most four times on average (Black and Rogaway, Ciphers
- * with arbitrary finite domains, 2002). */
+/* Card number i of a shuffled deck of n >= 1: a four-round Feistel network permutes the next power of four, again until
+ * the value falls inside the deck (Black and Rogaway, Ciphers with arbitrary finite domains, 2002). */
 DDP_LIB uint64_t ddp__shuffled(uint64_t i, uint64_t n, uint64_t key);
 
 /* Which of n >= 1 samples is card number `card`, counted from the start of training: the deck of pass card / n is a
@@ -3315,11 +3308,11 @@ DDP_LIB uint64_t ddp__deal_first(long step, int rank, int world, long batch);
 #define ddp__atomic_add(p, v)     __atomic_fetch_add((p), (v), __ATOMIC_ACQ_REL)
 #define ddp__atomic_swap(p, v)    __atomic_exchange_n((p), (v), __ATOMIC_ACQ_REL)
 
+DDP_LIB struct timespec ddp__timespec(double s);
 DDP_LIB void ddp__sleep_until(double when); /* sleeps until ddp_now() >= when (seconds), whatever signals arrive */
 
-/* Asks the scheduler to run the calling thread soon after it wakes, for the little it has to do,
- * even where computing threads keep every core busy: short time slices, which need no privilege
- * (Linux 6.12 and later; elsewhere nothing happens). */
+/* Asks the scheduler to run the calling thread soon after it wakes, even where computing threads keep every core busy:
+ * short time slices, which need no privilege (Linux 6.12 and later; elsewhere nothing happens). */
 DDP_LIB void ddp__thread_prompt(void);
 
 /* pthread_create of a thread that computes: operators keep their blocks on the stack (400 KiB of a
@@ -3437,8 +3430,7 @@ void ddp__log(const ddp_logger *log, ddp_log_level level, const char *fmt, ...)
 
 /* ---- memory ---- */
 
-/* From this size on a block is aligned to, and advised as, 2 MiB pages: a first touch of 4 KiB
- * pages costs four times as much as one of huge pages. */
+/* From this size on a block is aligned to, and advised as, huge pages, whose first touch costs a fourth. */
 #define DDP__HUGE_BYTES ((size_t)2 << 20)
 
 void *ddp__alloc(const ddp_allocator *a, size_t bytes)
@@ -3766,15 +3758,21 @@ void ddp__sha256_end(ddp__sha256 *s, unsigned char *digest)
 #include <sys/syscall.h>
 #endif
 
+struct timespec ddp__timespec(double s)
+{
+    struct timespec ts;
+
+    ts.tv_sec = (time_t)s;
+    ts.tv_nsec = (long)((s - (double)ts.tv_sec) * 1e9);
+    return ts;
+}
+
 void ddp__sleep_until(double when)
 {
     double left;
 
     while ((left = when - ddp_now()) > 0) {
-        struct timespec ts;
-        if (left > 3600) left = 3600;
-        ts.tv_sec = (time_t)left;
-        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        struct timespec ts = ddp__timespec(left < 3600 ? left : 3600);
         nanosleep(&ts, NULL);
     }
 }
@@ -3851,13 +3849,11 @@ int ddp__cond_wait_until(pthread_cond_t *c, pthread_mutex_t *m, double when)
     {
         double left = when - ddp_now();
         if (left < 0) left = 0;
-        ts.tv_sec = (time_t)left;
-        ts.tv_nsec = (long)((left - (double)ts.tv_sec) * 1e9);
+        ts = ddp__timespec(left);
         return pthread_cond_timedwait_relative_np(c, m, &ts);
     }
 #else
-    ts.tv_sec = (time_t)when;
-    ts.tv_nsec = (long)((when - (double)ts.tv_sec) * 1e9);
+    ts = ddp__timespec(when);
     return pthread_cond_timedwait(c, m, &ts);
 #endif
 }
@@ -3866,8 +3862,7 @@ struct ddp__pool {
     pthread_mutex_t lock;
     pthread_cond_t  work, idle;
     pthread_t      *thread;      /* [threads - 1] */
-    int             threads;
-    int             stop;
+    int             threads, stop;
     int             busy;        /* helpers inside the current job */
     unsigned long   job;         /* number of the current job */
     ddp__range_fn   fn;
@@ -9815,23 +9810,19 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
 
 /* ---- Adam and AdamW: hyper = beta1, beta2, eps, weight decay; state = mean, then square ---- */
 
-/* count is a multiple of the vector's length. Wider vectors round every element the same way: they only
- * need fewer instructions, so that memory is what the rule waits for. */
+/* count is a multiple of the vector's length. Wider vectors round the same way; memory is what they wait for. */
 #define DDP__ADAM_SET(S, BYTES, SQRT, ATTR)                                                                            \
     typedef float ddp__adam_vec_##S __attribute__((vector_size(BYTES)));                                               \
-    typedef float ddp__adam_mem_##S                                                                                    \
-        __attribute__((vector_size(BYTES), aligned(4), may_alias));                                                    \
+    typedef float ddp__adam_mem_##S __attribute__((vector_size(BYTES), aligned(4), may_alias));                        \
                                                                                                                        \
-    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m,                        \
-                                   float *v, size_t count)                                                             \
+    static ATTR void ddp__adam_##S(const ddp__adam_step *k, float *w, const float *g, float *m, float *v,              \
+                                   size_t count)                                                                       \
     {                                                                                                                  \
         const ddp__adam_vec_##S zero = {0}, beta1 = k->beta1 - zero, gain1 = k->gain1 - zero;                          \
-        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero;                                      \
-        const ddp__adam_vec_##S l2 = k->l2 - zero, shrink = k->shrink - zero;                                          \
-        const ddp__adam_vec_##S root = k->root - zero, eps = k->eps - zero;                                            \
+        const ddp__adam_vec_##S beta2 = k->beta2 - zero, gain2 = k->gain2 - zero, l2 = k->l2 - zero;                   \
+        const ddp__adam_vec_##S shrink = k->shrink - zero, root = k->root - zero, eps = k->eps - zero;                 \
         const ddp__adam_vec_##S step = k->step - zero;                                                                 \
-        size_t i;                                                                                                      \
-        for (i = 0; i < count; i += (BYTES) / 4) {                                                                     \
+        for (size_t i = 0; i < count; i += (BYTES) / 4) {                                                              \
             ddp__adam_vec_##S weight = *(const ddp__adam_mem_##S *)(w + i);                                            \
             ddp__adam_vec_##S mean = *(const ddp__adam_mem_##S *)(m + i) * beta1;                                      \
             ddp__adam_vec_##S square = *(const ddp__adam_mem_##S *)(v + i) * beta2;                                    \
@@ -10116,6 +10107,7 @@ static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_nod
     char name[48];
     ddp_node *y;
 
+    if (c->recompute) ddp_recompute_begin(g);
     snprintf(name, sizeof name, "h.%ld.attn", number);
     ddp_layer_begin(g, name);
     y = ddp__model_linear(g, ddp_layer_norm(g, x), 3 * c->dim, deviation);
@@ -10129,6 +10121,7 @@ static ddp_node *ddp__gpt2_block(ddp_graph *g, const ddp_gpt2_config *c, ddp_nod
     y = ddp__model_linear(g, ddp_gelu(g, y), c->dim, onto_stream);
     x = ddp_add(g, x, ddp__model_dropout(g, y, c->dropout));
     ddp_layer_end(g);
+    if (c->recompute) ddp_recompute_end(g);
     return x;
 }
 
@@ -10148,11 +10141,7 @@ ddp_node *ddp_gpt2(ddp_graph *g, const ddp_gpt2_config *c, ddp_node **logits)
     x = ddp__model_dropout(g, x, c->dropout);
     ddp_layer_end(g);
 
-    for (long k = 0; k < c->layers && x; k++) {
-        if (c->recompute) ddp_recompute_begin(g);
-        x = ddp__gpt2_block(g, c, x, k);
-        if (c->recompute) ddp_recompute_end(g);
-    }
+    for (long k = 0; k < c->layers && x; k++) x = ddp__gpt2_block(g, c, x, k);
 
     ddp_layer_begin(g, "head");
     return ddp__model_loss(g, ddp_linear_tied(g, ddp_layer_norm(g, x), table), labels, logits);
@@ -10191,6 +10180,7 @@ static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp
     char name[48];
     ddp_node *y;
 
+    if (c->recompute) ddp_recompute_begin(g);
     snprintf(name, sizeof name, "layers.%ld.attn", number);
     ddp_layer_begin(g, name);
     y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), c->dim + 2 * kv_heads * head, deviation);
@@ -10204,6 +10194,7 @@ static ddp_node *ddp__llama2_block(ddp_graph *g, const ddp_llama2_config *c, ddp
     y = ddp__llama2_linear(g, ddp_rms_norm(g, x, c->eps), 2 * hidden, deviation);
     x = ddp_add(g, x, ddp__llama2_linear(g, ddp_swiglu(g, y), c->dim, onto_stream));
     ddp_layer_end(g);
+    if (c->recompute) ddp_recompute_end(g);
     return x;
 }
 
@@ -10220,11 +10211,7 @@ ddp_node *ddp_llama2(ddp_graph *g, const ddp_llama2_config *c, ddp_node **logits
     ddp_init_normal(g, table, 0, ddp__language_deviation(c->deviation));
     ddp_layer_end(g);
 
-    for (long k = 0; k < c->layers && x; k++) {
-        if (c->recompute) ddp_recompute_begin(g);
-        x = ddp__llama2_block(g, c, x, k);
-        if (c->recompute) ddp_recompute_end(g);
-    }
+    for (long k = 0; k < c->layers && x; k++) x = ddp__llama2_block(g, c, x, k);
 
     ddp_layer_begin(g, "head");
     x = ddp_rms_norm(g, x, c->eps);
@@ -12438,8 +12425,7 @@ ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err
 #endif
 
 /* ==== wire/wire.h ==== [wire] */
-/* A wire: non-blocking byte streams from this rank to every peer. Threads, TCP and MPI are wires; the engine above
- * speaks frames over any and cannot tell them apart. */
+/* A wire: non-blocking byte streams from this rank to every peer, over threads, TCP or MPI: the engine cannot tell. */
 
 struct ddp__op;
 struct ddp__exchange;
@@ -12451,8 +12437,7 @@ typedef struct ddp__wire_table {
     /* Bytes taken (possibly fewer), 0 = would block, -1 = the peer is gone (errno says why). */
     long (*send)(ddp__wire *w, int peer, const struct iovec *iov, int count);
     long (*recv)(ddp__wire *w, int peer, void *buf, size_t bytes);
-    /* Sleeps until a peer has bytes for us, one of those with want_send[peer] set can take some, wake() was called, or
-     * ddp_now() >= until (until < 0: no limit). */
+    /* Sleeps until a peer has bytes, one with want_send set takes some, wake() was called, or until (< 0: no limit). */
     void (*wait)(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv, double until);
     void (*wake)(ddp__wire *w); /* any thread */
     const char *(*peer_name)(ddp__wire *w, int peer); /* "127.0.0.1:40123" or "thread 2" */
@@ -12467,8 +12452,7 @@ struct ddp__wire {
     size_t pair_bytes; /* memory of its own that it takes per peer */
     int    intact;     /* 1: bytes cannot change on the way: one memory, or TLS */
     struct ddp__offer *offers; /* [world x DDP__OFFERS] of ranks that share one memory; or NULL */
-    /* May be NULL: the first and the last thing that the comm thread does. begin may block, and fail; why is NULL after
-     * an orderly goodbye to all peers. */
+    /* May be NULL: first and last on the comm thread. begin may block, and fail; why is NULL after an orderly end. */
     ddp_status (*begin)(ddp__wire *w, ddp_error *err);
     void (*end)(ddp__wire *w, const ddp_error *why);
 };
@@ -12496,8 +12480,7 @@ typedef struct ddp__hub ddp__hub;
  * DDP__RING_BYTES, touched only when used. ddp__wire_threads - the end of one rank; a rank can be taken once.
  * ddp__hub_second - another meeting place of the same ranks, freed with the first; NULL when memory is short, or if it
  * was never asked for before the ranks began (then make = 0). ddp__hub_leave - what closing the wire of that rank does,
- * for a rank that never got one: the others see it gone at once. Errors: DDP_ARG if the rank is outside 0..world-1 or
- * taken; DDP_MEMORY. */
+ * for a rank that never got one: the others see it gone. Errors: DDP_ARG (rank outside or taken), DDP_MEMORY. */
 DDP_LIB ddp__hub  *ddp__hub_new(int world);
 DDP_LIB ddp__hub  *ddp__hub_second(ddp__hub *hub, int make);
 DDP_LIB ddp_status ddp__wire_threads(ddp__hub *hub, int rank, ddp__wire **out, ddp_error *err);
@@ -12511,8 +12494,7 @@ DDP_LIB void       ddp__hub_free(ddp__hub *hub);
  * engine's comm thread, in begin to end. begin fails with DDP_UNSUPPORTED if MPI's thread level is below
  * MPI_THREAD_SERIALIZED, DDP_USAGE if MPI was finalised before, DDP_ARG if MPI counts other ranks than rank and world
  * say, DDP_NET with MPI's own words. end after a failure calls MPI_Abort if begin has initialised MPI, since the other
- * ranks would wait in MPI_Finalize; the failure goes to stderr first. Errors: DDP_MEMORY; DDP_UNSUPPORTED without
- * DDP_USE_MPI. */
+ * ranks would wait in MPI_Finalize; the failure goes to stderr first. Errors: DDP_MEMORY, DDP_UNSUPPORTED (no MPI). */
 DDP_LIB ddp_status ddp__wire_mpi(int rank, int world, ddp__wire **out, ddp_error *err);
 
 DDP_LIB ddp_status ddp__mpi_built(ddp_error *err); /* DDP_OK if this program was built with MPI */
@@ -12547,8 +12529,7 @@ typedef struct ddp__addr {
 
 /* "host:port", "tcp://host:port", "[v6]:port"; a missing port is 29500. host[DDP__HOST_TEXT]. Errors: DDP_ARG. */
 DDP_LIB ddp_status ddp__addr_split(const char *spec, char *host, int *port, ddp_error *err);
-/* The same, resolved (may block in the resolver) into up to room addresses, IPv4 first. Errors: DDP_ARG if the text is
- * malformed, DDP_NET if the name cannot be resolved. */
+/* The same, resolved (may block): up to room addresses, IPv4 first. Errors: DDP_ARG (the text), DDP_NET (the name). */
 DDP_LIB ddp_status ddp__addr_parse(const char *spec, ddp__addr *list, int room, int *count, ddp_error *err);
 /* Writes "ip:port" or "[ip]:port" to out[DDP__ADDR_TEXT]; returns out. */
 DDP_LIB const char *ddp__addr_text(const ddp__addr *a, char *out);
@@ -12570,17 +12551,14 @@ DDP_LIB int ddp__fd_prepare(int fd); /* non-blocking and closed on exec; 0, or -
 DDP_LIB ddp_status ddp__tcp_listen(const ddp__addr *at, int *fd, ddp__addr *bound, ddp_error *err);
 /* One attempt to connect, given up at `until`: a non-blocking socket, or -1 and errno. */
 DDP_LIB int ddp__tcp_dial(const ddp__addr *to, double until);
-/* The two halves of that for callers with a poll of their own: a socket that is connecting, or -1 and errno; once
- * POLLOUT came, 0, or -1 and why it failed (the socket is still the caller's). */
+/* Its halves, for who polls: a connecting socket, or -1 and errno; after POLLOUT 0, or -1 and errno (not closed). */
 DDP_LIB int ddp__tcp_dial_begin(const ddp__addr *to);
 DDP_LIB int ddp__tcp_dial_end(int fd);
-/* One waiting connection as a non-blocking socket and the address it comes from (may be NULL); -1 and errno, EAGAIN
- * when none waits. */
+/* A waiting connection as a non-blocking socket, and from where (may be NULL); -1 and errno, EAGAIN when none waits. */
 DDP_LIB int ddp__tcp_accept(int listen_fd, ddp__addr *from);
 /* What a connection between ranks needs: no delays, keepalive, time-out, congestion control. */
 DDP_LIB ddp_status ddp__tcp_tune(int fd, double peer_timeout_s, const char *congestion, ddp_error *err);
-/* poll until something happens or until then (< 0: no limit), as exactly as the system can; signals do not end it. What
- * poll returns. */
+/* poll, and what it returns, until then (< 0: no limit), as exactly as the system can; signals do not end it. */
 DDP_LIB int ddp__poll_until(struct pollfd *polls, int count, double until);
 DDP_LIB void ddp__poll_set(struct pollfd *p, int fd, int events);
 /* poll of one descriptor until then; its revents, 0 when the time is over. */
@@ -12601,17 +12579,14 @@ DDP_LIB void ddp__waker_drain(ddp__waker *w);
 
 #define DDP__IFACE_TEXT 32
 
-/* Whether an interface is meant by a list in NCCL's syntax: prefixes separated by commas ("eth,ib"), "=eth0" for whole
- * names, "^lo,docker" for all but those. */
+/* Whether a list in NCCL's syntax means an interface: prefixes ("eth,ib"), whole names ("=eth0"), all but ("^lo"). */
 DDP_LIB int ddp__iface_matches(const char *list, const char *name);
-/* The first address of an interface that is up and that the list (NULL: every list) means, others before loopback; with
- * port 0. family AF_INET or AF_INET6 is tried first, the other one after it. Errors: DDP_ARG if nothing matches: names
- * the interfaces that there are; DDP_NET. */
+/* The first address, with port 0, of an interface that is up and that the list (NULL: any) means: others before
+ * loopback, that family before the other. Errors: DDP_ARG, which names the interfaces that there are; DDP_NET. */
 DDP_LIB ddp_status ddp__iface_pick(const char *list, int family, ddp__addr *out, ddp_error *err);
 /* The address from which the system would send to that one; nothing is sent. 0, or -1 and errno. */
 DDP_LIB int ddp__iface_toward(const ddp__addr *to, ddp__addr *out);
-/* The same without a destination: the interface of the default route, else the first that is up and not loopback, else
- * 127.0.0.1. */
+/* The same without a destination: that of the default route, else the first up and not loopback, else 127.0.0.1. */
 DDP_LIB void ddp__iface_default(ddp__addr *out);
 /* The name of the interface with that address, "" if there is none; returns name. */
 DDP_LIB const char *ddp__iface_name(const ddp__addr *a, char *name);
@@ -12650,11 +12625,9 @@ struct ddp__tls {
     const ddp__tls_table *table;
 };
 
-/* A socket was connected (server 0) or accepted (1); to be called once, before any other. 0, or -1 when memory is
- * short. */
+/* A socket was connected (server 0) or accepted (1); to be called first, and once. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_begin(ddp__tls *t, int fd, int server);
-/* The same for a socket whose session with one peer is over because from now on another is at its other end; what has
- * been read of that one's bytes is not lost. */
+/* The same where from now on another peer is at the other end; what has been read of that one's bytes is not lost. */
 DDP_LIB int ddp__stream_turn(ddp__tls *t, int fd, int server);
 /* Forgets the session without a word to the peer; the socket is the caller's. */
 DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
@@ -12663,8 +12636,7 @@ DDP_LIB void ddp__stream_leave(ddp__tls *t, int fd);
 DDP_LIB int ddp__stream_shake(ddp__tls *t, int fd);
 /* All of the handshake, until then: 0, or -1 and errno as in ddp__stream_recv, or ETIMEDOUT. */
 DDP_LIB int ddp__stream_greet(ddp__tls *t, int fd, double until);
-/* Bytes taken, 0 = would block, -1 = the peer is gone (errno; EPROTO: ddp__stream_why tells). After fewer bytes than
- * offered the next call must go on with those that follow. */
+/* Bytes taken, 0 = would block, -1 = gone (errno; EPROTO: ddp__stream_why). The next call goes on behind them. */
 DDP_LIB long ddp__stream_send(ddp__tls *t, int fd, const struct iovec *iov, int count);
 /* Bytes read, 0 = would block, -1 = no more will come (errno, ECONNRESET at the end). */
 DDP_LIB long ddp__stream_recv(ddp__tls *t, int fd, void *buf, size_t bytes);
@@ -12675,26 +12647,21 @@ DDP_LIB int ddp__stream_ready(ddp__tls *t, int fd);
 /* Waits until something can be read, or until then: 1, or 0 when the time is over. */
 DDP_LIB int ddp__stream_wait(ddp__tls *t, int fd, double until);
 DDP_LIB int ddp__stream_gone(ddp__tls *t, int fd); /* 1 if the peer has hung up and nothing is left to read */
-/* All of the bytes before ddp_now() reaches until: 0, or -1 and errno (ETIMEDOUT; recv at the end of the stream:
- * ECONNRESET). *got (may be NULL) counts what was read. */
+/* All of the bytes until then: 0, or -1 and errno (ETIMEDOUT; at the end ECONNRESET). *got (or NULL): bytes read. */
 DDP_LIB int ddp__stream_send_all(ddp__tls *t, int fd, const void *buf, size_t bytes, double until);
 DDP_LIB int ddp__stream_recv_all(ddp__tls *t, int fd, void *buf, size_t bytes, size_t *got, double until);
-/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and a sentence in why[DDP__STREAM_TEXT].
- * Plain and pre-shared key: always 1. */
+/* Whether the peer, after its handshake, may call itself that rank: 1, or 0 and why[DDP__STREAM_TEXT]. */
 DDP_LIB int ddp__stream_may_be(ddp__tls *t, int fd, int rank, char *why);
 /* Whether the peer, after its handshake, may come to a run as a newcomer, or be a member that a newcomer talks to: 1,
  * or 0 and why. A certificate must name a rank-R, the only id it may take then (*id, the lowest of several), or a
- * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". Plain and pre-shared key:
- * always 1 and -1. */
+ * join-NAME, which may take any (*id = -1) and stands in name[DDP__STREAM_NAME], else "". No certificates: 1, -1. */
 DDP_LIB int ddp__stream_may_join(ddp__tls *t, int fd, int *id, char *name, char *why);
 /* Moves the session of a socket, after its handshake, into a ddp__tls of its own, so that another thread may use it;
  * *own is to be freed (ddp__tls_free) before t, and is NULL where t is. 0, or -1 when memory is short. */
 DDP_LIB int ddp__stream_part(ddp__tls *t, int fd, ddp__tls **own);
-/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer; else NULL. Never holds anything
- * secret. */
+/* Why TLS refused the connection, after EPROTO: the end of a sentence about the peer, nothing secret; else NULL. */
 DDP_LIB const char *ddp__stream_why(ddp__tls *t, int fd);
-/* Says goodbye without waiting, drops what is unread (or the last words would be lost in a reset) and closes the
- * socket. -1 is fine. */
+/* Says goodbye without waiting, drops what is unread (a reset would lose the last words) and closes. -1 is fine. */
 DDP_LIB void ddp__stream_close(ddp__tls *t, int fd);
 
 /* Whether the first n bytes that a plain socket brought begin TLS: 21 its alert, 22 its handshake, else 0. */
@@ -12751,8 +12718,7 @@ typedef enum ddp__refusal {
 
 /* One frame, 64 bytes on the wire: magic "dreamddp", then these fields little endian, then zeros. A refusal carries the
  * sender's own run, rank and world, so that both sides can name both. world: the ranks that meet in the lower 16 bits;
- * above them the ids of an elastic world that has room for more, else 0; the highest bit says that links outlive their
- * connections. */
+ * above them the ids of a world with room for more, else 0; highest bit: links outlive their connections. */
 typedef struct ddp__hello {
     uint32_t version, kind;
     uint64_t run_id;
@@ -12844,13 +12810,11 @@ typedef struct ddp__relay ddp__relay;
 DDP_LIB ddp_status ddp__relay_open(ddp__relay **out, ddp_error *err); /* Errors: DDP_MEMORY. */
 /* From now on what comes from one socket goes to the other, both ways, at most 64 KiB of each way waiting here. Both
  * are the relay's, also on error; each is shut down when the other has ended and its last bytes are through. By a name
- * other than 0 ddp__relay_cut ends it: both sockets are closed, what waits is dropped. Any thread. Errors:
- * DDP_MEMORY. */
+ * other than 0 ddp__relay_cut ends it: sockets are closed, what waits is dropped. Any thread. Errors: DDP_MEMORY. */
 DDP_LIB ddp_status ddp__relay_add(ddp__relay *relay, int a, int b, uint32_t name, ddp_error *err);
 DDP_LIB void ddp__relay_cut(ddp__relay *relay, uint32_t name);
 DDP_LIB int64_t ddp__relay_bytes(ddp__relay *relay); /* Bytes moved so far. Any thread. */
-/* Waits until all pairs have ended, 5 s at most and no longer than 1 s without a byte: those who leave at the same time
- * must hear each other's last words. NULL is fine. */
+/* Waits for all pairs' last words, 5 s at most and no longer than 1 s without a byte. NULL is fine. */
 DDP_LIB void ddp__relay_close(ddp__relay *relay);
 
 /* Two ranks, of which one has asked rank 0 to be joined to the other. */
@@ -12859,8 +12823,7 @@ typedef struct ddp__pair {
     int fd[2];            /* of low, of high; -1: not here yet */
 } ddp__pair;
 
-/* Those who wait for their other end; rank 0's. At most one for each pair of the world: what arrives cannot ask for
- * more memory than that. */
+/* Those who wait for their other end; rank 0's. At most one for each pair of the world, whatever arrives. */
 typedef struct ddp__pairs {
     ddp__pair *pair;
     int count, room;
@@ -12883,8 +12846,7 @@ DDP_LIB void ddp__pairs_close(ddp__pairs *x); /* the relay stays */
 /* ==== wire/door.h ==== [wire] */
 /* The one door of a rank: a listening socket, and those who came and have not yet said who they are. */
 
-/* Decides about 64 bytes that begin as a hello. 1: the socket, with its session, is now the decider's; 0: it is
- * closed. */
+/* Decides about 64 bytes that begin as a hello. 1: the socket and its session are the decider's; 0: it is closed. */
 typedef int (*ddp__door_fn)(void *user, int fd, const unsigned char *bytes, const ddp__addr *from);
 
 typedef struct ddp__caller {
@@ -12914,9 +12876,8 @@ typedef struct ddp__door {
 /* The policy, for everybody who accepts connections: a caller may be silent for 2 s, and has 5 s for its hello, a
  * handshake of TLS included; what does not begin as a hello is turned away at its first byte. 64 callers, or 2 x world,
  * are undecided at a time: of more, the oldest that is silent makes room, else the oldest that had 1 s; where one
- * address holds more than half of the places, its callers make room for those from elsewhere at once. After 64 that
- * were turned away within a second the door stays shut for 0.1 to 0.8 s; each is a line in the log, ten in a second at
- * most. 0 if memory is short. */
+ * address has more than half of the places, its callers make room at once. After 64 that were turned away within a
+ * second the door is shut for 0.1 to 0.8 s; each is a line in the log, ten a second at most. 0 if memory is short. */
 DDP_LIB int  ddp__door_open(ddp__door *d, int world, ddp__tls *tls, const ddp_logger *log, ddp__door_fn decide,
                             void *user);
 DDP_LIB void ddp__door_close(ddp__door *d); /* callers included; fine for one that is all zero */
@@ -12937,17 +12898,15 @@ DDP_LIB void ddp__door_refuse(ddp__door *d, int fd, const ddp__addr *from, const
 /* What both are made of; the arrays are borrowed for the call. */
 typedef struct ddp__tcp_config {
     int rank, world;
-    const int *fds;            /* [world] connections, the wire's from success on; -1: the own, and who is not there */
+    const int *fds;            /* [world] connections, the wire's from success on; -1: own, not there */
     const unsigned char *relayed; /* [world] 1: by way of rank 0, which joins the two again; may be NULL */
     ddp__relay *relay;         /* of other ranks' connections, closed with the wire; may be NULL */
     ddp__tls *tls;             /* NULL = plain; borrowed. Handshakes of fds are done */
-    double peer_timeout_s;     /* unacknowledged data break a connection (Linux; 0 = system's), and a link that stays
-                                  broken is given up (0 = never), after so long */
+    double peer_timeout_s;     /* after which a silent connection (0 = system's) and a broken link end (0 = never) */
     const char *congestion;    /* name for TCP_CONGESTION ("reno"), or NULL */
     /* links that come back */
     int listen_fd;             /* where higher ranks come back to; -1 = nobody can */
-    const ddp__addr *where;    /* [world] where a rank listens: lower ranks are dialled there, higher ones only asked
-                                  whether they live; size 0 = unknown */
+    const ddp__addr *where;    /* [world] where ranks listen: lower are dialled, higher probed; size 0 = unknown */
     ddp__hello self;           /* version, run, rank and world */
     size_t replay_bytes;       /* per peer, sent but not acknowledged; 0 = 4 MiB, of all peers at most 32 MiB */
     ddp_logger log;            /* warn: links that break and return */
@@ -12990,11 +12949,9 @@ DDP_LIB void ddp__wire_resume_stats(ddp__wire *w, ddp__resume_stats *out);
 typedef int (*ddp__visit_fn)(void *user, ddp__tls *tls, int fd, int only);
 /* Who serves those; else nobody can join. Before the engine has the wire; called on its thread. */
 DDP_LIB void ddp__wire_resume_visits(ddp__wire *w, ddp__visit_fn visit, void *user);
-/* Where a rank listens, the own one included; 0 if it is not known. Before the engine has the wire, or in a
- * ddp__attach_fn. */
+/* Where any rank listens; 0 if it is not known. Before the engine has the wire, or in a ddp__attach_fn. */
 DDP_LIB int  ddp__wire_resume_where(ddp__wire *w, int rank, ddp__addr *out);
-/* A ddp__attach_fn: the connection that the newcomer id has made becomes its stream, which begins again. Without one the
- * stream has ended already. */
+/* A ddp__attach_fn: the connection that newcomer id has made is now its stream, from the start; without one ended. */
 DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
 
 /* ==== wire/reconnect.h ==== [wire] */
@@ -13006,8 +12963,7 @@ DDP_LIB void ddp__wire_resume_attach(ddp__wire *w, int id);
 
 #define DDP__RECORD_BYTES 8
 
-/* The bytes of a stream that the receiver has not yet acknowledged, kept to be sent again: [first, end) are here, byte
- * `first` lies at data[at]. */
+/* The bytes of a stream that are not yet acknowledged, to be sent again: [first, end), of which `first` is data[at]. */
 typedef struct ddp__replay {
     unsigned char *data; /* [room] borrowed */
     size_t   room, at;
@@ -13173,7 +13129,7 @@ typedef enum ddp__leg_state {
     DDP__LEG_NONE,
     DDP__LEG_PAUSE,           /* a direct attempt broke off; the next is due */
     DDP__LEG_CONNECT,
-    DDP__LEG_GREET,           /* TLS handshake with whom we dialled, or with the other rank whose bytes rank 0 passes on */
+    DDP__LEG_GREET,           /* TLS handshake with whom we dialled, or by way of rank 0 with the other rank */
     DDP__LEG_ANSWER           /* our frame is out */
 } ddp__leg_state;
 
@@ -13181,6 +13137,7 @@ typedef enum ddp__leg_state {
 typedef struct ddp__leg {
     ddp__leg_state state;
     int relay, joined;        /* by way of rank 0; which has joined the two */
+    int ready;                /* rank 0: it is connected with all */
     int fd;
     double begin, until;
     size_t got;
@@ -13209,7 +13166,6 @@ typedef struct ddp__meeting {
     int meshing;
     ddp__leg *leg;             /* [world] */
     unsigned char *relayed;    /* [world] */
-    unsigned char *ready;      /* rank 0: [world] */
     int lost;                  /* rank 0: the worker that the error is about, or 0 */
     int go;                    /* others: rank 0 has said so */
     ddp__pairs pairs;          /* rank 0: relays not yet joined */
@@ -13230,12 +13186,10 @@ DDP_LIB ddp_status ddp__wait_word(ddp__meeting *m, int peer, int first, const ch
 /* A frame of that kind without details; ddp__frame_send: one with more behind it. 0, or -1 and errno. */
 DDP_LIB int ddp__frame_say(ddp__meeting *m, int peer, ddp__hello_kind kind);
 DDP_LIB int ddp__frame_send(ddp__meeting *m, int peer, const unsigned char *b, size_t n);
-/* The next frame of a connected peer, checked; one of another kind than the two allowed (0: none) is an error. `name`
- * says who it is. */
+/* The next frame of a connected peer, checked; any kind but the two (0: none) is an error. `name` says who it is. */
 DDP_LIB ddp_status ddp__frame_recv(ddp__meeting *m, int peer, uint32_t kind, uint32_t or_kind, const char *name,
                                    ddp__hello *h, ddp_error *err);
-/* Polls once, until something happens, `until` or the next note: serves the door, and while the mesh is made the legs
- * and what rank 0 and workers say. */
+/* Polls once, until something happens, `until` or the next note: serves the door and, of the mesh, legs and peers. */
 DDP_LIB ddp_status ddp__meeting_poll(ddp__meeting *m, double until, ddp_error *err);
 DDP_LIB ddp_status ddp__gather(ddp__meeting *m, ddp_error *err); /* accepts all ranks above this one */
 /* A ddp__door_fn: one who has said its hello becomes a peer, or is refused; user is the meeting. */
@@ -13254,8 +13208,7 @@ DDP_LIB ddp_status ddp__leg_relay(ddp__meeting *m, int peer, ddp_error *err);
 /* A file that says where rank 0 listens, for ranks that share a folder but know no address */
 /* The path in "file://PATH", or NULL: the address is not one of these. */
 DDP_LIB const char *ddp__meetfile_path(const char *addr);
-/* Puts "host:port run-id" there, whole or not at all, over what an earlier run left. Errors: DDP_ARG (no path),
- * DDP_IO. */
+/* Puts "host:port run-id" there, whole or not at all, over what was left. Errors: DDP_ARG (no path), DDP_IO. */
 DDP_LIB ddp_status ddp__meetfile_publish(const char *path, const char *addr, uint64_t run_id, ddp_error *err);
 /* 1 and what it says, or 0: no such file, or not (yet) one of these. addr[DDP__MEETFILE_TEXT]. */
 DDP_LIB int ddp__meetfile_read(const char *path, char *addr, uint64_t *run_id);
@@ -13420,8 +13373,7 @@ static long ddp__threads_recv(ddp__wire *w, int peer, void *buf, size_t bytes)
     return (long)n;
 }
 
-/* 1 if wait() has something to return for. A sender waits for a quarter of the ring, so that it is not woken for every
- * few bytes; an end is no news once it has been reported. */
+/* 1 if wait() may return. A sender waits for a quarter of the ring, not for every few bytes; an end is news once. */
 static int ddp__threads_ready(ddp__wire *w, const unsigned char *want_send, const unsigned char *want_recv)
 {
     ddp__thread_wire *t = (ddp__thread_wire *)(void *)w;
@@ -13761,9 +13713,7 @@ int ddp__poll_until(struct pollfd *polls, int count, double until)
         if (left > 3600) left = 3600;
 #ifdef __linux__
         {
-            struct timespec ts;
-            ts.tv_sec = (time_t)(left < 0 ? 0 : left);
-            ts.tv_nsec = left < 0 ? 0 : (long)((left - (double)ts.tv_sec) * 1e9);
+            struct timespec ts = ddp__timespec(left < 0 ? 0 : left);
             got = ppoll(polls, (nfds_t)count, left < 0 ? NULL : &ts, NULL);
         }
 #else
@@ -14072,21 +14022,19 @@ uint32_t ddp__hello_world(int world, int ids) { return (uint32_t)world | (ids > 
 
 void ddp__hello_pack(const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail, unsigned char *b)
 {
+    const uint32_t field[6] = {self->rank, self->world, self->port, (uint32_t)reason, (uint32_t)detail, self->family};
+
     memset(b, 0, DDP__HELLO_BYTES);
     memcpy(b, ddp__hello_magic, sizeof ddp__hello_magic);
     ddp__hello_put(b + 8, self->version, 4);
     ddp__hello_put(b + 12, (uint64_t)kind, 4);
     ddp__hello_put(b + 16, self->run_id, 8);
-    ddp__hello_put(b + 24, self->rank, 4);
-    ddp__hello_put(b + 28, self->world, 4);
-    ddp__hello_put(b + 32, self->port, 4);
-    ddp__hello_put(b + 36, (uint64_t)reason, 4);
-    ddp__hello_put(b + 40, (uint64_t)detail, 4);
-    ddp__hello_put(b + 44, self->family, 4);
+    for (int i = 0; i < 6; i++) ddp__hello_put(b + 24 + 4 * i, field[i], 4);
     memcpy(b + 48, self->ip, sizeof self->ip);
 }
 
-int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason, int detail)
+int ddp__hello_send(ddp__tls *tls, int fd, const ddp__hello *self, ddp__hello_kind kind, ddp__refusal reason,
+                    int detail)
 {
     unsigned char b[DDP__HELLO_BYTES];
 
@@ -14101,16 +14049,13 @@ int ddp__hello_begins(const unsigned char *b, size_t got)
 
 int ddp__hello_parse(const unsigned char *b, ddp__hello *h)
 {
+    uint32_t *const field[6] = {&h->rank, &h->world, &h->port, &h->reason, &h->detail, &h->family};
+
     if (!ddp__hello_begins(b, DDP__HELLO_BYTES)) return 0;
     h->version = (uint32_t)ddp__hello_get(b + 8, 4);
     h->kind = (uint32_t)ddp__hello_get(b + 12, 4);
     h->run_id = ddp__hello_get(b + 16, 8);
-    h->rank = (uint32_t)ddp__hello_get(b + 24, 4);
-    h->world = (uint32_t)ddp__hello_get(b + 28, 4);
-    h->port = (uint32_t)ddp__hello_get(b + 32, 4);
-    h->reason = (uint32_t)ddp__hello_get(b + 36, 4);
-    h->detail = (uint32_t)ddp__hello_get(b + 40, 4);
-    h->family = (uint32_t)ddp__hello_get(b + 44, 4);
+    for (int i = 0; i < 6; i++) *field[i] = (uint32_t)ddp__hello_get(b + 24 + 4 * i, 4);
     memcpy(h->ip, b + 48, sizeof h->ip);
     h->run_name = NULL;
     return 1;
@@ -14180,10 +14125,7 @@ int ddp__stream_begin(ddp__tls *t, int fd, int server) { return t ? t->table->be
 
 int ddp__stream_turn(ddp__tls *t, int fd, int server) { return t ? t->table->begin(t, fd, server, 1) : 0; }
 
-void ddp__stream_leave(ddp__tls *t, int fd)
-{
-    if (t) t->table->leave(t, fd);
-}
+void ddp__stream_leave(ddp__tls *t, int fd) { if (t) t->table->leave(t, fd); }
 
 int ddp__stream_shake(ddp__tls *t, int fd) { return t ? t->table->shake(t, fd) : 1; }
 
@@ -14323,8 +14265,7 @@ void ddp__stream_no_tls(int fd)
 }
 
 /* ==== wire/tls.c ==== [wire] */
-/* TLS as streams. OpenSSL reads and writes through a BIO of ours, so that a peer that went away raises no SIGPIPE, and
- * never blocks: what it could not send stays here and is sent by the next call. */
+/* TLS as streams. OpenSSL reads and writes through a BIO of ours, which raises no SIGPIPE and never blocks. */
 
 #ifdef DDP_USE_OPENSSL
 /* ---- the socket, as OpenSSL sees it ---- */
@@ -14537,8 +14478,7 @@ static int ddp__tls_begin(ddp__tls *t, int fd, int server, int over)
     return 0;
 }
 
-/* The end of the handshake. Without the key OpenSSL falls back to certificates, which the key's side neither has nor
- * trusts; this makes sure of it. */
+/* After the handshake. Without the key OpenSSL falls back to certificates, which the key's side must not trust. */
 static int ddp__tls_settle(ddp__tls_session *s)
 {
     if (s->settled) return 1;
@@ -14599,9 +14539,8 @@ static int ddp__tls_flush(ddp__tls_session *s, const void *bytes)
     return 1;
 }
 
-/* A record is sealed once and must leave as it is, but the caller may change its mind about what it has not been told
- * to be taken. So of a record that has to wait all bytes but the last count as taken: the caller comes back for that
- * one, and is told when the record has left. */
+/* A record is sealed once and must leave as it is, but the caller may change its mind about what was not taken. So of
+ * a record that waits all bytes but the last count as taken: the caller comes back for that, until it has left. */
 static long ddp__tls_send(ddp__tls *t, int fd, const struct iovec *iov, int count)
 {
     ddp__tls_session *s = ddp__tls_usable(t, fd);
@@ -14682,8 +14621,7 @@ static void ddp__tls_subject(X509 *cert, char *out, size_t room)
         if (!isprint((unsigned char)out[i])) out[i] = '?';
 }
 
-/* The certificate of a peer that is past its handshake, to be freed; NULL where it has none: with a key, which is as
- * good as any name (*good = 1), or not. */
+/* The certificate of a peer past its handshake, to be freed; NULL: none, with *good = 1 a key, as good as any name. */
 static X509 *ddp__tls_certificate(ddp__tls *t, int fd, int *good, char *why)
 {
     ddp__tls_session *s = ddp__tls_find(t, fd);
@@ -15038,10 +14976,7 @@ ddp_status ddp__tls_open(const ddp__tls_files *f, uint64_t run_id, ddp__tls **ou
 #endif
 }
 
-void ddp__tls_free(ddp__tls *t)
-{
-    if (t) t->table->free(t);
-}
+void ddp__tls_free(ddp__tls *t) { if (t) t->table->free(t); }
 
 /* ==== wire/tcp.c ==== [wire] */
 /* Streams over connections that end for good. */
@@ -15330,8 +15265,7 @@ static int ddp__same_host(const ddp__addr *a, const ddp__addr *b)
     return ddp__ip_pack(b, ip[1]) == family && !memcmp(ip[0], ip[1], bytes);
 }
 
-/* A caller of the address that holds more than half of the places, or NULL: if there is one, it is left when any two of
- * different addresses have cancelled each other out. */
+/* A caller of the address that holds more than half of the places, or NULL: left when all unlike pairs cancel out. */
 static const ddp__caller *ddp__door_greedy(const ddp__door *d)
 {
     const ddp__caller *left = NULL;
@@ -15373,8 +15307,7 @@ static ddp__caller *ddp__door_place(ddp__door *d, const ddp__addr *from, double 
     return c;
 }
 
-/* A flood may not take all of our time: beyond so many in a second the door stays shut for a moment, longer each
- * time. */
+/* A flood may not take all of our time: beyond so many in a second the door stays shut, longer each time. */
 static int ddp__door_shut(ddp__door *d, double now)
 {
     ddp__door_count(d, now);
@@ -15982,8 +15915,7 @@ static int ddp__resume_fits(const ddp__resume_wire *t, const ddp__way *p, const 
            h->received >= p->ring.first && h->received <= p->ring.end;
 }
 
-/* Whether the other end of a socket is the peer of that link: by its rank, or by the name with which it came as a
- * newcomer. 0 and why[DDP__STREAM_TEXT]. */
+/* Whether a socket's other end is that peer: by rank, or its name as a newcomer. 0 and why[DDP__STREAM_TEXT]. */
 static int ddp__way_is(const ddp__resume_wire *t, const ddp__way *p, int fd, char *why)
 {
     char name[DDP__STREAM_NAME];
@@ -16478,8 +16410,7 @@ static void ddp__way_over(ddp__relay_way *w)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* A connection that breaks counts as ended: what it said before is still delivered. Where the other one takes nothing
- * more, what comes is dropped. */
+/* A connection that breaks counts as ended: what it said is delivered. What the other does not take is dropped. */
 static void *ddp__way_run(void *arg)
 {
     ddp__relay_way *w = (ddp__relay_way *)arg;
@@ -16796,7 +16727,7 @@ static ddp_status ddp__peer_serve(ddp__meeting *m, int peer, ddp_error *err)
         m->lost = peer;
         DDP__TRY(ddp__frame_recv(m, peer, DDP__READY, 0, name, &h, err));
         m->lost = 0;
-        m->ready[peer] = 1;
+        m->leg[peer].ready = 1;
         return DDP_OK;
     }
     DDP__TRY(ddp__frame_recv(m, peer, DDP__GO, DDP__RELAY, m->root, &h, err));
@@ -17049,8 +16980,7 @@ static ddp_status ddp__leg_done(ddp__meeting *m, int peer)
     return DDP_OK;
 }
 
-/* A step of a TLS handshake, with whom was dialled (after it our frame leaves) or, passed on by rank 0, with the other
- * end of a relayed pair (after it the pair stands). */
+/* A step of TLS, with whom was dialled (then our frame leaves) or the other end of a relayed pair (then it stands). */
 static ddp_status ddp__leg_shake(ddp__meeting *m, int peer, ddp_error *err)
 {
     ddp__leg *l = &m->leg[peer];
@@ -17165,7 +17095,7 @@ ddp_status ddp__mesh_root(ddp__meeting *m, ddp_error *err)
     m->meshing = 1;
     m->until = ddp_now() + DDP__MESH_LIMIT;
     for (;;) {
-        for (p = 1; p < m->r->world && m->ready[p];) p++;
+        for (p = 1; p < m->r->world && m->leg[p].ready;) p++;
         if (p == m->r->world && !m->pairs.count) break;
         if (p < m->r->world) snprintf(name, sizeof name, "rank %d", p);
         else snprintf(name, sizeof name, "a relayed pair");
@@ -17634,8 +17564,7 @@ static void ddp__set_root(ddp__meeting *m, const ddp__addr *a)
     snprintf(m->root, sizeof m->root, "rank 0 at %s", m->addr);
 }
 
-/* Opens the door for higher ranks: on the address from which rank 0 is reached, or on the interface that was asked
- * for. */
+/* Opens the door for higher ranks: on the address from which rank 0 is reached, or the interface asked for. */
 static ddp_status ddp__listen_beside(ddp__meeting *m, int fd, ddp_error *err)
 {
     const char *why = ", from where rank 0 is reached";
@@ -17707,8 +17636,7 @@ static ddp_status ddp__greet_root(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why it is worth another one;
- * else what cannot be helped. */
+/* One attempt: DDP_OK and a connection on which rank 0 has answered; DDP_PEER_LOST and why another one is worth it. */
 static ddp_status ddp__dial_once(ddp__meeting *m, const ddp__addr *to, char *why, size_t room, ddp_error *err)
 {
     char text[DDP__ADDR_TEXT];
@@ -17834,8 +17762,7 @@ static ddp_status ddp__meet_as_root(ddp__meeting *m, ddp_error *err)
     return DDP_OK;
 }
 
-/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback where nobody
- * else may come. */
+/* Rank 0 without an address of its own: a free port of the interface that others reach, or of loopback. */
 static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int count;
@@ -17849,8 +17776,7 @@ static ddp_status ddp__choose_address(ddp__meeting *m, ddp__addr *a, ddp_error *
     return DDP_OK;
 }
 
-/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by another address: that of its
- * network. */
+/* Where a machine's own name is 127.0.1.1 (Debian's /etc/hosts), others know it by that of its network. */
 static ddp_status ddp__no_local_alias(const ddp__meeting *m, ddp__addr *a, ddp_error *err)
 {
     int port = ddp__addr_port(a);
@@ -17936,10 +17862,9 @@ static int ddp__meeting_alloc(ddp__meeting *m)
     m->table = (unsigned char *)ddp__calloc(DDP__HELLO_BYTES + world * DDP__ENTRY_BYTES, 1);
     m->leg = (ddp__leg *)ddp__calloc(world, sizeof *m->leg);
     m->relayed = (unsigned char *)ddp__calloc(world, 1);
-    m->ready = (unsigned char *)ddp__calloc(world, 1);
     for (int i = 0; m->fd && i < m->ids; i++) m->fd[i] = -1;
     for (int i = 0; m->leg && i < m->ids; i++) m->leg[i].fd = -1;
-    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed && m->ready;
+    return door && m->polls && m->fd && m->where && m->table && m->leg && m->relayed;
 }
 
 /* All that does not belong to the wire. */
@@ -17956,7 +17881,6 @@ static void ddp__meeting_free(ddp__meeting *m, int failed)
     DDP_FREE(m->table);
     DDP_FREE(m->leg);
     DDP_FREE(m->relayed);
-    DDP_FREE(m->ready);
 }
 
 /* The wire; one whose links come back goes on listening, and knows where the others do. */
@@ -23151,8 +23075,7 @@ void ddp__engine_nudge(ddp__engine *e)
 
 /* ---- elastic.c ---- */
 
-/* Connects the wire with a worker that comes: called once, on the comm thread, before the first byte to or from id.
- * From then on the wire must not report id's former stream. */
+/* Connects the wire with a worker that comes: called once, on the comm thread, before any byte of id's new stream. */
 typedef void (*ddp__attach_fn)(ddp__wire *w, int id, void *user);
 
 /* For ddp__engine_config.membership, of worlds of at most 64 ids. */
@@ -23266,9 +23189,8 @@ DDP_LIB ddp_status ddp__shadow_room(ddp__engine *e, size_t room, ddp_error *err)
 /* Under the lock, before a message is queued: room for it; waits if the ring has to grow. */
 DDP_LIB ddp_status ddp__shadow_fit(ddp__engine *e, const ddp_message *m, ddp_error *err);
 DDP_LIB int  ddp__shadow_may(ddp__engine *e, const ddp__op *op); /* it may begin now */
-/* An operation begins: its input is kept, or the way it goes is that of one which another worker has completed. Again:
- * in a new epoch, with the residual as it was; not where it is complete elsewhere: then what it cut off this worker's
- * segment is part of the result. */
+/* An operation begins: its input is kept, or it goes the way of one that another worker has completed. Again: in a new
+ * epoch, with the residual as it was, unless it is complete elsewhere: then what it cut off is part of the result. */
 DDP_LIB void ddp__shadow_began(ddp__engine *e, ddp__op *op, int again);
 DDP_LIB void ddp__shadow_restore(ddp__engine *e, const ddp__op *op); /* values back in place */
 DDP_LIB void ddp__shadow_result(ddp__engine *e, ddp__op *op);        /* keeps its result */
@@ -23302,9 +23224,8 @@ DDP_LIB void ddp__epoch_run(ddp__engine *e, double now);
 DDP_LIB void ddp__epoch_check(ddp__engine *e, double now, double *again);
 
 /* ==== member/shadow.c ==== [member] */
-/* The memory of an elastic world: what an operation began with, until it is complete, and what came
- * of it, until all live workers have that. First in, first out, in the order of the operations. The
- * input has two parts where an operation has a residual: its values and that. */
+/* The memory of an elastic world: what an operation began with, until it is complete, and what came of it, until all
+ * live workers have that. First in, first out. With a residual the input has two parts: its values and that. */
 
 #define DDP__SHADOW_LEAST ((size_t)1 << 20)
 
@@ -23609,8 +23530,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
 }
 
 /* ==== member/renew.c ==== [member] */
-/* From one epoch to the next: what was half done is let go, everybody begins again from the inputs,
- * or is given the result where one of the survivors has it. */
+/* From one epoch to the next: what was half done begins again from its inputs, or a survivor gives the result. */
 
 /* ---- losses ---- */
 
@@ -24040,8 +23960,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
     return 1;
 }
 
-/* The newcomers that all who have spoken are ready for: who still has an operation before that
- * gets to it in an epoch without them. */
+/* The newcomers that all who have spoken are ready for: who has an operation before that ends it without them. */
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
@@ -24199,8 +24118,7 @@ void ddp__epoch_run(ddp__engine *e, double now)
         if (e->frozen) el->look = 1;
         else ddp__tell_state(e);
     }
-    /* a search for a newcomer begins when all are ready: an engine that joins it stops its operations, and a worker
-     * that waits for one of them would never come to admit */
+    /* a search for a newcomer begins when all are ready: it stops operations, for which a worker may still wait */
     ready = el->own.joining && !e->frozen;
     for (int i = 0; i < e->members && ready; i++) ready = ddp__is_ready(e, e->member[i]);
     if (ready) el->look = 1;
@@ -24505,8 +24423,8 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
         return ddp__fail(err, DDP_ARG, "elastic_bytes is %lu, the longest message has %lu bytes: raise elastic_bytes "
                          "to that at least", (unsigned long)bounded, (unsigned long)longest);
     at = (unsigned char *)ddp__alloc(&e->cfg.allocator, bytes);
-    if (!at) return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
-    memset(at, 0, bytes);
+    if (!at)
+        return ddp__fail(err, DDP_MEMORY, "out of memory: an elastic engine needs %lu bytes", (unsigned long)bytes);
     e->member_data = el = (ddp__elastic *)(void *)at;
     el->bytes = bytes;
     el->peer = (ddp__elastic_peer *)(void *)(at + sizeof *el);
@@ -24532,10 +24450,7 @@ static void ddp__elastic_queued(ddp__engine *e, const ddp_message *m)
     if (m->verb < DDP_SEND) e->member_data->collectives++;
 }
 
-static void ddp__elastic_left(ddp__engine *e, int peer)
-{
-    if (!e->peers[peer].out_of_world) e->member_data->look = 1;
-}
+static void ddp__elastic_left(ddp__engine *e, int peer) { if (!e->peers[peer].out_of_world) e->member_data->look = 1; }
 
 static unsigned char *ddp__elastic_payload(ddp__engine *e, int peer, const ddp__frame *f)
 {
@@ -24567,8 +24482,7 @@ ddp_status ddp__engine_admit(ddp__engine *e, int id, ddp__attach_fn attach, void
     pthread_mutex_lock(&e->lock);
     if (e->first != e->submitted || el->admit)
         status = ddp__fail(err, DDP_USAGE, "worker %d cannot join while messages are in flight", id);
-    else if (e->epoch.live >> id & 1)
-        status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
+    else if (e->epoch.live >> id & 1) status = ddp__fail(err, DDP_USAGE, "worker %d is in the world already", id);
     if (status == DDP_OK) {
         el->admit = 1;
         el->admit_id = id;
@@ -24647,8 +24561,7 @@ DDP_LIB ddp_status ddp__worker_open(ddp__worker *s, int layers, int room, ddp_er
 DDP_LIB void       ddp__worker_free(ddp__worker *s);
 /* Adds an array of floats of a layer (l = layers: of none), named "name.l" or, with b >= 0, "name.l.b". */
 DDP_LIB void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data, size_t count, int flags);
-/* Adds count small values, zero; where they are, or NULL when memory is short. most: values that a
- * member may tell of a blob. */
+/* Adds count small values, zero: where, or NULL when memory is short. most: values that a member may tell of a blob. */
 DDP_LIB void      *ddp__worker_small(ddp__worker *s, const char *name, ddp_safetensors_type type,
                                     size_t count, size_t most, int flags);
 DDP_LIB const ddp__tensor *ddp__worker_find(const ddp__worker *s, const char *name);
@@ -24674,8 +24587,7 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long ste
 
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
-/* The first operations of an epoch with a newcomer: it is told the run, and the values of the list
- * that all hold. Those of the members stay as they are. */
+/* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. */
 DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err);
 
 /* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
@@ -24684,8 +24596,7 @@ DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *er
  * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
  * s->run is then that of the files. Collective; nothing may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
-/* Loads the newest into s, and s->run. *same: it goes on with exactly these workers, strategy and
- * period; *world: of how many workers it is. Collective. */
+/* Loads the newest into s, and s->run. *same: of just these workers, strategy, period; *world: its. Collective. */
 DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
 
 /* ==== member/state.c ==== [member] */
@@ -25071,8 +24982,7 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
 }
 
 /* ==== member/checkpoint.c ==== [member] */
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on
- * machines without a shared disk on each of them. */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk. */
 
 #include <dirent.h>
 
@@ -25239,8 +25149,7 @@ static ddp_status ddp__checkpoint_shard(ddp__save_path *p, ddp_error *err, const
                                 generation ? "-again" : "");
 }
 
-/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1 if there
- * is none. */
+/* Newest checkpoint of folder below step `below`, whole ones only or also what a killed run left; -1: none. */
 static ddp_status ddp__checkpoint_newest(const char *folder, long below, int whole, long *out, ddp_error *err)
 {
     DIR *dir = opendir(folder);
@@ -25262,8 +25171,7 @@ static ddp_status ddp__checkpoint_newest(const char *folder, long below, int who
 
 /* ---- what goes ---- */
 
-/* Removes what a step's folder holds of ours, but the files of world ranks of that generation and their
- * manifest; world 0 keeps none, and the folder goes too. */
+/* Removes what a step's folder holds of ours, but world files of that generation and their manifest; world 0: all. */
 static void ddp__checkpoint_sweep(const char *folder, long step, int world, int generation)
 {
     ddp__save_path path, at;
@@ -25373,8 +25281,7 @@ static int ddp__generation_unused(const char *manifest)
     return used;
 }
 
-/* Which run this is: of those who have not saved yet the lowest says it. Behind that nobody has files of
- * another save under the names of this one. */
+/* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
@@ -25489,8 +25396,7 @@ static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const d
     return code;
 }
 
-/* The newest that all workers find, each in what it sees under that name: they may have disks of
- * their own, and not all may have come to write the last manifest. */
+/* The newest that all workers find, who may have disks of their own, and not all the last manifest. */
 static ddp_status ddp__checkpoint_choose(const ddp__worker *s, const char *folder, uint64_t *words,
                                          long *step, ddp_error *err)
 {
@@ -25650,8 +25556,7 @@ typedef struct ddp__join {
     /* shared, under lock */
     pthread_mutex_t lock;
     pthread_cond_t  changed;
-    int         stop;         /* atomic */
-    int         visitors;
+    int         stop, visitors; /* stop is atomic */
     ddp__engine *engine;      /* NULL until it runs */
     ddp__join_layout layout;
     ddp__addr   door[DDP__JOIN_WORLD];
@@ -25674,8 +25579,7 @@ DDP_LIB int  ddp__join_wants(ddp__join *j); /* somebody waits for a clone */
 /* s is what a newcomer gets. Short of memory there is a line and no clone. */
 DDP_LIB ddp_status ddp__join_give(ddp__join *j, const ddp__worker *s, ddp_error *err);
 DDP_LIB int  ddp__join_next(ddp__join *j); /* The newcomer that may enter here, -1: none. */
-/* All members at the same moment, with nothing in flight. *in: it is there; 0: it was lost, and the
- * world is as it was. Then ddp__worker_enter follows, on its side too. */
+/* All members, with nothing in flight. *in: it is there, 0: lost. Then follows ddp__worker_enter, on its side too. */
 DDP_LIB ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err);
 
 /* ---- newcomers (joiner.c) ---- */
@@ -25762,7 +25666,7 @@ static int ddp__place_answer(ddp__visit *v)
     unsigned char b[DDP__JOIN_PLACE] = {0};
     ddp__join *j = v->j;
     ddp__epoch_info info;
-    int code = DDP__JOIN_LATER;
+    int code = DDP__JOIN_LATER, says[5] = {0, 0, j->c.world, 0, j->c.min_world};
 
     memset(&info, 0, sizeof info);
     pthread_mutex_lock(&j->lock);
@@ -25777,11 +25681,10 @@ static int ddp__place_answer(ddp__visit *v)
         ddp__hello_put(e + 4, (uint64_t)ddp__addr_port(&j->door[r]), 4);
     }
     pthread_mutex_unlock(&j->lock);
-    ddp__hello_put(b, (uint64_t)code, 4);
-    ddp__hello_put(b + 4, (uint64_t)(code == DDP__JOIN_TAKEN ? v->only : v->id), 4);
-    ddp__hello_put(b + 8, (uint64_t)j->c.world, 4);
-    ddp__hello_put(b + 12, (uint64_t)ddp__lowest(info.live), 4);
-    ddp__hello_put(b + 16, (uint64_t)j->c.min_world, 4);
+    says[0] = code;
+    says[1] = code == DDP__JOIN_TAKEN ? v->only : v->id;
+    says[3] = ddp__lowest(info.live);
+    for (int i = 0; i < 5; i++) ddp__hello_put(b + 4 * i, (uint64_t)says[i], 4);
     ddp__hello_put(b + 24, info.live, 8);
     if (ddp__stream_send_all(v->tls, v->fd, b, sizeof b, ddp_now() + 5) < 0) return -1;
     return code;
@@ -26106,13 +26009,11 @@ ddp_status ddp__join_admit(ddp__join *j, int id, int *in, ddp_error *err)
 }
 
 /* ==== member/joiner.c ==== [member] */
-/* A newcomer: finds the run, gets an id, takes a member's clone, connects to all and waits for its entry. Whoever dies
- * meanwhile, it begins again with those who are left, until the time is over. */
+/* A newcomer: finds the run, gets an id, takes a clone, connects to all, waits for its entry; again if one dies. */
 
 /* ---- connections ---- */
 
-/* A connection past its handshake, or -1. *why: a sentence if the other end has another key, or is
- * none that a run's worker may have. */
+/* A connection past its handshake, or -1; *why if the other end has another key, or is none of a run's workers. */
 static int ddp__joiner_dial(const ddp__joiner *j, const ddp__addr *to, double until, char *why)
 {
     ddp__tls *tls = j->c.tls;
@@ -26196,12 +26097,10 @@ static int ddp__joiner_request(ddp__joiner *j, const ddp__addr *door, ddp__join_
 
 static void ddp__place_read(const unsigned char *b, ddp__join_place *p)
 {
+    int *const field[5] = {&p->code, &p->id, &p->world, &p->coordinator, &p->min_world};
+
     memset(p, 0, sizeof *p);
-    p->code = (int)ddp__hello_get(b, 4);
-    p->id = (int)(uint32_t)ddp__hello_get(b + 4, 4);
-    p->world = (int)ddp__hello_get(b + 8, 4);
-    p->coordinator = (int)ddp__hello_get(b + 12, 4);
-    p->min_world = (int)ddp__hello_get(b + 16, 4);
+    for (int i = 0; i < 5; i++) *field[i] = (int)(uint32_t)ddp__hello_get(b + 4 * i, 4);
     p->live = ddp__hello_get(b + 24, 8);
     for (int r = 0; r < DDP__JOIN_WORLD; r++) {
         const unsigned char *e = b + 512 + 24 * r;
@@ -26345,8 +26244,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
     return DDP_OK;
 }
 
-/* Room for what the donor offers, unless that is more of what lies here already. most: bytes that
- * this model makes; nothing that arrives decides about an allocation. */
+/* Room for what the donor offers, unless it goes on. most: of this model; what arrives decides no allocation. */
 static ddp_status ddp__clone_room(ddp__joiner *j, const unsigned char *b, size_t most, ddp_error *err)
 {
     uint64_t number = ddp__hello_get(b, 8), bytes = ddp__hello_get(b + 8, 8), from = ddp__hello_get(b + 16, 8);
@@ -26392,8 +26290,7 @@ static ddp_status ddp__clone_read(ddp__joiner *j, int fd)
     return DDP_OK;
 }
 
-/* b: the answer to TAKE, behind which come bytes from where the last connection ended, if the donor still
- * has that clone. */
+/* b: the answer to TAKE, behind which come bytes from where the last one ended, if that clone is still there. */
 static ddp_status ddp__clone_stream(ddp__joiner *j, int fd, const unsigned char *b, size_t most, ddp_error *err)
 {
     unsigned char digest[2][DDP__SHA256_BYTES];
@@ -35556,16 +35453,14 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 
-/* DDP_NUMERIC if v is not finite, or if a finite x[at] would not stay so. Has nothing to say of a
- * |v| below DDP__HUGE, which is half the last place of the largest float. */
+/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below DDP__HUGE. */
 DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
 
 /* Validates the whole message, then applies it to x[0..n-1]. */
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
 
-/* The same for a quantised payload of n elements whose header has been read; fill writes it, of
- * elements that are finite. */
+/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
@@ -35576,8 +35471,7 @@ DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payl
 /* ==== compress/topk.c ==== [compress] */
 /* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline compresses. */
 
-/* Magnitudes are compared as integers: without its sign bit the pattern of a float grows with
- * |x|, infinity next to last and NaN above it. */
+/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above infinity. */
 
 enum {
     DDP__TOPK_BLOCK = 16,     /* elements tested at once */
@@ -35698,8 +35592,7 @@ static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int d
     return found;
 }
 
-/* Writes the k elements above nth, and the first of those equal to it, in their order. out may be
- * the list itself: what is written was read before. */
+/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list itself. */
 static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
 {
     unsigned char *value = (unsigned char *)out;
@@ -35736,8 +35629,7 @@ static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
     return found;
 }
 
-/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting, so
- * that nothing depends on how well a branch is predicted. */
+/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
 static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
 {
     uint64_t *index = f->index;
@@ -35754,8 +35646,7 @@ static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint6
     f->n = m;
 }
 
-/* Cuts the list back to its k largest. A later element must exceed the least of them: an equal
- * one has the higher index. */
+/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher index. */
 static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 {
     size_t ties;
@@ -35787,8 +35678,7 @@ static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n
 
 /* ---- the threshold ---- */
 
-/* m elements (a multiple of DDP__TOPK_NEAR) from all over the array: a few neighbours from a
- * random place of each of m / DDP__TOPK_NEAR equal parts. */
+/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the array. */
 static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
 {
     size_t part = n / (m / DDP__TOPK_NEAR), i;
@@ -35801,8 +35691,7 @@ static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t 
     }
 }
 
-/* A threshold that a few more than k magnitudes are likely to exceed; attempt 1 allows for twice
- * as many, attempt 2 for all. Never so high that a NaN would be missed. */
+/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always exceeds it. */
 static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
 {
     size_t m = n / 64, ties;
@@ -35870,8 +35759,7 @@ static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
     return was;
 }
 
-/* Floyd: the j-th round draws from the first j+1 elements; what it draws twice stands for the
- * newest of them, which nobody can have drawn before. */
+/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so far. */
 ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
                        size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
 {
@@ -35884,18 +35772,14 @@ ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *
     memset(bitmap, 0, words * sizeof *bitmap);
     for (j = n - k; j < n; j++)
         if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
-    for (w = 0; w < words; w++)
-        for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
-            if (ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
-        }
-    for (w = 0; w < words; w++)
-        for (word = bitmap[w]; word; word &= word - 1) {
-            size_t i = w * 64 + (size_t)__builtin_ctzll(word);
-            index[kept] = i;
-            if (value) value[kept] = x[i];
-            kept++;
-        }
+    for (int write = 0; write < 2; write++) /* outputs are untouched on error */
+        for (w = 0; w < words; w++)
+            for (word = bitmap[w]; word; word &= word - 1) {
+                size_t i = w * 64 + (size_t)__builtin_ctzll(word);
+                if (!write && ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
+                if (write && value) value[kept] = x[i];
+                if (write) index[kept++] = i;
+            }
     return DDP_OK;
 }
 
@@ -35972,8 +35856,7 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
 /* ==== compress/quantise.c ==== [compress] */
 /* Block quantisation to 8 or 4 bits: the payload of a message, written and read. */
 
-/* Everything is done by whole blocks, with loops of a fixed count: compilers turn those into vector
- * code at -O2. A last block that is shorter is padded with zeros. */
+/* All is done by whole blocks (the last is padded with zeros): compilers turn fixed counts into vector code at -O2. */
 enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
 
 /* What is added to |x| / s before it is cut to a whole number: a half, and a little. Where the quotient of two floats
@@ -38569,7 +38452,8 @@ static void ddp__clip_there(ddp_ctx *d)
 
 void ddp__clip_gradients(ddp_ctx *d)
 {
-    double squares = 0, norm;
+    double squares = 0;
+    float factor;
 
     if (d->host.backend) {
         ddp__clip_there(d);
@@ -38578,12 +38462,11 @@ void ddp__clip_gradients(ddp_ctx *d)
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
-    norm = sqrt(squares);
-    if (norm + 1e-6 <= (double)d->cfg.clip_norm) return;
+    factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
+    if (factor == 1) return;
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
-            ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                       (float)((double)d->cfg.clip_norm / (norm + 1e-6)));
+            ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
 }
 
 /* ==== run/collective.c ==== [run] */
@@ -40377,7 +40260,7 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
  * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the ranks of
  * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
  * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
- * two links, the engine the other (balance.c). */
+ * two links, the engine the other (transfers.c). */
 
 /* An average in two levels, until it is held. */
 typedef struct ddp__crossing {

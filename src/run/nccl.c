@@ -3,7 +3,7 @@
  * One level: the arrays of all ranks become their mean in place. With sites (sites.c) that network joins the ranks of
  * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
  * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
- * two links, the engine the other (balance.c). */
+ * two links, the engine the other (transfers.c). */
 #include "base/tools.h"
 #include "run/device.h"
 

@@ -129,7 +129,8 @@ static void ddp__clip_there(ddp_ctx *d)
 
 void ddp__clip_gradients(ddp_ctx *d)
 {
-    double squares = 0, norm;
+    double squares = 0;
+    float factor;
 
     if (d->host.backend) {
         ddp__clip_there(d);
@@ -138,10 +139,9 @@ void ddp__clip_gradients(ddp_ctx *d)
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
-    norm = sqrt(squares);
-    if (norm + 1e-6 <= (double)d->cfg.clip_norm) return;
+    factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
+    if (factor == 1) return;
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
-            ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count,
-                       (float)((double)d->cfg.clip_norm / (norm + 1e-6)));
+            ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
 }
