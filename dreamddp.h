@@ -3062,7 +3062,7 @@ struct ddp_backend {
     int (*reserve)(void *self, size_t bytes);
     void *(*compute)(void *self);
 
-    /* Messages over the host (src/run/stager.h). A slot is one of 0..slots-1. record notes in order that the work so
+    /* Messages over the host (src/run/stager.c). A slot is one of 0..slots-1. record notes in order that the work so
      * far is done; fetch (stager) waits for that and copies to the host; give (stager) copies to the device; raise
      * (stager) lets pass what hold made wait: hold queues that all later work waits until raise was called with at
      * least turn. Both wait for their copies only. raise_all (any thread): nothing waits any more. */
@@ -12245,12 +12245,11 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
 static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns, float *out)
 {
     enum { BLOCK = 32 };
-    int64_t r, c, i, k;
 
-    for (r = 0; r < rows; r += BLOCK)
-        for (c = 0; c < columns; c += BLOCK)
-            for (i = r; i < rows && i < r + BLOCK; i++)
-                for (k = c; k < columns && k < c + BLOCK; k++) out[k * rows + i] = in[i * columns + k];
+    for (int64_t r = 0; r < rows; r += BLOCK)
+        for (int64_t c = 0; c < columns; c += BLOCK)
+            for (int64_t i = r; i < rows && i < r + BLOCK; i++)
+                for (int64_t k = c; k < columns && k < c + BLOCK; k++) out[k * rows + i] = in[i * columns + k];
 }
 
 /* ---- loading ---- */
@@ -36515,7 +36514,7 @@ DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strat
                                        ddp_config *out, ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void       ddp__config_free(ddp_config *c);
 
-/* ---- goes.c: what goes with what ---- */
+/* ---- refusals.c: what goes with what ---- */
 
 typedef struct ddp__goes_row { /* settings that no run can have all of */
     unsigned    all;
@@ -36902,11 +36901,14 @@ DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *
 /* Finishes what is in flight. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 
-/* average.c: a layer's average; int8 blocks */
+/* average.c: a layer's average */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
+/* feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
+DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
+DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__coded_close(ddp_ctx *d);
 /* Nothing is left to be sent; base: all parameters are equal on all ranks. */
@@ -38077,10 +38079,9 @@ static void *ddp__stager_in(void *user)
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         int n = 0, done;
-        long t;
 
         ddp__atomic_store(&s->woken, 0);
-        for (t = s->first; t < s->sent; t++) {
+        for (long t = s->first; t < s->sent; t++) {
             const int slot = (int)(t % s->room);
             if (s->entry[slot].state != DDP__STAGER_SENT) continue;
             s->waiting[n] = s->entry[slot].operation;
@@ -38646,7 +38647,7 @@ int ddp_barrier(ddp_ctx *d)
     return s;
 }
 
-/* ==== run/goes.c ==== [run] */
+/* ==== run/refusals.c ==== [run] */
 /* What goes with what: one table of settings and strategies, from which refusals, their test and the page
  * docs/what-goes-with-what.md are made. What no row forbids goes. */
 
@@ -40610,9 +40611,8 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
     return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
 }
 
-/* ==== run/average.c ==== [run] */
-/* Averages of a layer's parameters, and what strategies average as int8 blocks (DDP_WIRE_INT8). What
- * rounding cuts off is kept and sent with the next message (error feedback: Seide et al. 2014,
+/* ==== run/feedback.c ==== [run] */
+/* Error feedback: what strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent with the next message (error feedback: Seide et al. 2014,
  * Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine.
  * Then parameters are not sent, but what they changed by since their last average, which all ranks
  * hold: eight bits of a weight are few, eight bits of its change are enough. */
@@ -40765,7 +40765,7 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
 
 /* ---- parameters ---- */
 
-static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
+ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     float *rest = u->residual;
@@ -40795,7 +40795,7 @@ static ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_
     return DDP_OK;
 }
 
-static void ddp__coded_arrived(ddp_ctx *d, int layer)
+void ddp__coded_arrived(ddp_ctx *d, int layer)
 {
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
@@ -40806,7 +40806,8 @@ static void ddp__coded_arrived(ddp_ctx *d, int layer)
     ddp__coded_base(d, layer);
 }
 
-/* ---- a layer ---- */
+/* ==== run/average.c ==== [run] */
+/* Averages of a layer: what it moves, posted and held. */
 
 static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
 {
@@ -41525,8 +41526,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     ddp__scale_to(p->backward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
-        int k;
-        for (k = 0; k < d->layers; k++)
+        for (int k = 0; k < d->layers; k++)
             p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
         p->backward_s[l] += d->timer.whole * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */

@@ -1,5 +1,4 @@
 /* The texts of what is emulated, a link's and a script's, and what they mean for one worker. */
-#include "base/core.h"
 #include "emulate/links.h"
 #include "emulate/netspec.h"
 

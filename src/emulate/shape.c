@@ -1,6 +1,5 @@
 /* When bytes leave an emulated link, and when they count as received: pure arithmetic on times given by the caller, so
  * that rates are exact however late a thread wakes up. */
-#include "base/platform.h"
 #include "emulate/links.h"
 
 /* The rate at a time; *next = the first turn after it. */

@@ -1,6 +1,5 @@
 /* From bookkeeping to arrays: checks, parameters, memory plan, registration of the layers; and the
  * first and the last of a graph. */
-#include "base/tools.h"
 #include "graph/graph_internal.h"
 
 static ddp_status ddp__build_check(ddp_graph *g)

@@ -1,5 +1,4 @@
 /* The activations and gradients of one micro-batch; forward and backward over the graph, or over a range of it. */
-#include "base/tools.h"
 #include "graph/graph_internal.h"
 
 /* ---- states ---- */

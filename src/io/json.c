@@ -1,5 +1,4 @@
 /* JSON: reading with a place for every complaint, looking up, and what a writer needs. */
-#include "base/core.h"
 #include "io/json.h"
 
 #include <locale.h>

@@ -1,5 +1,4 @@
 /* Safetensors files: the header checked in whole, arrays read on demand, files written. */
-#include "base/core.h"
 #include "io/json.h"
 
 /* Layout: 8 bytes, the length of the header (little endian); the header, a JSON object from name

@@ -1,5 +1,4 @@
 /* The weights of a model in a safetensors file: names, shapes, loading and saving. */
-#include "base/core.h"
 #include "graph/graph_internal.h"
 #include "io/json.h"
 
@@ -222,12 +221,11 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
 static void ddp__weight_transpose(const float *in, int64_t rows, int64_t columns, float *out)
 {
     enum { BLOCK = 32 };
-    int64_t r, c, i, k;
 
-    for (r = 0; r < rows; r += BLOCK)
-        for (c = 0; c < columns; c += BLOCK)
-            for (i = r; i < rows && i < r + BLOCK; i++)
-                for (k = c; k < columns && k < c + BLOCK; k++) out[k * rows + i] = in[i * columns + k];
+    for (int64_t r = 0; r < rows; r += BLOCK)
+        for (int64_t c = 0; c < columns; c += BLOCK)
+            for (int64_t i = r; i < rows && i < r + BLOCK; i++)
+                for (int64_t k = c; k < columns && k < c + BLOCK; k++) out[k * rows + i] = in[i * columns + k];
 }
 
 /* ---- loading ---- */

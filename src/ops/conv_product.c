@@ -1,5 +1,4 @@
 /* The matrix products behind a convolution, of what a window sees of the images. */
-#include "base/platform.h"
 #include "ops/ops.h"
 
 /* As in linear.c: a block of one operand is packed once into L2, strips of the other one at a time into L1. Strips are

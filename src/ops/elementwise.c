@@ -1,5 +1,4 @@
 /* Elementwise operators: gelu, relu, add, swiglu, dropout. */
-#include "base/tools.h"
 #include "ops/ops.h"
 
 static ddp_status ddp__same_shape(ddp_op_spec *s, const char *op, double flops, ddp_error *err)

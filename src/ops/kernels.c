@@ -1,7 +1,6 @@
 /* The inner loops: one text, instantiated per instruction set with vector extensions, so that -march=native is not
  * needed and -O1 is enough. A vector type wider than the function's target would be lowered to scalar code (30 times
  * slower, measured), so every function that touches one carries its set's attributes and passes vectors by pointer. */
-#include "base/platform.h"
 #include "ops/ops.h"
 
 /* Rows of the register tile, spelled out: whether a compiler unrolls a loop is its own affair,

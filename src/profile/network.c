@@ -1,6 +1,4 @@
 /* Networks of devices: checked, varied, read from JSON and written. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "io/json.h"
 #include "profile/network.h"
 

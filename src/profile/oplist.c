@@ -1,5 +1,4 @@
 /* Operator lists: made, checked, and read from JSON. */
-#include "base/core.h"
 #include "io/json.h"
 #include "profile/profile.h"
 

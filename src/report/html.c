@@ -1,5 +1,4 @@
 /* The report as one HTML page. */
-#include "base/core.h"
 #include "report/page.h"
 #include "run/config.h"
 

@@ -1,5 +1,4 @@
 /* JSON lines: the writer, and the events of the programs. */
-#include "base/core.h"
 #include "io/json.h"
 #include "report/report.h"
 

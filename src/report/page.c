@@ -1,5 +1,4 @@
 /* Pieces of a page: numbers, escaped text, line charts, and the lanes of what workers did when. */
-#include "base/core.h"
 #include "io/json.h"
 #include "report/page.h"
 

@@ -1,6 +1,4 @@
 /* The spans of all workers as a Chrome trace. */
-#include "base/platform.h"
-#include "base/core.h"
 #include "io/json.h"
 #include "report/page.h"
 

@@ -1,5 +1,4 @@
 /* The dumps of a run's ranks read together: where they part, in sentences. */
-#include "base/core.h"
 #include "io/json.h"
 #include "report/report.h"
 

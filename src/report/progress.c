@@ -1,6 +1,4 @@
 /* The progress line and the closing table of a program. */
-#include "base/core.h"
-#include "base/tools.h"
 #include "report/page.h"
 #include "strategy/strategy.h"
 

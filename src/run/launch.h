@@ -27,7 +27,7 @@ DDP_LIB ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strat
                                        ddp_config *out, ddp_strategy_ops *ops, ddp_error *err);
 DDP_LIB void       ddp__config_free(ddp_config *c);
 
-/* ---- goes.c: what goes with what ---- */
+/* ---- refusals.c: what goes with what ---- */
 
 typedef struct ddp__goes_row { /* settings that no run can have all of */
     unsigned    all;

@@ -4,7 +4,6 @@
  * one site: they sum, the first of them sends the sum over the slow links to the first ones of the other sites, and the
  * site gets the result from it when later work needs it. Sums go as sites.c says. With nccl 2 this network is one of
  * two links, the engine the other (transfers.c). */
-#include "base/tools.h"
 #include "run/device.h"
 
 /* An average in two levels, until it is held. */

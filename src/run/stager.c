@@ -219,10 +219,9 @@ static void *ddp__stager_in(void *user)
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         int n = 0, done;
-        long t;
 
         ddp__atomic_store(&s->woken, 0);
-        for (t = s->first; t < s->sent; t++) {
+        for (long t = s->first; t < s->sent; t++) {
             const int slot = (int)(t % s->room);
             if (s->entry[slot].state != DDP__STAGER_SENT) continue;
             s->waiting[n] = s->entry[slot].operation;

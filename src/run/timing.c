@@ -67,8 +67,7 @@ static void ddp__profile_local(const ddp_ctx *d, ddp_profile *p)
     ddp__scale_to(p->backward_s, d->layers, ddp__timer_median(&d->timer, DDP__T_BACKWARD, -1));
     l = d->layers - 1;
     if (d->timer.whole > 0) { /* no forward hook: forward and the last layer's backward are one */
-        int k;
-        for (k = 0; k < d->layers; k++)
+        for (int k = 0; k < d->layers; k++)
             p->forward_s[k] = d->timer.whole * ddp__unit_flops(&d->unit[k]) / (flops + last);
         p->backward_s[l] += d->timer.whole * last / (flops + last);
     } else if (p->backward_s[l] <= 0) { /* forward hooks, no backward_begin */

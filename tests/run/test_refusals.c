@@ -1,4 +1,4 @@
-/* [patient] Every cell of the table of what goes with what (src/run/goes.c): where it says yes, a small training
+/* [patient] Every cell of the table of what goes with what (src/run/refusals.c): where it says yes, a small training
  * runs to its end; where it says no, opening refuses with the table's sentence. docs/what-goes-with-what.md is made
  * here too: it is compared, and with REWRITE=1 in the environment written. */
 #define DREAMDDP_IMPLEMENTATION
@@ -484,11 +484,11 @@ static void the_page_says_the_same(void **state)
     put(page, "# What goes with what\n\n"
               "Fields of `ddp_config` that a program may set together (`yes`) or not. What does not go is refused by\n"
               "`ddp_open` and `ddp_launch`, layers of a group by `ddp_group` or the first step, with one sentence\n"
-              "that names both. This page is made from the library's own table, src/run/goes.c, "
-              "by tests/run/test_goes.c,\n"
+              "that names both. This page is made from the library's own table, src/run/refusals.c, "
+              "by tests/run/test_refusals.c,\n"
               "which also tries each cell: where it says yes a small training runs to its end. (Those of `transport`\n"
               "mpi need mpirun: tests/run/test_mpi.py tries some of them.) After a change of the table:\n\n"
-              "```\n$ make build/plain/run/test_goes && REWRITE=1 build/plain/run/test_goes\n```\n\n"
+              "```\n$ make build/plain/run/test_refusals && REWRITE=1 build/plain/run/test_refusals\n```\n\n"
               "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the setting\n"
               "of a newcomer: it goes into a run whose workers have set the same.\n\n");
     page_of_settings(page);
