@@ -49,17 +49,17 @@ check "a program with the shared library" \
 check "its own implementation beside the declarations of the split header" \
     "printf '#define DREAMDDP_IMPLEMENTATION\n' | cat - $work/a.c >$work/b.c && $cc -std=c11 $warn -Ibuild $work/b.c build/lib/libdreamddp.a $run -o $work/a && $work/a"
 
-make -s install DESTDIR="$work/root" PREFIX=/opt || failed=$((failed + 1))
-export PKG_CONFIG_PATH=$work/root/opt/lib/pkgconfig:$work/root/opt/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$work/root
+make -s install DESTDIR="$work/installed" PREFIX=/opt || failed=$((failed + 1))
+export PKG_CONFIG_PATH=$work/installed/opt/lib/pkgconfig:$work/installed/opt/share/pkgconfig PKG_CONFIG_SYSROOT_DIR=$work/installed
 if command -v pkg-config >/dev/null; then
     check "the installed library" "$cc -std=c11 $warn $work/a.c \$(pkg-config --cflags --libs libdreamddp) -o $work/a &&
-        LD_LIBRARY_PATH=$work/root/opt/lib $work/a"
+        LD_LIBRARY_PATH=$work/installed/opt/lib $work/a"
     check "the installed static library" "$cc -std=c11 $warn -c $work/a.c \$(pkg-config --cflags libdreamddp) -o $work/a.o &&
-        $cc $work/a.o $work/root/opt/lib/libdreamddp.a \$(pkg-config --static --libs libdreamddp | sed 's/-L[^ ]* -ldreamddp//') -o $work/a && $work/a"
+        $cc $work/a.o $work/installed/opt/lib/libdreamddp.a \$(pkg-config --static --libs libdreamddp | sed 's/-L[^ ]* -ldreamddp//') -o $work/a && $work/a"
     check "the installed header alone" "printf '#define DREAMDDP_IMPLEMENTATION\n' | cat - $work/a.c >$work/b.c &&
         $cc -std=c11 -O0 ${CPPFLAGS-} -isystem build/include $work/b.c \$(pkg-config --cflags --libs dreamddp) -o $work/a && $work/a"
 fi
-make -s uninstall DESTDIR="$work/root" PREFIX=/opt
-check "nothing is left of it" "find $work/root ! -type d"
+make -s uninstall DESTDIR="$work/installed" PREFIX=/opt
+check "nothing is left of it" "find $work/installed ! -type d"
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

@@ -4,6 +4,8 @@
 Needs build/train_gpt (`make all`)."""
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -94,6 +96,25 @@ def a_run_that_ends_with_its_profile_has_figures_too(data):
             expect(result["tokens_per_s"] > 0 and result["step_ms"] > 0, "%d steps: %s" % (steps, result))
 
 
+def ranks_with_data_of_unlike_length_are_refused(data):
+    """They would train, each on its own part of another text."""
+    longer = data + ".longer"
+    with open(data) as f, open(longer, "w") as out:
+        text = f.read()
+        out.write(text + text[:1000])
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("DREAMDDP_", "OMPI_", "SLURM_"))}
+    ranks = [subprocess.Popen([TRAIN, *SIZES, "--data", file, "--workers", "2", "--rank", str(r), "--addr",
+                               "127.0.0.1:%d" % port], env=env, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.PIPE, text=True) for r, file in enumerate((data, longer))]
+    said = [p.communicate(timeout=60)[1] for p in ranks]
+    expect(all(p.returncode for p in ranks), "exit %s" % [p.returncode for p in ranks])
+    named = [re.search(r"rank 1 has length of data (\d+), rank 0 has length of data (\d+)", s) for s in said]
+    expect(all(m and m[1] != m[2] for m in named), "said %s" % said)
+
+
 def impossible_options_are_refused(data):
     for words, args in (("heads cannot share 3", ["--model", "llama2", "--kv-heads", 3]),
                         ("choose gpt2 or llama2", ["--model", "llama3"]),
@@ -112,6 +133,7 @@ CASES = [both_models_learn_and_threads_change_no_bit,
          a_sample_of_worker_processes_is_printed_once,
          val_loss_can_be_the_mean_over_all_that_is_held_out,
          a_run_that_ends_with_its_profile_has_figures_too,
+         ranks_with_data_of_unlike_length_are_refused,
          impossible_options_are_refused]
 
 
