@@ -26817,7 +26817,7 @@ void ddp__links_free(ddp__links *l)
 }
 
 /* ==== profile/profile.c ==== [profile] */
-/* Profiles of a model as CSV, and the link model. */
+/* Profiles of a model as CSV. */
 
 ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 {
@@ -27060,7 +27060,8 @@ ddp_status ddp_profile_write(const ddp_profile *p, const char *path, ddp_error *
     return ddp__text_write(&t, path, err);
 }
 
-/* ---- the link ---- */
+/* ==== profile/link.c ==== [profile] */
+/* The link model: alpha and beta fitted to transfers, and how far they have drifted. */
 
 /* The minimum over alpha, beta >= 0 of sum w (alpha + beta x - y)^2 from its moments; where the free optimum is
  * outside, the minimum of a convex function lies on the edge it crossed. */
@@ -36905,7 +36906,7 @@ DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
-/* feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
+/* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
 DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
 DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
@@ -40611,11 +40612,11 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
     return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
 }
 
-/* ==== run/feedback.c ==== [run] */
-/* Error feedback: what strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent with the next message (error feedback: Seide et al. 2014,
- * Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine.
- * Then parameters are not sent, but what they changed by since their last average, which all ranks
- * hold: eight bits of a weight are few, eight bits of its change are enough. */
+/* ==== run/error_feedback.c ==== [run] */
+/* Error feedback: what strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent with
+ * the next message (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its
+ * owner, in the engine. Then parameters are not sent, but what they changed by since their last average, which all
+ * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
 

@@ -334,7 +334,7 @@ DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
-/* feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
+/* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
 DDP_LIB const ddp__coder *ddp__int8_coder(void);
 DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
 DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);

@@ -1,7 +1,7 @@
-/* Error feedback: what strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent with the next message (error feedback: Seide et al. 2014,
- * Karimireddy et al. 2019), on the sender's side here and for the result by its owner, in the engine.
- * Then parameters are not sent, but what they changed by since their last average, which all ranks
- * hold: eight bits of a weight are few, eight bits of its change are enough. */
+/* Error feedback: what strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent with
+ * the next message (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its
+ * owner, in the engine. Then parameters are not sent, but what they changed by since their last average, which all
+ * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
 #include "comm/frame.h"
 #include "compress/codec.h"
 #include "compress/compress.h"
