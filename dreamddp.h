@@ -43,7 +43,7 @@
  *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
  *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
  * What a program does not call need not be compiled, with DREAMDDP_IMPLEMENTATION:
- *     DDP_NO_PLANNERS                    planners but that of partial averaging and of rings
+ *     DDP_NO_PLANNERS                    all planners but partial averaging's; ddp_probe, Top-K, packings
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
  *     DDP_NO_REPORTS                     everything under [report]
  *
@@ -29168,6 +29168,8 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }
 
+#ifndef DDP_NO_PLANNERS
+
 /* ==== plan/tour.c ==== [plan] */
 /* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
 
@@ -29514,8 +29516,6 @@ ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *
     ddp__scratch_free(&room);
     return DDP_OK;
 }
-
-#ifndef DDP_NO_PLANNERS
 
 /* ==== plan/timeline.c ==== [plan] */
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
@@ -35439,12 +35439,18 @@ static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t 
     for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
+enum { DDP__ANY_BLOCK = 16 };
+DDP_LIB int ddp__any_above(const float *x, int32_t floor); /* 1 if a magnitude of x[0..15] is above floor */
 /* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* DDP_NUMERIC: x[at] is NaN. */
 
+/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below DDP__HUGE. */
+DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
+
+#ifndef DDP_NO_PLANNERS
 /* A selection's arguments. */
 DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
                                      size_t have, size_t need, const uint64_t *index, ddp_error *err);
@@ -35453,14 +35459,12 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 
-/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below DDP__HUGE. */
-DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
-
 /* Validates the whole message, then applies it to x[0..n-1]. */
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
+#endif
 
-/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
+/* Unpacking for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,
@@ -35468,56 +35472,16 @@ DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
 
-/* ==== compress/topk.c ==== [compress] */
-/* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline compresses. */
+/* ==== compress/finite.c ==== [compress] */
+/* Numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not finite. */
 
-/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above infinity. */
+typedef int32_t ddp__any_lanes __attribute__((vector_size(16)));
 
-enum {
-    DDP__TOPK_BLOCK = 16,     /* elements tested at once */
-    DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
-    DDP__TOPK_SAMPLE = 65536, /* magnitudes at most that guess the threshold */
-    DDP__TOPK_NEAR = 4,       /* of them side by side: they share a cache line */
-    DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
-    DDP__TOPK_BINS = 2048
-};
-
-/* Elements above the threshold seen so far, by ascending index, and the room for them. */
-typedef struct ddp__topk_found {
-    uint64_t *index;
-    size_t   *bins;
-    uint32_t *bits; /* the elements themselves */
-    size_t    n, most;
-    int32_t   floor; /* only magnitudes above it are collected */
-} ddp__topk_found;
-
-typedef int32_t ddp__topk_lanes __attribute__((vector_size(16)));
-
-static size_t ddp__topk_most(size_t n, size_t k)
-{
-    size_t extra = k / 4 + DDP__TOPK_SAMPLE;
-
-    return n - k > extra ? k + extra : n;
-}
-
-size_t ddp_topk_scratch(size_t n, size_t k)
-{
-    size_t most, fixed = 2 * DDP__TOPK_BINS * sizeof(size_t);
-
-    if (k < 1 || k > n) return 0;
-    most = ddp__topk_most(n, k);
-    if (most > (SIZE_MAX - fixed) / 12) return 0;
-    return fixed + most * 12;
-}
-
-/* ---- numbers that are not wanted, in whatever travels: NaN, and sums that are not finite ---- */
-
-/* 1 if a magnitude of x[0..15] is above floor. */
-static inline int ddp__topk_any(const float *x, int32_t floor)
+int ddp__any_above(const float *x, int32_t floor)
 {
     const int32_t m = (int32_t)DDP__MAGNITUDE;
-    const ddp__topk_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
-    ddp__topk_lanes a, b, c, d;
+    const ddp__any_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
+    ddp__any_lanes a, b, c, d;
     uint64_t half[2];
 
     memcpy(&a, x, sizeof a);
@@ -35535,8 +35499,8 @@ size_t ddp__first_from(const float *x, size_t n, uint32_t least)
 {
     size_t at;
 
-    for (at = 0; n - at >= DDP__TOPK_BLOCK; at += DDP__TOPK_BLOCK)
-        if (ddp__topk_any(x + at, (int32_t)least - 1)) break;
+    for (at = 0; n - at >= DDP__ANY_BLOCK; at += DDP__ANY_BLOCK)
+        if (ddp__any_above(x + at, (int32_t)least - 1)) break;
     while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
     return at;
 }
@@ -35562,294 +35526,15 @@ ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v,
                      how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
 }
 
-/* ---- the k-th of a list ---- */
-
-/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are found, the
- * rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each bin, taken in turn:
- * most magnitudes fall into few bins, and a count cannot be read again before it is written. */
-static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins, size_t *ties)
+ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err)
 {
-    static const int shift[3] = {20, 10, 0};
-    size_t *odd = bins + DDP__TOPK_BINS;
-    uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
+    float *DDP_RESTRICT r = residual;
+    const float *DDP_RESTRICT g = gradient;
 
-    for (int digit = 0; digit < digits; digit++) {
-        const int s = shift[digit];
-        const uint32_t mask = digit ? 1023 : 2047;
-        uint32_t b = mask;
-        size_t i;
-        memset(bins, 0, 2 * DDP__TOPK_BINS * sizeof *bins);
-        for (i = 0; i + 2 <= m; i += 2) {
-            bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
-            odd[bits[i + 1] >> s & mask] += (bits[i + 1] & fixed) == found;
-        }
-        if (i < m) bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
-        for (; bins[b] + odd[b] < rank; b--) rank -= bins[b] + odd[b];
-        found |= b << s;
-        fixed |= mask << s;
-    }
-    *ties = rank;
-    return found;
-}
-
-/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list itself. */
-static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
-{
-    unsigned char *value = (unsigned char *)out;
-    size_t i, kept = 0;
-
-    for (i = 0; kept < k; i++) {
-        uint32_t bits = f->bits[i], magnitude = bits & DDP__MAGNITUDE;
-        size_t tie = (magnitude == nth) & (ties > 0);
-        index[kept] = f->index[i];
-        memcpy(value + kept * sizeof bits, &bits, sizeof bits);
-        ties -= tie;
-        kept += (magnitude > nth) | tie;
-    }
-}
-
-static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
-{
-    for (size_t i = 0; i < f->n; i++)
-        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE) return ddp__found_nan(f->index[i], err);
-    return DDP_OK;
-}
-
-/* ---- the pass over the array ---- */
-
-/* Which blocks of a run hold a magnitude above the floor. */
-static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
-{
-    size_t found = 0;
-
-    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
-        list[found] = at;
-        found += (size_t)ddp__topk_any(x + at, floor);
-    }
-    return found;
-}
-
-/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
-static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
-{
-    uint64_t *index = f->index;
-    uint32_t *list = f->bits;
-    const int32_t floor = f->floor;
-    size_t m = f->n, i;
-
-    for (i = 0; i < n; i++) {
-        uint32_t bits = ddp__codec_bits(x[i]);
-        index[m] = at + i;
-        list[m] = bits;
-        m += (int32_t)(bits & DDP__MAGNITUDE) > floor;
-    }
-    f->n = m;
-}
-
-/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher index. */
-static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
-{
-    size_t ties;
-    uint32_t nth;
-
-    DDP__TRY(ddp__topk_no_nan(f, err));
-    nth = ddp__topk_nth(f->bits, f->n, k, 3, f->bins, &ties);
-    ddp__topk_keep(f, k, nth, ties, f->index, f->bits);
-    f->n = k;
-    f->floor = (int32_t)nth;
-    return DDP_OK;
-}
-
-/* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
-static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
-{
-    uint32_t list[DDP__TOPK_RUN / DDP__TOPK_BLOCK];
-    size_t at, blocks, b;
-
-    for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
-        if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
-        blocks = ddp__topk_blocks(x + at, f->floor, list);
-        for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
-    }
-    if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
-    ddp__topk_append(f, x + at, n - at, at);
-    return ddp__topk_no_nan(f, err);
-}
-
-/* ---- the threshold ---- */
-
-/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the array. */
-static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
-{
-    size_t part = n / (m / DDP__TOPK_NEAR), i;
-    ddp_rng r = ddp_rng_seed(n, 0);
-
-    for (i = 0; i < m; i += DDP__TOPK_NEAR) {
-        const float *from = x + i / DDP__TOPK_NEAR * part;
-        from += ddp_rng_below(&r, part - DDP__TOPK_NEAR + 1);
-        memcpy(sample + i, from, DDP__TOPK_NEAR * sizeof *sample);
-    }
-}
-
-/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always exceeds it. */
-static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
-{
-    size_t m = n / 64, ties;
-    double rank;
-    uint32_t nth;
-
-    if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
-    m -= m % DDP__TOPK_NEAR;
-    if (n < DDP__TOPK_FEW || attempt > 1) return -1;
-    rank = (double)k / (double)n * (double)m; /* expected; its deviation is below the root */
-    rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
-    if (rank >= (double)m) return -1;
-    ddp__topk_sample(x, n, f->bits, m);
-    nth = ddp__topk_nth(f->bits, m, (size_t)rank, 2, f->bins, &ties);
-    return (int32_t)(nth > DDP__INFINITE ? DDP__INFINITE : nth) - 1;
-}
-
-ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
-                             size_t have, size_t need, const uint64_t *index, ddp_error *err)
-{
-    if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
-    if (k < 1 || k > n) return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k, n);
-    if (!need || have < need)
-        return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
-                         "%s_scratch", who, have, need, who);
-    if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
-        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8", who);
-    return DDP_OK;
-}
-
-ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
-                    uint64_t *index, float *value, ddp_error *err)
-{
-    ddp__topk_found f;
-    uint32_t nth;
-    size_t ties;
-    int attempt;
-
-    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k), index, err));
-    f.most = ddp__topk_most(n, k);
-    f.index = (uint64_t *)scratch;
-    f.bins = (size_t *)(f.index + f.most);
-    f.bits = (uint32_t *)(f.bins + 2 * DDP__TOPK_BINS);
-    for (attempt = 0, f.n = 0; f.n < k; attempt++) {
-        f.n = 0;
-        f.floor = ddp__topk_floor(&f, x, n, k, attempt);
-        DDP__TRY(ddp__topk_collect(&f, x, n, k, err));
-    }
-    nth = ddp__topk_nth(f.bits, f.n, k, 3, f.bins, &ties);
-    ddp__topk_keep(&f, k, nth, ties, index, value ? (void *)value : (void *)f.bits);
-    return DDP_OK;
-}
-
-/* ---- k at random ---- */
-
-size_t ddp_randomk_scratch(size_t n) { return (n / 64 + (n % 64 != 0)) * sizeof(uint64_t); }
-
-/* 1 if bit i was set before; it is set now. */
-static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
-{
-    uint64_t *word = bitmap + i / 64, bit = UINT64_C(1) << i % 64;
-    int was = (*word & bit) != 0;
-
-    *word |= bit;
-    return was;
-}
-
-/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so far. */
-ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
-                       size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
-{
-    uint64_t *bitmap = (uint64_t *)scratch, j, word;
-    size_t words, w, kept = 0;
-    ddp_rng r = ddp_rng_seed(seed, n);
-
-    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes, ddp_randomk_scratch(n), index, err));
-    words = ddp_randomk_scratch(n) / sizeof *bitmap;
-    memset(bitmap, 0, words * sizeof *bitmap);
-    for (j = n - k; j < n; j++)
-        if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
-    for (int write = 0; write < 2; write++) /* outputs are untouched on error */
-        for (w = 0; w < words; w++)
-            for (word = bitmap[w]; word; word &= word - 1) {
-                size_t i = w * 64 + (size_t)__builtin_ctzll(word);
-                if (!write && ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
-                if (write && value) value[kept] = x[i];
-                if (write) index[kept++] = i;
-            }
-    return DDP_OK;
-}
-
-/* ---- AdaTopK ---- */
-
-size_t ddp_keep_count(size_t n, double ratio)
-{
-    double k;
-
-    if (!(ratio > 1) || n < 1) return n;
-    k = ceil((double)n / ratio);
-    if (k >= (double)n) return n;
-    return k < 1 ? 1 : (size_t)k;
-}
-
-static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, int links,
-                                     const ddp_adatopk_options *o, ddp_error *err)
-{
-    if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
-    if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
-        return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
-                         "(100 = a hundredth is sent)", o->ratio);
-    if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
-        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3", o->factor);
-    if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
-        return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
-                         "the least that can be kept", o->factor, o->ratio, (double)DDP__PACK_MOST);
-    if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 &&
-        o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
-        return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
-                         (int)o->packing, ddp_packing_name(o->packing));
-    for (int i = 0; i < links; i++) {
-        if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
-            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
-        if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
-            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
-                             i, count[i], DDP__PACK_MOST);
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
-                       const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err)
-{
-    double slowest = 0, factor;
-    ddp_packing packing;
-
-    if (!link_s || !count || !o || !out) return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
-    DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
-    factor = o->factor > 0 ? o->factor : 3;
-    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
-    for (int i = 0; i < links; i++)
-        if (link_s[i] > slowest) slowest = link_s[i];
-    for (int i = 0; i < links; i++) {
-        ddp_link_compression *c = out + i;
-        size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
-        /* the fraction first: the slowest link's is exactly 1 */
-        c->ratio = o->ratio;
-        if (!o->uniform) c->ratio = slowest > 0 ? factor * o->ratio * (link_s[i] / slowest) : 1;
-        if (!(c->ratio > 1)) c->ratio = 1;
-        c->keep = ddp_keep_count(count[i], c->ratio);
-        c->bytes = ddp_pack_bound(packing, count[i], c->keep);
-        /* 0: an array too long for the packing */
-        c->dense = !c->bytes || c->bytes >= dense;
-        if (c->dense) {
-            c->keep = count[i];
-            c->bytes = dense;
-        }
-        c->link_s = link_s[i] * ((double)(c->bytes - DDP_PACK_HEAD) / (double)(dense - DDP_PACK_HEAD));
-    }
+    if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
+    for (size_t i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
+        DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
+    for (size_t i = 0; i < n; i++) r[i] += g[i];
     return DDP_OK;
 }
 
@@ -36090,6 +35775,338 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
         if (to == last) memcpy(x + at, last, len * sizeof *x);
         p += ddp__quantise_size(packing, len);
     }
+}
+
+#ifndef DDP_NO_PLANNERS
+
+/* ==== compress/topk.c ==== [compress] */
+/* The k largest elements of an array, exactly, and k at random; and how much each link of a pipeline compresses. */
+
+/* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above infinity. */
+
+enum {
+    DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
+    DDP__TOPK_SAMPLE = 65536, /* magnitudes at most that guess the threshold */
+    DDP__TOPK_NEAR = 4,       /* of them side by side: they share a cache line */
+    DDP__TOPK_FEW = 32768,    /* shorter arrays are not sampled */
+    DDP__TOPK_BINS = 2048
+};
+
+/* Elements above the threshold seen so far, by ascending index, and the room for them. */
+typedef struct ddp__topk_found {
+    uint64_t *index;
+    size_t   *bins;
+    uint32_t *bits; /* the elements themselves */
+    size_t    n, most;
+    int32_t   floor; /* only magnitudes above it are collected */
+} ddp__topk_found;
+
+static size_t ddp__topk_most(size_t n, size_t k)
+{
+    size_t extra = k / 4 + DDP__TOPK_SAMPLE;
+
+    return n - k > extra ? k + extra : n;
+}
+
+size_t ddp_topk_scratch(size_t n, size_t k)
+{
+    size_t most, fixed = 2 * DDP__TOPK_BINS * sizeof(size_t);
+
+    if (k < 1 || k > n) return 0;
+    most = ddp__topk_most(n, k);
+    if (most > (SIZE_MAX - fixed) / 12) return 0;
+    return fixed + most * 12;
+}
+
+/* ---- the k-th of a list ---- */
+
+/* The rank-th largest magnitude of m, digit by digit: 11, 10 and 10 bits (of which the first `digits` are found, the
+ * rest is 0). *ties = how many that agree with it in these are among the rank. Two counts of each bin, taken in turn:
+ * most magnitudes fall into few bins, and a count cannot be read again before it is written. */
+static uint32_t ddp__topk_nth(const uint32_t *bits, size_t m, size_t rank, int digits, size_t *bins, size_t *ties)
+{
+    static const int shift[3] = {20, 10, 0};
+    size_t *odd = bins + DDP__TOPK_BINS;
+    uint32_t found = 0, fixed = 0; /* the digits found so far, and where they are */
+
+    for (int digit = 0; digit < digits; digit++) {
+        const int s = shift[digit];
+        const uint32_t mask = digit ? 1023 : 2047;
+        uint32_t b = mask;
+        size_t i;
+        memset(bins, 0, 2 * DDP__TOPK_BINS * sizeof *bins);
+        for (i = 0; i + 2 <= m; i += 2) {
+            bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
+            odd[bits[i + 1] >> s & mask] += (bits[i + 1] & fixed) == found;
+        }
+        if (i < m) bins[bits[i] >> s & mask] += (bits[i] & fixed) == found;
+        for (; bins[b] + odd[b] < rank; b--) rank -= bins[b] + odd[b];
+        found |= b << s;
+        fixed |= mask << s;
+    }
+    *ties = rank;
+    return found;
+}
+
+/* Writes the k elements above nth, and the first of those equal to it, in order. out may be the list itself. */
+static void ddp__topk_keep(const ddp__topk_found *f, size_t k, uint32_t nth, size_t ties, uint64_t *index, void *out)
+{
+    unsigned char *value = (unsigned char *)out;
+    size_t i, kept = 0;
+
+    for (i = 0; kept < k; i++) {
+        uint32_t bits = f->bits[i], magnitude = bits & DDP__MAGNITUDE;
+        size_t tie = (magnitude == nth) & (ties > 0);
+        index[kept] = f->index[i];
+        memcpy(value + kept * sizeof bits, &bits, sizeof bits);
+        ties -= tie;
+        kept += (magnitude > nth) | tie;
+    }
+}
+
+static ddp_status ddp__topk_no_nan(const ddp__topk_found *f, ddp_error *err)
+{
+    for (size_t i = 0; i < f->n; i++)
+        if ((f->bits[i] & DDP__MAGNITUDE) > DDP__INFINITE) return ddp__found_nan(f->index[i], err);
+    return DDP_OK;
+}
+
+/* ---- the pass over the array ---- */
+
+/* Which blocks of a run hold a magnitude above the floor. */
+static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
+{
+    size_t found = 0;
+
+    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__ANY_BLOCK) {
+        list[found] = at;
+        found += (size_t)ddp__any_above(x + at, floor);
+    }
+    return found;
+}
+
+/* Appends those of x[0..n-1] above the floor. Every element is written, and kept by counting: without a branch. */
+static void ddp__topk_append(ddp__topk_found *f, const float *x, size_t n, uint64_t at)
+{
+    uint64_t *index = f->index;
+    uint32_t *list = f->bits;
+    const int32_t floor = f->floor;
+    size_t m = f->n, i;
+
+    for (i = 0; i < n; i++) {
+        uint32_t bits = ddp__codec_bits(x[i]);
+        index[m] = at + i;
+        list[m] = bits;
+        m += (int32_t)(bits & DDP__MAGNITUDE) > floor;
+    }
+    f->n = m;
+}
+
+/* Cuts the list back to its k largest. A later element must exceed the least: an equal one has the higher index. */
+static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
+{
+    size_t ties;
+    uint32_t nth;
+
+    DDP__TRY(ddp__topk_no_nan(f, err));
+    nth = ddp__topk_nth(f->bits, f->n, k, 3, f->bins, &ties);
+    ddp__topk_keep(f, k, nth, ties, f->index, f->bits);
+    f->n = k;
+    f->floor = (int32_t)nth;
+    return DDP_OK;
+}
+
+/* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
+static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
+{
+    uint32_t list[DDP__TOPK_RUN / DDP__ANY_BLOCK];
+    size_t at, blocks, b;
+
+    for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
+        if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
+        blocks = ddp__topk_blocks(x + at, f->floor, list);
+        for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__ANY_BLOCK, at + list[b]);
+    }
+    if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
+    ddp__topk_append(f, x + at, n - at, at);
+    return ddp__topk_no_nan(f, err);
+}
+
+/* ---- the threshold ---- */
+
+/* m elements: DDP__TOPK_NEAR neighbours from a random place of each of m / DDP__TOPK_NEAR equal parts of the array. */
+static void ddp__topk_sample(const float *x, size_t n, uint32_t *sample, size_t m)
+{
+    size_t part = n / (m / DDP__TOPK_NEAR), i;
+    ddp_rng r = ddp_rng_seed(n, 0);
+
+    for (i = 0; i < m; i += DDP__TOPK_NEAR) {
+        const float *from = x + i / DDP__TOPK_NEAR * part;
+        from += ddp_rng_below(&r, part - DDP__TOPK_NEAR + 1);
+        memcpy(sample + i, from, DDP__TOPK_NEAR * sizeof *sample);
+    }
+}
+
+/* A threshold that a few more than k magnitudes exceed; attempt 1: twice as many, 2: all. A NaN always exceeds it. */
+static int32_t ddp__topk_floor(const ddp__topk_found *f, const float *x, size_t n, size_t k, int attempt)
+{
+    size_t m = n / 64, ties;
+    double rank;
+    uint32_t nth;
+
+    if (m > DDP__TOPK_SAMPLE) m = DDP__TOPK_SAMPLE;
+    m -= m % DDP__TOPK_NEAR;
+    if (n < DDP__TOPK_FEW || attempt > 1) return -1;
+    rank = (double)k / (double)n * (double)m; /* expected; its deviation is below the root */
+    rank = (attempt ? 2 : 1) * (rank + 5 * sqrt(rank) + 8);
+    if (rank >= (double)m) return -1;
+    ddp__topk_sample(x, n, f->bits, m);
+    nth = ddp__topk_nth(f->bits, m, (size_t)rank, 2, f->bins, &ties);
+    return (int32_t)(nth > DDP__INFINITE ? DDP__INFINITE : nth) - 1;
+}
+
+ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
+                             size_t have, size_t need, const uint64_t *index, ddp_error *err)
+{
+    if (!x || !index) return ddp__fail(err, DDP_ARG, "%s: x or index is NULL", who);
+    if (k < 1 || k > n) return ddp__fail(err, DDP_ARG, "%s: k = %zu of n = %zu elements; k must be in 1..n", who, k, n);
+    if (!need || have < need)
+        return ddp__fail(err, DDP_ARG, "%s: the scratch has %zu bytes, %zu are needed; ask "
+                         "%s_scratch", who, have, need, who);
+    if (!scratch || (uintptr_t)scratch % sizeof(uint64_t))
+        return ddp__fail(err, DDP_ARG, "%s: the scratch must not be NULL and must be aligned to 8", who);
+    return DDP_OK;
+}
+
+ddp_status ddp_topk(const float *x, size_t n, size_t k, void *scratch, size_t scratch_bytes,
+                    uint64_t *index, float *value, ddp_error *err)
+{
+    ddp__topk_found f;
+    uint32_t nth;
+    size_t ties;
+    int attempt;
+
+    DDP__TRY(ddp__select_check("ddp_topk", x, n, k, scratch, scratch_bytes, ddp_topk_scratch(n, k), index, err));
+    f.most = ddp__topk_most(n, k);
+    f.index = (uint64_t *)scratch;
+    f.bins = (size_t *)(f.index + f.most);
+    f.bits = (uint32_t *)(f.bins + 2 * DDP__TOPK_BINS);
+    for (attempt = 0, f.n = 0; f.n < k; attempt++) {
+        f.n = 0;
+        f.floor = ddp__topk_floor(&f, x, n, k, attempt);
+        DDP__TRY(ddp__topk_collect(&f, x, n, k, err));
+    }
+    nth = ddp__topk_nth(f.bits, f.n, k, 3, f.bins, &ties);
+    ddp__topk_keep(&f, k, nth, ties, index, value ? (void *)value : (void *)f.bits);
+    return DDP_OK;
+}
+
+/* ---- k at random ---- */
+
+size_t ddp_randomk_scratch(size_t n) { return (n / 64 + (n % 64 != 0)) * sizeof(uint64_t); }
+
+/* 1 if bit i was set before; it is set now. */
+static int ddp__randomk_mark(uint64_t *bitmap, uint64_t i)
+{
+    uint64_t *word = bitmap + i / 64, bit = UINT64_C(1) << i % 64;
+    int was = (*word & bit) != 0;
+
+    *word |= bit;
+    return was;
+}
+
+/* Floyd: round j draws from the first j+1 elements; what it draws twice stands for the newest, undrawn so far. */
+ddp_status ddp_randomk(const float *x, size_t n, size_t k, uint64_t seed, void *scratch,
+                       size_t scratch_bytes, uint64_t *index, float *value, ddp_error *err)
+{
+    uint64_t *bitmap = (uint64_t *)scratch, j, word;
+    size_t words, w, kept = 0;
+    ddp_rng r = ddp_rng_seed(seed, n);
+
+    DDP__TRY(ddp__select_check("ddp_randomk", x, n, k, scratch, scratch_bytes, ddp_randomk_scratch(n), index, err));
+    words = ddp_randomk_scratch(n) / sizeof *bitmap;
+    memset(bitmap, 0, words * sizeof *bitmap);
+    for (j = n - k; j < n; j++)
+        if (ddp__randomk_mark(bitmap, ddp_rng_below(&r, j + 1))) ddp__randomk_mark(bitmap, j);
+    for (int write = 0; write < 2; write++) /* outputs are untouched on error */
+        for (w = 0; w < words; w++)
+            for (word = bitmap[w]; word; word &= word - 1) {
+                size_t i = w * 64 + (size_t)__builtin_ctzll(word);
+                if (!write && ddp__first_nan(x + i, 1) == 0) return ddp__found_nan(i, err);
+                if (write && value) value[kept] = x[i];
+                if (write) index[kept++] = i;
+            }
+    return DDP_OK;
+}
+
+/* ---- AdaTopK ---- */
+
+size_t ddp_keep_count(size_t n, double ratio)
+{
+    double k;
+
+    if (!(ratio > 1) || n < 1) return n;
+    k = ceil((double)n / ratio);
+    if (k >= (double)n) return n;
+    return k < 1 ? 1 : (size_t)k;
+}
+
+static ddp_status ddp__adatopk_check(const double *link_s, const size_t *count, int links,
+                                     const ddp_adatopk_options *o, ddp_error *err)
+{
+    if (links < 1) return ddp__fail(err, DDP_ARG, "ddp_adatopk: %d links; at least 1 is needed", links);
+    if (!(o->ratio >= 1) || !(o->ratio <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "compression ratio %g; it must be finite and at least 1 "
+                         "(100 = a hundredth is sent)", o->ratio);
+    if (!o->uniform && (!(o->factor >= 0) || !(o->factor <= DBL_MAX)))
+        return ddp__fail(err, DDP_ARG, "factor %g of Eq. 7 must be finite and above 0; 0 is the paper's 3", o->factor);
+    if (!o->uniform && !(o->ratio <= DBL_MAX / (o->factor > 0 ? o->factor : 3)))
+        return ddp__fail(err, DDP_ARG, "factor %g times ratio %g is too large; 1 of %g elements is "
+                         "the least that can be kept", o->factor, o->ratio, (double)DDP__PACK_MOST);
+    if (o->packing != DDP_PACK_DEFAULT && o->packing != DDP_PACK_I64 &&
+        o->packing != DDP_PACK_I32 && o->packing != DDP_PACK_DELTA)
+        return ddp__fail(err, DDP_ARG, "packing %d (%s) keeps no indexes; use i64, i32 or delta",
+                         (int)o->packing, ddp_packing_name(o->packing));
+    for (int i = 0; i < links; i++) {
+        if (!(link_s[i] >= 0) || !(link_s[i] <= DBL_MAX))
+            return ddp__fail(err, DDP_NUMERIC, "link %d takes %g s; times must be finite and >= 0", i, link_s[i]);
+        if (!ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]))
+            return ddp__fail(err, DDP_ARG, "link %d carries %zu floats; 1 to %zu make a message",
+                             i, count[i], DDP__PACK_MOST);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
+                       const ddp_adatopk_options *o, ddp_link_compression *out, ddp_error *err)
+{
+    double slowest = 0, factor;
+    ddp_packing packing;
+
+    if (!link_s || !count || !o || !out) return ddp__fail(err, DDP_ARG, "ddp_adatopk: link_s, count, o or out is NULL");
+    DDP__TRY(ddp__adatopk_check(link_s, count, links, o, err));
+    factor = o->factor > 0 ? o->factor : 3;
+    packing = o->packing == DDP_PACK_DEFAULT ? DDP_PACK_DELTA : o->packing;
+    for (int i = 0; i < links; i++)
+        if (link_s[i] > slowest) slowest = link_s[i];
+    for (int i = 0; i < links; i++) {
+        ddp_link_compression *c = out + i;
+        size_t dense = ddp_pack_bound(DDP_PACK_DENSE, count[i], count[i]);
+        /* the fraction first: the slowest link's is exactly 1 */
+        c->ratio = o->ratio;
+        if (!o->uniform) c->ratio = slowest > 0 ? factor * o->ratio * (link_s[i] / slowest) : 1;
+        if (!(c->ratio > 1)) c->ratio = 1;
+        c->keep = ddp_keep_count(count[i], c->ratio);
+        c->bytes = ddp_pack_bound(packing, count[i], c->keep);
+        /* 0: an array too long for the packing */
+        c->dense = !c->bytes || c->bytes >= dense;
+        if (c->dense) {
+            c->keep = count[i];
+            c->bytes = dense;
+        }
+        c->link_s = link_s[i] * ((double)(c->bytes - DDP_PACK_HEAD) / (double)(dense - DDP_PACK_HEAD));
+    }
+    return DDP_OK;
 }
 
 /* ==== compress/packing.c ==== [compress] */
@@ -36464,18 +36481,6 @@ ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n,
 
 /* ---- error feedback ---- */
 
-ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err)
-{
-    float *DDP_RESTRICT r = residual;
-    const float *DDP_RESTRICT g = gradient;
-
-    if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
-    for (size_t i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
-        DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
-    for (size_t i = 0; i < n; i++) r[i] += g[i];
-    return DDP_OK;
-}
-
 ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err)
 {
     if (!residual || !index) return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");
@@ -36491,6 +36496,8 @@ ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *resid
 {
     return ddp__unpack_into(message, bytes, DDP__UNPACK_SUBTRACT, residual, n, err);
 }
+
+#endif
 
 /* ==== run/launch.h ==== [run] */
 /* How contexts are opened: with the strategies that there are. The room above fills the table in, so
@@ -37331,8 +37338,7 @@ void ddp_set_lr(ddp_ctx *d, float lr)
 
 const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
-    static const ddp_error none = {DDP_ARG,
-                                   "the context is NULL: ddp_open failed, its error says why"};
+    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
 
     return d ? &d->host.error : &none;
 }
@@ -37383,8 +37389,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained,
-                 others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+    const size_t trained = u->trained, others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
 
     if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
@@ -37442,8 +37447,7 @@ const char *ddp__setting_name(int i)
 {
     static const char *const name[DDP__SETTINGS] = {
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
-        "profile_steps"};
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps"};
 
     return name[i];
 }
@@ -39165,8 +39169,7 @@ static int ddp__first_host(const char *list, char *out, size_t room)
 
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
-    const char *host = ddp__env_get("MASTER_ADDR"),
-               *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    const char *host = ddp__env_get("MASTER_ADDR"), *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
@@ -39189,8 +39192,7 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
 {
     char host[256];
-    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
-               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"), *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
 
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));
@@ -40475,8 +40477,7 @@ ddp_status ddp__nccl_run(ddp_ctx *d, const ddp_message *m, ddp_error *err)
 static int ddp__device_local(const ddp_ctx *d)
 {
     static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "SLURM_LOCALID"};
+                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
     long v;
 
     for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {
@@ -41485,8 +41486,7 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 
     p->alpha_s = d->link.alpha_s;
     for (int l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__layer_bytes(d, l),
-               seconds = d->link.beta_s * bytes;
+        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
     }
 }
@@ -43042,6 +43042,8 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     return 0;
 }
 
+#ifndef DDP_NO_PLANNERS
+
 /* ==== run/probe.c ==== [run] */
 /* All pairs, one round of disjoint pairs after the other. In a pair the lower rank leads: it sends
  * pings, then transfers; then the other one sends transfers.
@@ -43459,6 +43461,8 @@ int ddp_ring_tune(ddp_ctx *d, const ddp_probe_result *r, ddp_ring_choice *out)
     return bad;
 }
 
+#endif
+
 /* ==== run/hooks.c ==== [run] */
 /* The hooks of a step (DESIGN sections 3 and 4). */
 
@@ -43661,8 +43665,7 @@ int ddp_sync_all(ddp_ctx *d)
 
 static const ddp__hooks *ddp__session_hooks(void)
 {
-    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin,
-                                     ddp_backward_end};
+    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end};
 
     return &table;
 }

@@ -43,7 +43,7 @@
  *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
  *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
  * What a program does not call need not be compiled, with DREAMDDP_IMPLEMENTATION:
- *     DDP_NO_PLANNERS                    planners but that of partial averaging and of rings
+ *     DDP_NO_PLANNERS                    all planners but partial averaging's; ddp_probe, Top-K, packings
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
  *     DDP_NO_REPORTS                     everything under [report]
  *
@@ -217,8 +217,8 @@
 #include "plan/partial_search.c"
 #include "plan/partial_brute.c"
 #include "plan/partial.c"
-#include "plan/tour.c"
 #ifndef DDP_NO_PLANNERS
+#include "plan/tour.c"
 #include "plan/timeline.c"
 #include "plan/knapsack_exact.c"
 #include "plan/knapsack.c"
@@ -242,9 +242,12 @@
 #endif
 #endif
 #include "compress/codec.h"
-#include "compress/topk.c"
+#include "compress/finite.c"
 #include "compress/quantise.c"
+#ifndef DDP_NO_PLANNERS
+#include "compress/topk.c"
 #include "compress/packing.c"
+#endif
 #include "run/launch.h"
 #include "run/context.h"
 #include "run/device.h"
@@ -277,7 +280,9 @@
 #include "run/join.c"
 #include "run/start.c"
 #include "run/checkpoint.c"
+#ifndef DDP_NO_PLANNERS
 #include "run/probe.c"
+#endif
 #include "run/hooks.c"
 #include "run/session.c"
 #include "run/launch.c"

@@ -58,12 +58,18 @@ static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t 
     for (size_t i = 0; i < n; i++) out[i] = ddp__codec_float(ddp__codec_get32(p + 4 * i));
 }
 
+enum { DDP__ANY_BLOCK = 16 };
+DDP_LIB int ddp__any_above(const float *x, int32_t floor); /* 1 if a magnitude of x[0..15] is above floor */
 /* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
 DDP_LIB size_t ddp__first_nan(const float *x, size_t n);
 DDP_LIB ddp_status ddp__found_nan(uint64_t at, ddp_error *err); /* DDP_NUMERIC: x[at] is NaN. */
 
+/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below DDP__HUGE. */
+DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
+
+#ifndef DDP_NO_PLANNERS
 /* A selection's arguments. */
 DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, size_t k, const void *scratch,
                                      size_t have, size_t need, const uint64_t *index, ddp_error *err);
@@ -72,14 +78,12 @@ DDP_LIB ddp_status ddp__select_check(const char *who, const float *x, size_t n, 
 DDP_LIB ddp_status ddp__pack_room(const void *out, size_t capacity, size_t bytes, ddp_error *err);
 DDP_LIB void ddp__pack_head(unsigned char *p, ddp_packing packing, size_t n, size_t k);
 
-/* DDP_NUMERIC if v is not finite, or a finite x[at] would not stay so; nothing to say of a |v| below DDP__HUGE. */
-DDP_LIB ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err);
-
 /* Validates the whole message, then applies it to x[0..n-1]. */
 DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, float *x,
                                     size_t n, ddp_error *err);
+#endif
 
-/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
+/* Unpacking for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,

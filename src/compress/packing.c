@@ -371,18 +371,6 @@ ddp_status ddp_unpack_add(const void *message, size_t bytes, float *x, size_t n,
 
 /* ---- error feedback ---- */
 
-ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err)
-{
-    float *DDP_RESTRICT r = residual;
-    const float *DDP_RESTRICT g = gradient;
-
-    if (!residual || !gradient) return ddp__fail(err, DDP_ARG, "ddp_feedback_add: residual or gradient is NULL");
-    for (size_t i = 0; (i += ddp__first_from(g + i, n - i, DDP__HUGE)) < n; i++)
-        DDP__TRY(ddp__sum_check(DDP__UNPACK_ADD, r, i, g[i], err));
-    for (size_t i = 0; i < n; i++) r[i] += g[i];
-    return DDP_OK;
-}
-
 ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err)
 {
     if (!residual || !index) return ddp__fail(err, DDP_ARG, "ddp_feedback_keep: residual or index is NULL");

@@ -5,7 +5,6 @@
 /* Magnitudes are compared as integers: without its sign bit a float's pattern grows with |x|, NaN above infinity. */
 
 enum {
-    DDP__TOPK_BLOCK = 16,     /* elements tested at once */
     DDP__TOPK_RUN = 4096,     /* elements between two looks at the room that is left; stays in L1 */
     DDP__TOPK_SAMPLE = 65536, /* magnitudes at most that guess the threshold */
     DDP__TOPK_NEAR = 4,       /* of them side by side: they share a cache line */
@@ -22,8 +21,6 @@ typedef struct ddp__topk_found {
     int32_t   floor; /* only magnitudes above it are collected */
 } ddp__topk_found;
 
-typedef int32_t ddp__topk_lanes __attribute__((vector_size(16)));
-
 static size_t ddp__topk_most(size_t n, size_t k)
 {
     size_t extra = k / 4 + DDP__TOPK_SAMPLE;
@@ -39,58 +36,6 @@ size_t ddp_topk_scratch(size_t n, size_t k)
     most = ddp__topk_most(n, k);
     if (most > (SIZE_MAX - fixed) / 12) return 0;
     return fixed + most * 12;
-}
-
-/* ---- numbers that are not wanted, in whatever travels: NaN, and sums that are not finite ---- */
-
-/* 1 if a magnitude of x[0..15] is above floor. */
-static inline int ddp__topk_any(const float *x, int32_t floor)
-{
-    const int32_t m = (int32_t)DDP__MAGNITUDE;
-    const ddp__topk_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
-    ddp__topk_lanes a, b, c, d;
-    uint64_t half[2];
-
-    memcpy(&a, x, sizeof a);
-    memcpy(&b, x + 4, sizeof b);
-    memcpy(&c, x + 8, sizeof c);
-    memcpy(&d, x + 12, sizeof d);
-    a = ((a & magnitude) > least) | ((b & magnitude) > least);
-    c = ((c & magnitude) > least) | ((d & magnitude) > least);
-    a |= c;
-    memcpy(half, &a, sizeof half);
-    return (half[0] | half[1]) != 0;
-}
-
-size_t ddp__first_from(const float *x, size_t n, uint32_t least)
-{
-    size_t at;
-
-    for (at = 0; n - at >= DDP__TOPK_BLOCK; at += DDP__TOPK_BLOCK)
-        if (ddp__topk_any(x + at, (int32_t)least - 1)) break;
-    while (at < n && (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) < least) at++;
-    return at;
-}
-
-size_t ddp__first_nan(const float *x, size_t n) { return ddp__first_from(x, n, DDP__INFINITE + 1); }
-
-ddp_status ddp__found_nan(uint64_t at, ddp_error *err)
-{
-    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] is NaN, which has no magnitude; training "
-                     "has diverged, or the array is not initialised", at);
-}
-
-ddp_status ddp__sum_check(ddp__unpack how, const float *x, uint64_t at, float v, ddp_error *err)
-{
-    float sum = how == DDP__UNPACK_SUBTRACT ? x[at] - v : x[at] + v;
-
-    if ((ddp__codec_bits(v) & DDP__MAGNITUDE) < DDP__INFINITE &&
-        ((ddp__codec_bits(sum) & DDP__MAGNITUDE) < DDP__INFINITE ||
-         (ddp__codec_bits(x[at]) & DDP__MAGNITUDE) >= DDP__INFINITE))
-        return DDP_OK;
-    return ddp__fail(err, DDP_NUMERIC, "x[%" PRIu64 "] = %g %s %g would not be a finite number; a "
-                     "gradient has diverged: leave this step out", at, (double)x[at],
-                     how == DDP__UNPACK_SUBTRACT ? "-" : "+", (double)v);
 }
 
 /* ---- the k-th of a list ---- */
@@ -153,9 +98,9 @@ static size_t ddp__topk_blocks(const float *x, int32_t floor, uint32_t *list)
 {
     size_t found = 0;
 
-    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__TOPK_BLOCK) {
+    for (uint32_t at = 0; at < DDP__TOPK_RUN; at += DDP__ANY_BLOCK) {
         list[found] = at;
-        found += (size_t)ddp__topk_any(x + at, floor);
+        found += (size_t)ddp__any_above(x + at, floor);
     }
     return found;
 }
@@ -194,13 +139,13 @@ static ddp_status ddp__topk_cut(ddp__topk_found *f, size_t k, ddp_error *err)
 /* All magnitudes above the floor; where they do not fit, at least the k largest of all. */
 static ddp_status ddp__topk_collect(ddp__topk_found *f, const float *x, size_t n, size_t k, ddp_error *err)
 {
-    uint32_t list[DDP__TOPK_RUN / DDP__TOPK_BLOCK];
+    uint32_t list[DDP__TOPK_RUN / DDP__ANY_BLOCK];
     size_t at, blocks, b;
 
     for (at = 0; n - at >= DDP__TOPK_RUN; at += DDP__TOPK_RUN) {
         if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
         blocks = ddp__topk_blocks(x + at, f->floor, list);
-        for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__TOPK_BLOCK, at + list[b]);
+        for (b = 0; b < blocks; b++) ddp__topk_append(f, x + at + list[b], DDP__ANY_BLOCK, at + list[b]);
     }
     if (f->most < n && f->most - f->n < DDP__TOPK_RUN) DDP__TRY(ddp__topk_cut(f, k, err));
     ddp__topk_append(f, x + at, n - at, at);

@@ -81,8 +81,7 @@ void ddp_set_lr(ddp_ctx *d, float lr)
 
 const ddp_error *ddp_last_error(const ddp_ctx *d)
 {
-    static const ddp_error none = {DDP_ARG,
-                                   "the context is NULL: ddp_open failed, its error says why"};
+    static const ddp_error none = {DDP_ARG, "the context is NULL: ddp_open failed, its error says why"};
 
     return d ? &d->host.error : &none;
 }
@@ -133,8 +132,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained,
-                 others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+    const size_t trained = u->trained, others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
 
     if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
@@ -192,8 +190,7 @@ const char *ddp__setting_name(int i)
 {
     static const char *const name[DDP__SETTINGS] = {
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world",
-        "profile_steps"};
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps"};
 
     return name[i];
 }

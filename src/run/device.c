@@ -7,8 +7,7 @@
 static int ddp__device_local(const ddp_ctx *d)
 {
     static const char *const names[] = {"DREAMDDP_LOCAL_RANK", "LOCAL_RANK",
-                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID",
-                                        "SLURM_LOCALID"};
+                                        "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"};
     long v;
 
     for (size_t i = 0; !d->cfg.no_env && i < sizeof names / sizeof names[0]; i++) {

@@ -142,8 +142,7 @@ static int ddp__first_host(const char *list, char *out, size_t room)
 
 static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 {
-    const char *host = ddp__env_get("MASTER_ADDR"),
-               *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
+    const char *host = ddp__env_get("MASTER_ADDR"), *store = ddp__env_get("TORCHELASTIC_USE_AGENT_STORE");
     int port = 0, local = 0;
 
     if (!host || !ddp__env_get("MASTER_PORT"))
@@ -166,8 +165,7 @@ static ddp_status ddp__torch_addr(ddp__env *env, ddp_error *err)
 static ddp_status ddp__slurm_addr(ddp__env *env, ddp_error *err)
 {
     char host[256];
-    const char *list = ddp__env_get("SLURM_STEP_NODELIST"),
-               *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
+    const char *list = ddp__env_get("SLURM_STEP_NODELIST"), *ip = ddp__env_get("SLURM_LAUNCH_NODE_IPADDR");
     int nodes = 0;
 
     DDP__TRY(ddp__env_int("SLURM_STEP_NUM_NODES", 1, INT_MAX, &nodes, err));

@@ -25,8 +25,7 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 
     p->alpha_s = d->link.alpha_s;
     for (int l = 0; l < d->layers; l++) {
-        double bytes = (double)ddp__layer_bytes(d, l),
-               seconds = d->link.beta_s * bytes;
+        double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
     }
 }
