@@ -98,19 +98,19 @@ double ddp__excess_interval(const ddp__costs *c, int a, int b, double kmax)
 double ddp__excess_list(const ddp__costs *c, const int *list, int n, int less, int more)
 {
     double late = -INFINITY, sum = 0;
-    int i = 0, x, first = -1;
-    while (i < n || more >= 0) {
-        if (i == n || (more >= 0 && more < list[i])) {
+    int i = n - 1, x, first = -1;
+    while (i >= 0 || more >= 0) {
+        if (i < 0 || (more >= 0 && more > list[i])) {
             x = more;
             more = -1;
         } else {
-            x = list[i++];
+            x = list[i--];
             if (x == less) continue;
         }
-        if (first < 0) first = x;
+        first = x;
         if (!(c->comm[x] > 0)) continue;
         sum += c->comm[x];
-        ddp__link_take(&late, c->w[x], c->comm[x]);
+        if (c->w[x] + sum > late) late = c->w[x] + sum;
     }
     if (!(sum > 0)) return 0;
     if (c->cost == DDP_COST_SUM) late = c->w[first] + sum;
