@@ -111,12 +111,14 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
  *   ddp_average_exact - the same as float32, held at once.
  * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
- *   from an array of as many floats, which are left, as are the layer's own.
+ *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
+ *   learning rate of the gradient's own step (ddp_rate then) where that is over.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
+DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
@@ -135,7 +137,7 @@ DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int e
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
- * its group; the settings in force; the wire's coding and the link for a message of that layer, what its
+ * its group; the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
@@ -143,6 +145,7 @@ DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *coun
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
+DDP_API float            ddp_rate(const ddp_ctx *d);
 DDP_API ddp_coding       ddp_coding_of(const ddp_ctx *d);
 DDP_API int              ddp_link_of(const ddp_ctx *d, int layer);
 DDP_API float           *ddp_residual_of(const ddp_ctx *d, int layer);

@@ -308,6 +308,17 @@ int ddp_update_layer(ddp_ctx *d, int layer, const float *from)
     return 0;
 }
 
+int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
+{
+    const float now = d ? d->lr : 0;
+
+    DDP__DO(ddp__verb_layer(d, "ddp_update_late", layer));
+    d->lr = rate;
+    ddp__update_layer(d, layer, from);
+    d->lr = now;
+    return 0;
+}
+
 int ddp_clip(ddp_ctx *d)
 {
     DDP__VERB("ddp_clip");
@@ -424,6 +435,8 @@ const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
 int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
 const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
+
+float ddp_rate(const ddp_ctx *d) { return d->lr; }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 

@@ -325,6 +325,8 @@ static int updates(ddp_ctx *d, own *o)
     for (i = 0; i < N; i++) CHECK(at(w[0].data)[i] == at(o->a)[i] - 2 && at(g[0].data)[i] == 5 && at(o->b)[i] == 2);
     CHECK(!ddp_update_layer(d, 0, NULL)); /* with its own, which are zeroed */
     for (i = 0; i < N; i++) CHECK(at(w[0].data)[i] == at(o->a)[i] - 7 && at(g[0].data)[i] == 0);
+    CHECK(ddp_rate(d) == 1 && !ddp_update_late(d, 0, o->b, 3) && ddp_rate(d) == 1); /* at a rate of its own step */
+    for (i = 0; i < N; i++) CHECK(at(w[0].data)[i] == at(o->a)[i] - 13);
     return ddp_average_exact(d, 0);
 }
 
