@@ -326,9 +326,8 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 
 /* Operations that overlap share the link: together they tell seconds for bytes. Grows the
  * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
-static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double *end, double *bytes)
+static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
-    const ddp__op_span *o = d->op_scratch;
     int before = -1, size = 0;
 
     *begin = o[i].begin;
@@ -342,7 +341,7 @@ static int ddp__cluster(const ddp_ctx *d, int ops, int i, double *begin, double 
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
             if (o[j].end > *end) *end = o[j].end;
-            *bytes += (double)ddp__layer_bytes(d, o[j].layer);
+            *bytes += (double)o[j].size;
             size++;
         }
     }
@@ -366,6 +365,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
         }
         o[j].verb = DDP_ALL_REDUCE;
         o[j].peer++;
+        if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
         if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
         if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
     }
@@ -384,7 +384,7 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
     if (d->levels) ops = ddp__chains(d, ops);
     for (int i = 0; i < ops; i++) {
         double begin, end, bytes;
-        if (d->op_scratch[i].end < 0 || !ddp__cluster(d, ops, i, &begin, &end, &bytes)) continue;
+        if (d->op_scratch[i].end < 0 || !ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes)) continue;
         if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
     }
 }
