@@ -43,7 +43,7 @@
  *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
  *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
  * What a program does not call need not be compiled, with DREAMDDP_IMPLEMENTATION:
- *     DDP_NO_PLANNERS                    all planners but partial averaging's; ddp_probe, Top-K, packings
+ *     DDP_NO_PLANNERS                    planners that no strategy follows; ddp_probe, Top-K, packings
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
  *     DDP_NO_REPORTS                     everything under [report]
  *
@@ -311,7 +311,11 @@ typedef enum ddp_strategy {
     DDP_WFBP,     /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
     DDP_LOCALSGD, /* local updates; all parameters averaged every H-th step */
     DDP_ENP,      /* partial averaging, equal number of layers per step */
-    DDP_DREAMDDP  /* partial averaging, each layer in the step where its transfer hides */
+    DDP_DREAMDDP, /* partial averaging, each layer in the step where its transfer hides */
+    DDP_MGWFBP,   /* wfbp, in buckets that the measured times choose; same bits as ssgd, as the next three */
+    DDP_ASCWFBP,  /* wfbp, several messages at once */
+    DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
+    DDP_USBYTE    /* the same with unequal parts and a searched order */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -379,7 +383,9 @@ struct ddp_config {
     int profile_steps;        /* measured before the plan is made, the first discarded; 6 */
     const char *profile_path; /* CSV that replaces measuring; NULL */
     const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
-    size_t bucket_bytes;      /* wfbp bucket; 25 MiB (the first holds 1 MiB) */
+    size_t bucket_bytes;      /* [env] wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
+    size_t partition_bytes;   /* [env] bytescheduler, usbyte: most of a layer in one part; 26 MB */
+    double credit;            /* [env] bytescheduler: parts on their way at once; 1 */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
@@ -29171,355 +29177,6 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }
 
-#ifndef DDP_NO_PLANNERS
-
-/* ==== plan/tour.c ==== [plan] */
-/* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
-
-/* ---- few nodes: Held-Karp ---- */
-
-static double ddp__tour_join(double path, double hop, int slowest)
-{
-    return !slowest ? path + hop : path > hop ? path : hop;
-}
-
-/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order, so that
- * every smaller set is done first. The path is read back from these values. */
-double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
-{
-    size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
-    double least = INFINITY, via;
-
-    for (set = 1; set < sets; set++)
-        for (e = 0; e < N; e++) {
-            double *to = &best[set * N + e];
-            *to = INFINITY;
-            if (!(set >> e & 1)) continue;
-            rest = set & ~((size_t)1 << e);
-            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
-            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
-                via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
-                if (via < *to) *to = via;
-            }
-        }
-    set = sets - 1;
-    for (e = 0; e < N; e++) {
-        via = best[set * N + e];
-        if (n > 1 && first >= 0 && first == last) via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
-        else if (last >= 0 && last != (int)e) continue;
-        if (via < least) least = via, at = e;
-    }
-    for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
-        rest = set & ~((size_t)1 << at);
-        order[k] = (int)at;
-        for (from = 0; k > 0 && from + 1 < N; from++)
-            if ((rest >> from & 1) &&
-                ddp__tour_join(best[rest * N + from], cost[from * N + at], slowest) == best[set * N + at])
-                break;
-    }
-    return least;
-}
-
-/* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
-
-/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes last. */
-static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
-{
-    const int end = last >= 0 ? n - 1 : n;
-    ddp__shuffle(order, n, NULL);
-    ddp__swap(order, 0, start);
-    for (int k = 1; last >= 0 && k < end; k++)
-        if (order[k] == last) ddp__swap(order, k, end);
-    for (int k = 1, best; k < end; k++) {
-        const double *row = cost + (size_t)order[k - 1] * (size_t)n;
-        best = k;
-        for (int v = k + 1; v < end; v++)
-            if (row[order[v]] < row[order[best]] || (row[order[v]] <= row[order[best]] && order[v] < order[best]))
-                best = v;
-        ddp__swap(order, k, best);
-    }
-}
-
-typedef struct ddp__tour {
-    int n, lo, hi; /* positions lo..hi may change */
-    const double *cost;
-    int *order, *spare;
-    double *along, *against; /* [n] cost of order[0..k], and of the same way back */
-    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
-    void *user;
-} ddp__tour;
-
-/* Cost of the edge between two positions; beyond the ends there is none. */
-static double ddp__tour_edge(const ddp__tour *t, int a, int b)
-{
-    if (a < 0 || b < 0 || a >= t->n || b >= t->n) return 0;
-    return t->cost[(size_t)t->order[a] * (size_t)t->n + (size_t)t->order[b]];
-}
-
-static void ddp__tour_sums(ddp__tour *t)
-{
-    t->along[0] = t->against[0] = 0;
-    for (int k = 1; k < t->n; k++) {
-        t->along[k] = t->along[k - 1] + ddp__tour_edge(t, k - 1, k);
-        t->against[k] = t->against[k - 1] + ddp__tour_edge(t, k, k - 1);
-    }
-}
-
-static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
-{
-    return turned ? t->against[j] - t->against[i] : t->along[j] - t->along[i];
-}
-
-/* Reverses the run i..j where that is shorter. */
-static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
-{
-    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
-    double now = ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
-    if (!(old - now > least)) return 0;
-    ddp__reverse(t->order, i, j);
-    ddp__tour_sums(t);
-    return 1;
-}
-
-/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
-static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
-{
-    int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
-    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
-                 ddp__tour_edge(t, p, p + 1);
-    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
-                 ddp__tour_edge(t, tail, p + 1);
-
-    if (!(old - now > least)) return 0;
-    for (k = -1; k < t->n; k++) {
-        if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
-        if (k != p) continue;
-        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
-    }
-    memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
-    ddp__tour_sums(t);
-    return 1;
-}
-
-/* All moves until none shortens the path by more than rounding, or the time is over. */
-static double ddp__tour_improve(ddp__tour *t)
-{
-    int i, j, p, turned, better = 1;
-    double least;
-    ddp__tour_sums(t);
-    least = 1e-12 * (t->along[t->n - 1] + t->against[t->n - 1]);
-    while (better) {
-        better = 0;
-        for (i = t->lo; i <= t->hi; i++) {
-            if (t->over && t->over(t->user)) return t->along[t->n - 1];
-            for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
-            for (j = i; j <= t->hi && j < i + 3; j++)
-                for (p = t->lo - 1; p <= t->hi; p++)
-                    for (turned = 0; turned < 2 && (p < i - 1 || p > j); turned++)
-                        better |= ddp__tour_or_opt(t, i, j, p, turned, least);
-        }
-    }
-    return t->along[t->n - 1];
-}
-
-int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
-                    double *length)
-{
-    const int starts = first >= 0 ? 1 : n <= 64 ? n : n < 1024 ? 4096 / n : 4;
-    ddp__scratch room = {NULL, 0};
-    ddp__tour t;
-    double now;
-    int failed;
-
-    t.n = n;
-    t.cost = cost;
-    t.over = over;
-    t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
-    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
-    t.lo = first >= 0 ? 1 : 0;
-    t.hi = last >= 0 ? n - 2 : n - 1;
-    *length = INFINITY;
-    failed = room.failed;
-    for (int start = 0; start < starts && !failed; start++) {
-        if (first < 0 && start == last) continue;
-        if (*length < INFINITY && over && over(user)) break;
-        ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
-        now = ddp__tour_improve(&t);
-        if (!(now < *length)) continue;
-        *length = now;
-        memcpy(order, t.order, (size_t)n * sizeof(int));
-    }
-    ddp__scratch_free(&room);
-    return !failed;
-}
-
-ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
-{
-    double *best, found = 0, most = 0;
-    ddp__scratch room = {NULL, 0};
-    int *path, ok;
-
-    if (n < 1 || !cost || !order || !length)
-        return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
-    if (first < -1 || first >= n || last < -1 || last >= n)
-        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
-                         last, n - 1);
-    if (n > 1 && first >= 0 && first == last)
-        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
-                         first, n);
-    for (int u = 0; u < n; u++)
-        for (int v = 0; v < n; v++) {
-            double c = cost[(size_t)u * (size_t)n + (size_t)v];
-            if (u != v && !(c >= 0 && c <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG,
-                                 "the cost from node %d to node %d is %g; it must be finite and at least 0", u, v, c);
-            if (u != v && c > most) most = c;
-        }
-    if (!(most * n <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
-                         "use a larger unit", n, most);
-    path = ddp__ints(&room, (size_t)n);
-    best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
-    ok = !room.failed;
-    if (ok && n > DDP_TOUR_EXACT) ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
-    else if (ok) found = ddp__held_karp(n, cost, first, last, 0, best, path);
-    if (ok) {
-        memcpy(order, path, (size_t)n * sizeof(int));
-        *length = found;
-    }
-    ddp__scratch_free(&room);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
-}
-
-/* ---- rings ---- */
-
-static double ddp__ring_cost(int n, const double *cost, const int *order)
-{
-    double sum = 0;
-    for (int k = 0; k < n; k++) sum += cost[(size_t)order[k] * (size_t)n + (size_t)order[(k + 1) % n]];
-    return sum;
-}
-
-/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all others, yet what
- * a move gains elsewhere counts. */
-static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
-{
-    double most = 0, late = 0;
-    for (int i = 0; i < n * n; i++) {
-        if (i % (n + 1) == 0) continue;
-        if (rate[i] > most) most = rate[i];
-        if (delay_s && delay_s[i] > late) late = delay_s[i];
-    }
-    for (int i = 0; i < n * n; i++) {
-        const double slow = i % (n + 1) ? most / rate[i] : 0;
-        cost[i] = slow > 0 ? pow(slow, 12) : 0;
-        if (late > 0 && i % (n + 1)) cost[i] += 1e-3 * delay_s[i] / late;
-    }
-}
-
-/* The runs i..j and j+1..k change places. */
-static void ddp__ring_shift(int *order, int i, int j, int k)
-{
-    ddp__reverse(order, i, j);
-    ddp__reverse(order, j + 1, k);
-    ddp__reverse(order, i, k);
-}
-
-/* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
-static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
-{
-    const size_t bytes = (size_t)n * sizeof *order;
-    for (int i = 1; i < n; i++)
-        for (int j = i; j < n; j++)
-            for (int k = -1; k < (j - i < 3 ? n : 0); k++) {
-                double c;
-                if (k >= i && k <= j) continue;
-                memcpy(trial, order, bytes);
-                if (k < 0) ddp__reverse(trial, i, j);
-                else if (k > j) ddp__ring_shift(trial, i, j, k);
-                else ddp__ring_shift(trial, k + 1, i - 1, j);
-                c = ddp__ring_cost(n, weight, trial);
-                if (!(c < *cost * (1 - 1e-12))) continue;
-                memcpy(order, trial, bytes);
-                *cost = c;
-                return 1;
-            }
-    return 0;
-}
-
-/* A move costs O(n) to judge and there are O(n^2) of them: few starts where n is large. room [2 n]. */
-static void ddp__ring_search(int n, const double *weight, int *order, int *room)
-{
-    const int starts = n <= 24 ? n : n <= 64 ? 4 : 1;
-    const long moves = n <= 64 ? 1000 : n <= 256 ? 100 : 0;
-    int *trial = room, *own = room + n;
-    double best = -1, cost;
-
-    for (int s = 0; s < starts; s++) {
-        int zero = 0;
-        long left = moves;
-        ddp__tour_nearest(n, weight, s * (n / starts), -1, trial);
-        while (trial[zero]) zero++;
-        for (int k = 0; k < n; k++) own[k] = trial[(zero + k) % n];
-        cost = ddp__ring_cost(n, weight, own);
-        while (left-- > 0 && ddp__ring_improve(n, weight, own, trial, &cost)) {}
-        if (best >= 0 && cost >= best) continue;
-        best = cost;
-        memcpy(order, own, (size_t)n * sizeof *own);
-    }
-}
-
-static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
-{
-    if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
-    for (int i = 0; i < n * n; i++) {
-        if (i % (n + 1) == 0) continue;
-        if (!(rate[i] > 0) || !(rate[i] < INFINITY))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
-                             i / n, i % n);
-        if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
-                             delay_s[i], i / n, i % n);
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least, ddp_error *err)
-{
-    ddp__scratch room = {NULL, 0};
-    double *cost, *best, slowest;
-    size_t N = (size_t)n;
-    int *lists;
-
-    DDP__TRY(ddp__ring_check(n, rate, delay_s, err));
-    *least = 0;
-    if (n == 1) {
-        order[0] = 0;
-        return DDP_OK;
-    }
-    cost = ddp__doubles(&room, N * N);
-    best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
-    lists = ddp__ints(&room, 2 * N);
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "out of memory ordering a ring of %d workers", n);
-    }
-    if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
-        for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
-        slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
-        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? INFINITY : delay_s ? delay_s[i] : 0;
-        (void)ddp__held_karp(n, cost, 0, 0, 0, best, order);
-    } else {
-        ddp__ring_costs(n, rate, delay_s, cost);
-        ddp__ring_search(n, cost, order, lists);
-    }
-    *least = INFINITY;
-    for (int k = 0; k < n; k++) *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
-    ddp__scratch_free(&room);
-    return DDP_OK;
-}
-
 /* ==== plan/timeline.c ==== [plan] */
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 
@@ -30076,6 +29733,355 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     if (status == DDP_OK) *out = t;
     else ddp_timeline_free(&t);
     return status;
+}
+
+#ifndef DDP_NO_PLANNERS
+
+/* ==== plan/tour.c ==== [plan] */
+/* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
+
+/* ---- few nodes: Held-Karp ---- */
+
+static double ddp__tour_join(double path, double hop, int slowest)
+{
+    return !slowest ? path + hop : path > hop ? path : hop;
+}
+
+/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order, so that
+ * every smaller set is done first. The path is read back from these values. */
+double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
+{
+    size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
+    double least = INFINITY, via;
+
+    for (set = 1; set < sets; set++)
+        for (e = 0; e < N; e++) {
+            double *to = &best[set * N + e];
+            *to = INFINITY;
+            if (!(set >> e & 1)) continue;
+            rest = set & ~((size_t)1 << e);
+            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
+            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
+                via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
+                if (via < *to) *to = via;
+            }
+        }
+    set = sets - 1;
+    for (e = 0; e < N; e++) {
+        via = best[set * N + e];
+        if (n > 1 && first >= 0 && first == last) via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
+        else if (last >= 0 && last != (int)e) continue;
+        if (via < least) least = via, at = e;
+    }
+    for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
+        rest = set & ~((size_t)1 << at);
+        order[k] = (int)at;
+        for (from = 0; k > 0 && from + 1 < N; from++)
+            if ((rest >> from & 1) &&
+                ddp__tour_join(best[rest * N + from], cost[from * N + at], slowest) == best[set * N + at])
+                break;
+    }
+    return least;
+}
+
+/* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
+
+/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes last. */
+static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
+{
+    const int end = last >= 0 ? n - 1 : n;
+    ddp__shuffle(order, n, NULL);
+    ddp__swap(order, 0, start);
+    for (int k = 1; last >= 0 && k < end; k++)
+        if (order[k] == last) ddp__swap(order, k, end);
+    for (int k = 1, best; k < end; k++) {
+        const double *row = cost + (size_t)order[k - 1] * (size_t)n;
+        best = k;
+        for (int v = k + 1; v < end; v++)
+            if (row[order[v]] < row[order[best]] || (row[order[v]] <= row[order[best]] && order[v] < order[best]))
+                best = v;
+        ddp__swap(order, k, best);
+    }
+}
+
+typedef struct ddp__tour {
+    int n, lo, hi; /* positions lo..hi may change */
+    const double *cost;
+    int *order, *spare;
+    double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
+    void *user;
+} ddp__tour;
+
+/* Cost of the edge between two positions; beyond the ends there is none. */
+static double ddp__tour_edge(const ddp__tour *t, int a, int b)
+{
+    if (a < 0 || b < 0 || a >= t->n || b >= t->n) return 0;
+    return t->cost[(size_t)t->order[a] * (size_t)t->n + (size_t)t->order[b]];
+}
+
+static void ddp__tour_sums(ddp__tour *t)
+{
+    t->along[0] = t->against[0] = 0;
+    for (int k = 1; k < t->n; k++) {
+        t->along[k] = t->along[k - 1] + ddp__tour_edge(t, k - 1, k);
+        t->against[k] = t->against[k - 1] + ddp__tour_edge(t, k, k - 1);
+    }
+}
+
+static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
+{
+    return turned ? t->against[j] - t->against[i] : t->along[j] - t->along[i];
+}
+
+/* Reverses the run i..j where that is shorter. */
+static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
+{
+    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
+    double now = ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
+    if (!(old - now > least)) return 0;
+    ddp__reverse(t->order, i, j);
+    ddp__tour_sums(t);
+    return 1;
+}
+
+/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
+{
+    int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
+    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
+                 ddp__tour_edge(t, p, p + 1);
+    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
+                 ddp__tour_edge(t, tail, p + 1);
+
+    if (!(old - now > least)) return 0;
+    for (k = -1; k < t->n; k++) {
+        if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
+        if (k != p) continue;
+        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
+    }
+    memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
+    ddp__tour_sums(t);
+    return 1;
+}
+
+/* All moves until none shortens the path by more than rounding, or the time is over. */
+static double ddp__tour_improve(ddp__tour *t)
+{
+    int i, j, p, turned, better = 1;
+    double least;
+    ddp__tour_sums(t);
+    least = 1e-12 * (t->along[t->n - 1] + t->against[t->n - 1]);
+    while (better) {
+        better = 0;
+        for (i = t->lo; i <= t->hi; i++) {
+            if (t->over && t->over(t->user)) return t->along[t->n - 1];
+            for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
+            for (j = i; j <= t->hi && j < i + 3; j++)
+                for (p = t->lo - 1; p <= t->hi; p++)
+                    for (turned = 0; turned < 2 && (p < i - 1 || p > j); turned++)
+                        better |= ddp__tour_or_opt(t, i, j, p, turned, least);
+        }
+    }
+    return t->along[t->n - 1];
+}
+
+int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
+                    double *length)
+{
+    const int starts = first >= 0 ? 1 : n <= 64 ? n : n < 1024 ? 4096 / n : 4;
+    ddp__scratch room = {NULL, 0};
+    ddp__tour t;
+    double now;
+    int failed;
+
+    t.n = n;
+    t.cost = cost;
+    t.over = over;
+    t.user = user;
+    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
+    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
+    t.lo = first >= 0 ? 1 : 0;
+    t.hi = last >= 0 ? n - 2 : n - 1;
+    *length = INFINITY;
+    failed = room.failed;
+    for (int start = 0; start < starts && !failed; start++) {
+        if (first < 0 && start == last) continue;
+        if (*length < INFINITY && over && over(user)) break;
+        ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
+        now = ddp__tour_improve(&t);
+        if (!(now < *length)) continue;
+        *length = now;
+        memcpy(order, t.order, (size_t)n * sizeof(int));
+    }
+    ddp__scratch_free(&room);
+    return !failed;
+}
+
+ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
+{
+    double *best, found = 0, most = 0;
+    ddp__scratch room = {NULL, 0};
+    int *path, ok;
+
+    if (n < 1 || !cost || !order || !length)
+        return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
+    if (first < -1 || first >= n || last < -1 || last >= n)
+        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
+                         last, n - 1);
+    if (n > 1 && first >= 0 && first == last)
+        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
+                         first, n);
+    for (int u = 0; u < n; u++)
+        for (int v = 0; v < n; v++) {
+            double c = cost[(size_t)u * (size_t)n + (size_t)v];
+            if (u != v && !(c >= 0 && c <= DBL_MAX))
+                return ddp__fail(err, DDP_ARG,
+                                 "the cost from node %d to node %d is %g; it must be finite and at least 0", u, v, c);
+            if (u != v && c > most) most = c;
+        }
+    if (!(most * n <= DBL_MAX / 4))
+        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
+                         "use a larger unit", n, most);
+    path = ddp__ints(&room, (size_t)n);
+    best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
+    ok = !room.failed;
+    if (ok && n > DDP_TOUR_EXACT) ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
+    else if (ok) found = ddp__held_karp(n, cost, first, last, 0, best, path);
+    if (ok) {
+        memcpy(order, path, (size_t)n * sizeof(int));
+        *length = found;
+    }
+    ddp__scratch_free(&room);
+    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
+}
+
+/* ---- rings ---- */
+
+static double ddp__ring_cost(int n, const double *cost, const int *order)
+{
+    double sum = 0;
+    for (int k = 0; k < n; k++) sum += cost[(size_t)order[k] * (size_t)n + (size_t)order[(k + 1) % n]];
+    return sum;
+}
+
+/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all others, yet what
+ * a move gains elsewhere counts. */
+static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
+{
+    double most = 0, late = 0;
+    for (int i = 0; i < n * n; i++) {
+        if (i % (n + 1) == 0) continue;
+        if (rate[i] > most) most = rate[i];
+        if (delay_s && delay_s[i] > late) late = delay_s[i];
+    }
+    for (int i = 0; i < n * n; i++) {
+        const double slow = i % (n + 1) ? most / rate[i] : 0;
+        cost[i] = slow > 0 ? pow(slow, 12) : 0;
+        if (late > 0 && i % (n + 1)) cost[i] += 1e-3 * delay_s[i] / late;
+    }
+}
+
+/* The runs i..j and j+1..k change places. */
+static void ddp__ring_shift(int *order, int i, int j, int k)
+{
+    ddp__reverse(order, i, j);
+    ddp__reverse(order, j + 1, k);
+    ddp__reverse(order, i, k);
+}
+
+/* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
+static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
+{
+    const size_t bytes = (size_t)n * sizeof *order;
+    for (int i = 1; i < n; i++)
+        for (int j = i; j < n; j++)
+            for (int k = -1; k < (j - i < 3 ? n : 0); k++) {
+                double c;
+                if (k >= i && k <= j) continue;
+                memcpy(trial, order, bytes);
+                if (k < 0) ddp__reverse(trial, i, j);
+                else if (k > j) ddp__ring_shift(trial, i, j, k);
+                else ddp__ring_shift(trial, k + 1, i - 1, j);
+                c = ddp__ring_cost(n, weight, trial);
+                if (!(c < *cost * (1 - 1e-12))) continue;
+                memcpy(order, trial, bytes);
+                *cost = c;
+                return 1;
+            }
+    return 0;
+}
+
+/* A move costs O(n) to judge and there are O(n^2) of them: few starts where n is large. room [2 n]. */
+static void ddp__ring_search(int n, const double *weight, int *order, int *room)
+{
+    const int starts = n <= 24 ? n : n <= 64 ? 4 : 1;
+    const long moves = n <= 64 ? 1000 : n <= 256 ? 100 : 0;
+    int *trial = room, *own = room + n;
+    double best = -1, cost;
+
+    for (int s = 0; s < starts; s++) {
+        int zero = 0;
+        long left = moves;
+        ddp__tour_nearest(n, weight, s * (n / starts), -1, trial);
+        while (trial[zero]) zero++;
+        for (int k = 0; k < n; k++) own[k] = trial[(zero + k) % n];
+        cost = ddp__ring_cost(n, weight, own);
+        while (left-- > 0 && ddp__ring_improve(n, weight, own, trial, &cost)) {}
+        if (best >= 0 && cost >= best) continue;
+        best = cost;
+        memcpy(order, own, (size_t)n * sizeof *own);
+    }
+}
+
+static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
+{
+    if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
+    for (int i = 0; i < n * n; i++) {
+        if (i % (n + 1) == 0) continue;
+        if (!(rate[i] > 0) || !(rate[i] < INFINITY))
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
+                             i / n, i % n);
+        if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
+                             delay_s[i], i / n, i % n);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least, ddp_error *err)
+{
+    ddp__scratch room = {NULL, 0};
+    double *cost, *best, slowest;
+    size_t N = (size_t)n;
+    int *lists;
+
+    DDP__TRY(ddp__ring_check(n, rate, delay_s, err));
+    *least = 0;
+    if (n == 1) {
+        order[0] = 0;
+        return DDP_OK;
+    }
+    cost = ddp__doubles(&room, N * N);
+    best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
+    lists = ddp__ints(&room, 2 * N);
+    if (room.failed) {
+        ddp__scratch_free(&room);
+        return ddp__fail(err, DDP_MEMORY, "out of memory ordering a ring of %d workers", n);
+    }
+    if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
+        for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
+        slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
+        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? INFINITY : delay_s ? delay_s[i] : 0;
+        (void)ddp__held_karp(n, cost, 0, 0, 0, best, order);
+    } else {
+        ddp__ring_costs(n, rate, delay_s, cost);
+        ddp__ring_search(n, cost, order, lists);
+    }
+    *least = INFINITY;
+    for (int k = 0; k < n; k++) *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
+    ddp__scratch_free(&room);
+    return DDP_OK;
 }
 
 /* ==== plan/knapsack_exact.c ==== [plan] */
@@ -36780,7 +36786,7 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
  * as numbers, those that a newcomer must have too first; and what they are called. */
-enum { DDP__SETTINGS = 12, DDP__SETTINGS_JOIN = 8 };
+enum { DDP__SETTINGS = 14, DDP__SETTINGS_JOIN = 8 };
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
@@ -37444,13 +37450,16 @@ void ddp__settings(const ddp_ctx *d, double *value)
     value[9] = d->cfg.nccl;
     value[10] = d->cfg.min_world;
     value[11] = d->cfg.profile_steps;
+    value[12] = (double)d->cfg.partition_bytes;
+    value[13] = d->cfg.credit;
 }
 
 const char *ddp__setting_name(int i)
 {
     static const char *const name[DDP__SETTINGS] = {
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps"};
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps",
+        "partition_bytes", "credit"};
 
     return name[i];
 }
@@ -39040,7 +39049,7 @@ ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *er
 
 /* What a variable holds, and which field of ddp_config it fills. */
 typedef enum ddp__env_kind {
-    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG
+    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_SECONDS, DDP__V_FLAG
 } ddp__env_kind;
 typedef struct ddp__env_variable {
     const char   *name; /* behind DREAMDDP_ */
@@ -39063,7 +39072,8 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("CONNECT_TIMEOUT", SECONDS, connect_timeout_s), DDP__V("JOIN_TIMEOUT", SECONDS, join_timeout_s),
     DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
     DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
-    DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
+    DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
+    DDP__V("CREDIT", NUMBER, credit), DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
 #undef DDP__V
 
 /* A launcher's variables; NULL where it has none. */
@@ -39338,10 +39348,18 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
             return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number above 0", name, text);
         *(int *)field = (int)count;
         break;
+    case DDP__V_BYTES:
+        if (*(size_t *)field) break;
+        if (!ddp__parse_long(text, &count) || count < 1)
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number of bytes above 0", name, text);
+        *(size_t *)field = (size_t)count;
+        break;
+    case DDP__V_NUMBER:
     case DDP__V_SECONDS:
         if (*(double *)field > 0) break;
         if (!ddp__parse_double(text, &seconds) || seconds <= 0)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s above 0", name, text,
+                             v->kind == DDP__V_SECONDS ? " of seconds" : "");
         *(double *)field = seconds;
         break;
     case DDP__V_FLAG: {
@@ -39482,6 +39500,9 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
                 "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
+    DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
+    DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
+                "partition_bytes %lu: a part has at least 256 bytes", (unsigned long)c->partition_bytes);
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,
                 "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI", (int)c->transport);
@@ -39505,6 +39526,8 @@ static void ddp__config_defaults(ddp_config *c)
     if (c->threads == 0) c->threads = 1;
     if (c->micro_batches == 0) c->micro_batches = 1;
     if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
+    if (c->partition_bytes == 0) c->partition_bytes = 26000000; /* 6.5 million parameters */
+    if (!(c->credit > 0)) c->credit = 1;
     if (!(c->connect_timeout_s > 0)) c->connect_timeout_s = 30;
     if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
     if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = 10;
@@ -41980,7 +42003,7 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every = (long)d->plan_steps * DDP__DRIFT_PERIODS;
+    long every = (long)(d->plan_steps > d->cfg.period ? d->plan_steps : d->cfg.period) * DDP__DRIFT_PERIODS;
     double before;
 
     if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
@@ -44031,35 +44054,90 @@ DDP_LIB const char *ddp__strategy_reference(void);
 /* gradient.c */
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
+/* gradient_plan.c */
+DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 
-/* ==== strategy/gradient.c ==== [strategy] */
-/* Strategies that average gradients before the update: ssgd and wfbp. Sums go in rank order
- * element by element, so how gradients are cut into messages cannot change a bit. */
+/* ==== strategy/gradient.h ==== [strategy] */
+/* Buckets: what the strategies that average gradients send. */
 
 #define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
 
-/* Layers first..last (first >= last: backward order), as one message. */
+/* One message: layers first..last (first >= last: backward order), or, where the layer is cut into `cut` parts, its
+ * parts from..to-1. */
 typedef struct ddp__bucket {
-    int        first, last, missing;
+    int        first, last, from, to, cut;
+    int        next_of_layer; /* the next bucket with parts of this one's only layer, or -1 */
     ddp_piece *piece;
     int        pieces;
+    size_t     offset;        /* gradients of layer first before it */
     long       ticket;
 } ddp__bucket;
 
 typedef struct ddp__gradient {
-    ddp__bucket *bucket;
-    int          buckets, next; /* the next one to leave */
-    int          layer;         /* < 0: of its messages; 0: the last one of the bucket */
+    ddp__bucket   *bucket;
+    unsigned char *ready; /* [layers] its gradient is complete in this step */
+    int            buckets, next; /* the next one to leave */
+    int            layer;         /* < 0: of its messages; 0: the last one of the bucket */
+    /* those whose updates may wait for the next forward */
+    int           *of_layer;      /* [layers] its first bucket, or -1 */
+    unsigned char *late;          /* [layers] its update is to come, with the rate of its step */
+    float          rate;
+    double         exposed_s;     /* of a step, by the plan */
 } ddp__gradient;
 
-/* Gradient pieces of layers first down to last, as one list. */
-static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
+DDP_LIB size_t ddp__gradient_count(ddp_ctx *d, int layer); /* floats of its gradients */
+DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
+/* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
+DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
+DDP_LIB int  ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b);          /* if it is on its way */
+DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g);      /* for the next backward */
+DDP_LIB void ddp__buckets_free(ddp__gradient *g);
+DDP_LIB int  ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* holds all, clips, updates */
+
+/* ==== strategy/gradient.c ==== [strategy] */
+/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go in rank
+ * order element by element, so how gradients are cut into messages cannot change a bit. */
+
+size_t ddp__gradient_count(ddp_ctx *d, int layer)
 {
-    const ddp_piece *own;
+    int n;
+    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
+    size_t count = 0;
+
+    for (int i = 0; i < n; i++) count += p[i].count;
+    return count;
+}
+
+/* Where part `part` of a layer of n gradients begins: at whole blocks of int8. */
+static size_t ddp__part_begins(size_t n, int part, int cut)
+{
+    return part == cut ? n : n / (size_t)cut * (size_t)part / 64 * 64;
+}
+
+/* Gradients begin..end-1 of a layer, behind what the bucket has. */
+static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin, size_t end)
+{
+    int n;
+    const ddp_piece *own = ddp_gradients_of(d, layer, &n);
+
+    for (size_t at = 0; n-- > 0 && at < end; at += own++->count) {
+        const size_t from = begin > at ? begin - at : 0, to = end - at < own->count ? end - at : own->count;
+        if (from >= to) continue;
+        b->piece[b->pieces].data = own->data + from;
+        b->piece[b->pieces++].count = to - from;
+    }
+}
+
+/* Gradient pieces of layers first down to last, as one list. */
+int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
+{
     int n, room = 0;
 
     for (int l = first; l >= last; l--) {
@@ -44068,26 +44146,24 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
     if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
+    if (!b->cut) b->to = b->cut = 1;
+    b->offset = ddp__part_begins(ddp__gradient_count(d, first), b->from, b->cut);
     for (int l = first; l >= last; l--) {
-        own = ddp_gradients_of(d, l, &n);
-        if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
-        b->pieces += n;
+        const size_t all = ddp__gradient_count(d, l);
+        ddp__bucket_add(d, b, l, b->cut > 1 ? b->offset : 0, b->cut > 1 ? ddp__part_begins(all, b->to, b->cut) : all);
     }
     b->first = first;
     b->last = last;
-    b->missing = first - last + 1;
+    b->next_of_layer = -1;
     b->ticket = -1;
     return 0;
 }
 
-static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
+int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets)
 {
-    int n;
-    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
-    size_t bytes = 0;
-
-    for (int i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
-    return bytes;
+    g->bucket = (ddp__bucket *)ddp__calloc((size_t)buckets, sizeof *g->bucket);
+    if (!g->ready) g->ready = (unsigned char *)ddp__calloc((size_t)ddp_layers(d), 1);
+    return g->bucket && g->ready ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
 }
 
 /* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
@@ -44095,20 +44171,17 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int bad, first = layers - 1;
+    int first = layers - 1, bad = ddp__buckets_room(d, g, layers);
 
-    g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
-    if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
-    for (int l = layers - 1; l >= 0; l--) {
+    for (int l = layers - 1; l >= 0 && !bad; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
-        bytes += ddp__gradient_bytes(d, l);
+        bytes += ddp__gradient_count(d, l) * sizeof(float);
         if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
         bad = ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l);
-        if (bad) return bad;
         first = l - 1;
         bytes = 0;
     }
-    return 0;
+    return bad;
 }
 
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
@@ -44126,8 +44199,18 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     m.layer = g->layer < 0 ? g->layer : b->last;
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, b->first);
+    if (m.residual) m.residual += b->offset;
+    m.priority = g->of_layer ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
     m.link = ddp_link_of(d, b->last);
     return ddp_post(d, &m, &b->ticket);
+}
+
+static int ddp__bucket_ready(const ddp__gradient *g, const ddp__bucket *b)
+{
+    int l = b->last;
+
+    while (l <= b->first && g->ready[l]) l++;
+    return l > b->first;
 }
 
 /* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
@@ -44135,26 +44218,35 @@ static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
 
-    for (; !bad && g->next < g->buckets && g->bucket[g->next].missing == 0; g->next++)
+    for (; !bad && g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
         bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
     return bad;
+}
+
+int ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b)
+{
+    const long ticket = b->ticket;
+
+    b->ticket = -1;
+    return ticket == -1 ? 0 : ddp_hold(d, ticket, b->last);
+}
+
+void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g)
+{
+    g->next = 0;
+    memset(g->ready, 0, (size_t)ddp_layers(d));
 }
 
 static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
 
-    for (int i = 0; i < g->buckets && !bad; i++) {
-        ddp__bucket *b = &g->bucket[i];
-        if (b->ticket != -1) bad = ddp_hold(d, b->ticket, b->last);
-        b->ticket = -1;
-        b->missing = b->first - b->last + 1;
-    }
-    g->next = 0;
+    for (int i = 0; i < g->buckets && !bad; i++) bad = ddp__bucket_hold(d, &g->bucket[i]);
+    ddp__buckets_again(d, g);
     return bad;
 }
 
-static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
+int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_hold(d, g);
@@ -44165,14 +44257,24 @@ static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
     return bad;
 }
 
+void ddp__buckets_free(ddp__gradient *g)
+{
+    for (int i = 0; i < g->buckets; i++)
+        if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
+    if (g->bucket) DDP_FREE(g->bucket);
+    g->bucket = NULL;
+    g->buckets = 0;
+}
+
 static void ddp__gradient_close(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
 
     (void)d;
-    for (int i = 0; i < g->buckets; i++)
-        if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
-    if (g->bucket) DDP_FREE(g->bucket);
+    ddp__buckets_free(g);
+    if (g->ready) DDP_FREE(g->ready);
+    if (g->of_layer) DDP_FREE(g->of_layer);
+    if (g->late) DDP_FREE(g->late);
 }
 
 /* ---- ssgd: all at once, after the whole backward; one message for each group ---- */
@@ -44191,7 +44293,7 @@ static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
     ddp__gradient *g = (ddp__gradient *)self;
     int bad;
 
-    for (int i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
+    memset(g->ready, 1, (size_t)ddp_layers(d));
     bad = ddp__buckets_send(d, g);
     return bad ? bad : ddp__gradient_step_end(d, self, forward);
 }
@@ -44199,15 +44301,15 @@ static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
-    int i;
+    int n = 0;
 
     (void)d;
     *period = 1;
-    for (i = 0; i < g->buckets && i < room; i++) {
+    for (int i = 0; i < g->buckets && n < room; i++) {
         const ddp_transfer t = {0, g->bucket[i].first, g->bucket[i].last, -1};
-        out[i] = t;
+        if (g->bucket[i].from == 0) out[n++] = t; /* a layer counts once */
     }
-    return i;
+    return n;
 }
 
 /* ---- wfbp: in buckets, while the backward goes on ---- */
@@ -44220,10 +44322,8 @@ static int ddp__wfbp_start(ddp_ctx *d, void *self)
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i = 0;
 
-    while (layer < g->bucket[i].last) i++;
-    g->bucket[i].missing--;
+    g->ready[layer] = 1;
     return ddp__buckets_send(d, g);
 }
 
@@ -44255,6 +44355,327 @@ void ddp__strategy_wfbp(ddp_strategy_ops *ops)
     ops->backward_end = ddp__wfbp_backward_end;
     ops->step_end = ddp__gradient_step_end;
     ops->transfers = ddp__wfbp_transfers;
+}
+
+/* ==== strategy/gradient_plan.c ==== [strategy] */
+/* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. What leaves together and in which
+ * order is what ddp_plan_timeline makes of the profile. */
+
+/* As bytes, the same on all ranks: a head, then its messages in the order in which they leave. */
+typedef struct ddp__packed_messages {
+    int32_t layers, messages;
+    double  exposed_s, barrier_s; /* beyond the step's computing: with, and without, forward hooks */
+} ddp__packed_messages;
+
+typedef struct ddp__packed_message {
+    int32_t first, last, from, to, cut;
+} ddp__packed_message;
+
+/* Gradients alone travel; a link too fast to measure does not make them fewer. A message occupies the link for its bytes
+ * and arrives alpha later, so that the timeline has no startups. */
+static ddp_status ddp__timeline_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_new(p->layers, own, err));
+    for (int l = 0; l < p->layers; l++) {
+        const size_t n = ddp__gradient_count(d, l);
+        own->params[l] = (double)n;
+        own->forward_s[l] = p->forward_s ? p->forward_s[l] : 0;
+        own->backward_s[l] = p->backward_s[l];
+        own->comm_s[l] = n == 0 ? 0 : p->comm_s[l] > 0 ? p->comm_s[l] : 1e-12 * (double)n;
+    }
+    return DDP_OK;
+}
+
+/* Few messages are in flight at once: parts that are sent faster than they arrive would leave the link idle. */
+static double ddp__part_least(const ddp_profile *p, double alpha)
+{
+    double comm = 0, params = 0;
+
+    for (int l = 0; l < p->layers; l++) {
+        comm += p->comm_s[l];
+        params += p->params[l];
+    }
+    return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
+}
+
+/* A message in parts has a place among those that were posted, of which there are four for each layer and more. */
+static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha, ddp_timeline *t,
+                                   ddp_error *err)
+{
+    const double least = ddp__part_least(p, alpha);
+    const ddp_config *c = ddp_settings(d);
+    ddp_timeline_options o;
+
+    memset(&o, 0, sizeof o);
+    memset(t, 0, sizeof *t);
+    o.scheme = scheme;
+    o.partition_params = (double)c->partition_bytes / sizeof(float);
+    if (o.partition_params < least) o.partition_params = least;
+    o.credit = c->credit;
+    if (scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = (double)c->bucket_bytes;
+    if (c->bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
+    for (;; o.partition_params *= 2) {
+        DDP__TRY(ddp_plan_timeline(p, &o, t, err));
+        if (t->intervals - 2 * p->layers <= 4 * p->layers) return DDP_OK;
+        ddp_timeline_free(t);
+    }
+}
+
+/* What a step takes beyond its computing: arrive[l], zero, becomes when layer l has all of its gradient. */
+static void ddp__timeline_expose(const ddp_profile *p, double alpha, const ddp_interval *x, double *arrive,
+                                 ddp__packed_messages *head)
+{
+    double backward = 0, forward = 0, last = 0, t;
+
+    for (int i = 0; i < head->messages; i++)
+        for (int l = x[i].bucket; l <= x[i].last; l++)
+            if (x[i].end_s + alpha > arrive[l]) arrive[l] = x[i].end_s + alpha;
+    for (int l = 0; l < p->layers; l++) {
+        backward += p->backward_s[l];
+        forward += p->forward_s[l];
+        if (arrive[l] > last) last = arrive[l];
+    }
+    t = backward;
+    for (int l = 0; l < p->layers; l++) t = (arrive[l] > t ? arrive[l] : t) + p->forward_s[l];
+    head->exposed_s = t - backward - forward;
+    head->barrier_s = last > backward ? last - backward : 0;
+}
+
+static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, const ddp_timeline *t, ddp_blob *out)
+{
+    const ddp_interval *x = t->interval + 2 * p->layers;
+    double *arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
+    ddp__packed_messages head;
+    unsigned char *at;
+
+    memset(&head, 0, sizeof head);
+    head.layers = p->layers;
+    head.messages = t->intervals - 2 * p->layers;
+    *out = ddp_blob_new(sizeof head + (size_t)head.messages * sizeof(ddp__packed_message));
+    if (!out->bytes || !arrive) {
+        if (arrive) DDP_FREE(arrive);
+        ddp_blob_free(out);
+        return ddp_complain(d, DDP_MEMORY, "out of memory for %d messages", (int)head.messages);
+    }
+    at = out->bytes + sizeof head;
+    for (int i = 0; i < head.messages; i++, at += sizeof(ddp__packed_message)) {
+        const ddp__packed_message m = {x[i].last, x[i].bucket, x[i].part, x[i].part + x[i].parts, t->parts[x[i].bucket]};
+        memcpy(at, &m, sizeof m);
+    }
+    ddp__timeline_expose(p, alpha, x, arrive, &head);
+    DDP_FREE(arrive);
+    memcpy(out->bytes, &head, sizeof head);
+    return 0;
+}
+
+static int ddp__timeline_make(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, ddp_blob *out)
+{
+    ddp_profile own;
+    ddp_timeline t;
+    ddp_error err;
+    ddp_status s;
+    int bad;
+
+    memset(&own, 0, sizeof own);
+    memset(&t, 0, sizeof t);
+    s = ddp__timeline_profile(d, p, &own, &err);
+    if (s == DDP_OK) s = ddp__timeline_of(d, scheme, &own, p->alpha_s, &t, &err);
+    bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp_complain(d, s, "%s", err.msg);
+    ddp_timeline_free(&t);
+    ddp_profile_free(&own);
+    return bad;
+}
+
+static int ddp__mgwfbp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__timeline_make(d, DDP_SCHEME_MGWFBP, p, out);
+}
+
+static int ddp__ascwfbp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__timeline_make(d, DDP_SCHEME_ASCWFBP, p, out);
+}
+
+static int ddp__bytescheduler_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__timeline_make(d, DDP_SCHEME_BYTESCHEDULER, p, out);
+}
+
+static int ddp__usbyte_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__timeline_make(d, DDP_SCHEME_USBYTE, p, out);
+}
+
+/* A message of merged layers is one for each group. */
+static int ddp__message_take(ddp_ctx *d, ddp__gradient *g, const ddp__packed_message *m)
+{
+    int first = m->first, bad = 0;
+
+    for (int l = m->first; l >= m->last && !bad; l--) {
+        ddp__bucket *b = &g->bucket[g->buckets];
+        if (l > m->last && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
+        b->from = m->from;
+        b->to = m->to;
+        b->cut = m->cut;
+        g->buckets++;
+        bad = ddp__bucket_fill(d, b, first, l);
+        first = l - 1;
+    }
+    return bad;
+}
+
+/* 1: the messages are of this model, and of every layer all parts; seen: [2 x layers], zero. */
+static int ddp__messages_fit(ddp_ctx *d, const unsigned char *at, int n, int *seen)
+{
+    const int layers = ddp_layers(d);
+    ddp__packed_message m;
+
+    for (int i = 0; i < n; i++, at += sizeof m) {
+        memcpy(&m, at, sizeof m);
+        if (m.last < 0 || m.first < m.last || m.first >= layers || m.from < 0 || m.from >= m.to || m.to > m.cut ||
+            (m.cut > 1 && m.first > m.last))
+            return 0;
+        for (int l = m.last; l <= m.first; l++) {
+            seen[2 * l] += m.to - m.from;
+            seen[2 * l + 1] = m.cut;
+        }
+    }
+    for (int l = 0; l < layers; l++)
+        if (seen[2 * l] != seen[2 * l + 1] || (!seen[2 * l] && ddp__gradient_count(d, l))) return 0;
+    return 1;
+}
+
+static int ddp__messages_check(ddp_ctx *d, const ddp_blob *blob, const ddp__packed_messages *head)
+{
+    int *seen = (int *)ddp__calloc((size_t)ddp_layers(d), 2 * sizeof *seen), fit;
+
+    if (!seen) return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", ddp_layers(d));
+    fit = head->layers == ddp_layers(d) && head->messages >= 0 &&
+          blob->size == sizeof *head + (size_t)head->messages * sizeof(ddp__packed_message) &&
+          ddp__messages_fit(d, blob->bytes + sizeof *head, head->messages, seen);
+    DDP_FREE(seen);
+    if (fit) return 0;
+    return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers does not fit this model of %d layers",
+                        (unsigned long)blob->size, (int)head->layers, ddp_layers(d));
+}
+
+/* Each layer's buckets as a list, for those that update a layer in its next forward. */
+static void ddp__buckets_list(ddp_ctx *d, ddp__gradient *g)
+{
+    for (int l = 0; l < ddp_layers(d); l++) g->of_layer[l] = -1;
+    for (int i = g->buckets - 1; i >= 0; i--) {
+        g->bucket[i].next_of_layer = g->of_layer[g->bucket[i].first];
+        g->of_layer[g->bucket[i].first] = i;
+    }
+}
+
+static int ddp__timeline_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
+{
+    ddp__gradient *g = (ddp__gradient *)self;
+    const unsigned char *at = blob->bytes + sizeof(ddp__packed_messages);
+    ddp__packed_messages head;
+    int bad;
+
+    (void)p;
+    memset(&head, 0, sizeof head);
+    if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
+    bad = ddp__messages_check(d, blob, &head);
+    if (bad) return bad;
+    ddp__buckets_free(g);
+    bad = ddp__buckets_room(d, g, head.messages + ddp_layers(d)); /* groups may part what was merged */
+    for (int i = 0; i < head.messages && !bad; i++, at += sizeof(ddp__packed_message)) {
+        ddp__packed_message m;
+        memcpy(&m, at, sizeof m);
+        bad = ddp__message_take(d, g, &m);
+    }
+    if (bad) return bad;
+    if (g->of_layer) ddp__buckets_list(d, g);
+    g->exposed_s = g->of_layer && ddp_has_forward(d) && !(ddp_settings(d)->clip_norm > 0) ? head.exposed_s
+                                                                                        : head.barrier_s;
+    return 0;
+}
+
+static double ddp__timeline_exposed(const void *self) { return ((const ddp__gradient *)self)->exposed_s; }
+
+/* ---- bytescheduler, usbyte: a layer is whole again, and updated, before its own next forward ---- */
+
+static int ddp__by_priority_start(ddp_ctx *d, void *self)
+{
+    ddp__gradient *g = (ddp__gradient *)self;
+
+    g->of_layer = (int *)ddp__calloc((size_t)ddp_layers(d), sizeof *g->of_layer);
+    g->late = (unsigned char *)ddp__calloc((size_t)ddp_layers(d), 1);
+    return g->of_layer && g->late ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+}
+
+static int ddp__by_priority_forward_begin(ddp_ctx *d, void *self, int layer)
+{
+    ddp__gradient *g = (ddp__gradient *)self;
+    int bad = 0;
+
+    if (!g->late[layer]) return 0;
+    for (int i = g->of_layer[layer]; i >= 0 && !bad; i = g->bucket[i].next_of_layer)
+        bad = ddp__bucket_hold(d, &g->bucket[i]);
+    g->late[layer] = 0;
+    return bad ? bad : ddp_update_late(d, layer, NULL, g->rate);
+}
+
+static int ddp__by_priority_wait(ddp_ctx *d, void *self)
+{
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__by_priority_forward_begin(d, self, l);
+    return bad;
+}
+
+static int ddp__by_priority_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__gradient *g = (ddp__gradient *)self;
+
+    if (!forward || ddp_settings(d)->clip_norm > 0) return ddp__gradient_step_end(d, self, forward);
+    g->rate = ddp_rate(d);
+    memset(g->late, 1, (size_t)ddp_layers(d));
+    ddp__buckets_again(d, g);
+    return 0;
+}
+
+void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
+{
+    ddp__strategy_wfbp(ops);
+    ops->name = "mgwfbp";
+    ops->start = NULL;
+    ops->plan_first = ops->plan_make = ddp__mgwfbp_make;
+    ops->plan_take = ddp__timeline_take;
+    ops->plan_exposed = ddp__timeline_exposed;
+}
+
+void ddp__strategy_ascwfbp(ddp_strategy_ops *ops)
+{
+    ddp__strategy_mgwfbp(ops);
+    ops->name = "ascwfbp";
+    ops->plan_first = ops->plan_make = ddp__ascwfbp_make;
+}
+
+void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
+{
+    ddp__strategy_mgwfbp(ops);
+    ops->name = "bytescheduler";
+    ops->start = ddp__by_priority_start;
+    ops->forward_begin = ddp__by_priority_forward_begin;
+    ops->step_end = ddp__by_priority_step_end;
+    ops->wait = ddp__by_priority_wait;
+    ops->plan_first = ops->plan_make = ddp__bytescheduler_make;
+}
+
+void ddp__strategy_usbyte(ddp_strategy_ops *ops)
+{
+    ddp__strategy_bytescheduler(ops);
+    ops->name = "usbyte";
+    ops->plan_first = ops->plan_make = ddp__usbyte_make;
 }
 
 /* ==== strategy/local.c ==== [strategy] */
@@ -44597,7 +45018,11 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_SSGD, ddp__strategy_ssgd},
                                                 {DDP_WFBP, ddp__strategy_wfbp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
-                                                {DDP_ENP, ddp__strategy_enp}};
+                                                {DDP_ENP, ddp__strategy_enp},
+                                                {DDP_MGWFBP, ddp__strategy_mgwfbp},
+                                                {DDP_ASCWFBP, ddp__strategy_ascwfbp},
+                                                {DDP_BYTESCHEDULER, ddp__strategy_bytescheduler},
+                                                {DDP_USBYTE, ddp__strategy_usbyte}};
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;

@@ -18,6 +18,8 @@ typedef struct program {
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
+    long   bucket_bytes, partition_bytes;
+    double credit;
     double lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
     double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
     const char *dump;
@@ -104,6 +106,10 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--solver", CLI_TEXT, &p->solver, "NAME", "optimal, dfs, enp, brute or scatter [scatter]"},
         {"--cost", CLI_TEXT, &p->cost, "NAME", "timeline, sum or window [window]"},
         {"--fill", CLI_TEXT, &p->fill, "NAME", "bubble filling: none, exact or eq12 [none]"},
+        {"--bucket-bytes", CLI_COUNT, &p->bucket_bytes, "N", "wfbp, ascwfbp: bytes of a bucket [25 MiB]"},
+        {"--partition-bytes", CLI_COUNT, &p->partition_bytes, "N",
+         "bytescheduler, usbyte: most bytes of a layer in one part [26 MB]"},
+        {"--credit", CLI_REAL, &p->credit, "C", "bytescheduler: parts on their way at once [1]"},
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
         {"--workers", CLI_COUNT, &p->workers, "N",
          "workers to start, or the world with --rank [1]"},
@@ -328,8 +334,11 @@ static void configure(program *p)
     c->net_script = p->net_script;
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
-    if (p->emulate)
-        c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* of wfbp: shrinks as well */
+    c->bucket_bytes = (size_t)p->bucket_bytes;
+    c->partition_bytes = (size_t)p->partition_bytes;
+    c->credit = p->credit;
+    if (p->emulate && !p->bucket_bytes) c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
+    if (p->emulate && !p->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = (float)p->clip;
     c->average_state = p->average_state;
     c->deterministic = p->deterministic;

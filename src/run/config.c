@@ -100,6 +100,9 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
                 "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
+    DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
+    DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
+                "partition_bytes %lu: a part has at least 256 bytes", (unsigned long)c->partition_bytes);
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,
                 "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI", (int)c->transport);
@@ -123,6 +126,8 @@ static void ddp__config_defaults(ddp_config *c)
     if (c->threads == 0) c->threads = 1;
     if (c->micro_batches == 0) c->micro_batches = 1;
     if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
+    if (c->partition_bytes == 0) c->partition_bytes = 26000000; /* 6.5 million parameters */
+    if (!(c->credit > 0)) c->credit = 1;
     if (!(c->connect_timeout_s > 0)) c->connect_timeout_s = 30;
     if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
     if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = 10;

@@ -14,7 +14,11 @@ typedef enum ddp_strategy {
     DDP_WFBP,     /* gradients in buckets, sent while the backward goes on; same bits as ssgd */
     DDP_LOCALSGD, /* local updates; all parameters averaged every H-th step */
     DDP_ENP,      /* partial averaging, equal number of layers per step */
-    DDP_DREAMDDP  /* partial averaging, each layer in the step where its transfer hides */
+    DDP_DREAMDDP, /* partial averaging, each layer in the step where its transfer hides */
+    DDP_MGWFBP,   /* wfbp, in buckets that the measured times choose; same bits as ssgd, as the next three */
+    DDP_ASCWFBP,  /* wfbp, several messages at once */
+    DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
+    DDP_USBYTE    /* the same with unequal parts and a searched order */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -82,7 +86,9 @@ struct ddp_config {
     int profile_steps;        /* measured before the plan is made, the first discarded; 6 */
     const char *profile_path; /* CSV that replaces measuring; NULL */
     const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
-    size_t bucket_bytes;      /* wfbp bucket; 25 MiB (the first holds 1 MiB) */
+    size_t bucket_bytes;      /* [env] wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
+    size_t partition_bytes;   /* [env] bytescheduler, usbyte: most of a layer in one part; 26 MB */
+    double credit;            /* [env] bytescheduler: parts on their way at once; 1 */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */

@@ -184,13 +184,16 @@ void ddp__settings(const ddp_ctx *d, double *value)
     value[9] = d->cfg.nccl;
     value[10] = d->cfg.min_world;
     value[11] = d->cfg.profile_steps;
+    value[12] = (double)d->cfg.partition_bytes;
+    value[13] = d->cfg.credit;
 }
 
 const char *ddp__setting_name(int i)
 {
     static const char *const name[DDP__SETTINGS] = {
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps"};
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps",
+        "partition_bytes", "credit"};
 
     return name[i];
 }

@@ -198,7 +198,7 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
  * as numbers, those that a newcomer must have too first; and what they are called. */
-enum { DDP__SETTINGS = 12, DDP__SETTINGS_JOIN = 8 };
+enum { DDP__SETTINGS = 14, DDP__SETTINGS_JOIN = 8 };
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);

@@ -10,7 +10,7 @@
 
 /* What a variable holds, and which field of ddp_config it fills. */
 typedef enum ddp__env_kind {
-    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_SECONDS, DDP__V_FLAG
+    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_SECONDS, DDP__V_FLAG
 } ddp__env_kind;
 typedef struct ddp__env_variable {
     const char   *name; /* behind DREAMDDP_ */
@@ -33,7 +33,8 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("CONNECT_TIMEOUT", SECONDS, connect_timeout_s), DDP__V("JOIN_TIMEOUT", SECONDS, join_timeout_s),
     DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
     DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
-    DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
+    DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
+    DDP__V("CREDIT", NUMBER, credit), DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
 #undef DDP__V
 
 /* A launcher's variables; NULL where it has none. */
@@ -308,10 +309,18 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
             return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number above 0", name, text);
         *(int *)field = (int)count;
         break;
+    case DDP__V_BYTES:
+        if (*(size_t *)field) break;
+        if (!ddp__parse_long(text, &count) || count < 1)
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a whole number of bytes above 0", name, text);
+        *(size_t *)field = (size_t)count;
+        break;
+    case DDP__V_NUMBER:
     case DDP__V_SECONDS:
         if (*(double *)field > 0) break;
         if (!ddp__parse_double(text, &seconds) || seconds <= 0)
-            return ddp__fail(err, DDP_ARG, "%s=%s is not a number of seconds above 0", name, text);
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s above 0", name, text,
+                             v->kind == DDP__V_SECONDS ? " of seconds" : "");
         *(double *)field = seconds;
         break;
     case DDP__V_FLAG: {

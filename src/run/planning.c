@@ -249,7 +249,7 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
-    long every = (long)d->plan_steps * DDP__DRIFT_PERIODS;
+    long every = (long)(d->plan_steps > d->cfg.period ? d->plan_steps : d->cfg.period) * DDP__DRIFT_PERIODS;
     double before;
 
     if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;

@@ -1,28 +1,41 @@
-/* Strategies that average gradients before the update: ssgd and wfbp. Sums go in rank order
- * element by element, so how gradients are cut into messages cannot change a bit. */
+/* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go in rank
+ * order element by element, so how gradients are cut into messages cannot change a bit. */
 #include "run/config.h"
-#include "strategy/strategy.h"
+#include "strategy/gradient.h"
 
-#define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
+size_t ddp__gradient_count(ddp_ctx *d, int layer)
+{
+    int n;
+    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
+    size_t count = 0;
 
-/* Layers first..last (first >= last: backward order), as one message. */
-typedef struct ddp__bucket {
-    int        first, last, missing;
-    ddp_piece *piece;
-    int        pieces;
-    long       ticket;
-} ddp__bucket;
+    for (int i = 0; i < n; i++) count += p[i].count;
+    return count;
+}
 
-typedef struct ddp__gradient {
-    ddp__bucket *bucket;
-    int          buckets, next; /* the next one to leave */
-    int          layer;         /* < 0: of its messages; 0: the last one of the bucket */
-} ddp__gradient;
+/* Where part `part` of a layer of n gradients begins: at whole blocks of int8. */
+static size_t ddp__part_begins(size_t n, int part, int cut)
+{
+    return part == cut ? n : n / (size_t)cut * (size_t)part / 64 * 64;
+}
+
+/* Gradients begin..end-1 of a layer, behind what the bucket has. */
+static void ddp__bucket_add(ddp_ctx *d, ddp__bucket *b, int layer, size_t begin, size_t end)
+{
+    int n;
+    const ddp_piece *own = ddp_gradients_of(d, layer, &n);
+
+    for (size_t at = 0; n-- > 0 && at < end; at += own++->count) {
+        const size_t from = begin > at ? begin - at : 0, to = end - at < own->count ? end - at : own->count;
+        if (from >= to) continue;
+        b->piece[b->pieces].data = own->data + from;
+        b->piece[b->pieces++].count = to - from;
+    }
+}
 
 /* Gradient pieces of layers first down to last, as one list. */
-static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
+int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
 {
-    const ddp_piece *own;
     int n, room = 0;
 
     for (int l = first; l >= last; l--) {
@@ -31,26 +44,24 @@ static int ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last)
     }
     b->piece = (ddp_piece *)ddp__calloc((size_t)room + 1, sizeof *b->piece);
     if (!b->piece) return ddp_complain(d, DDP_MEMORY, "out of memory for the gradients of %d layers", first - last + 1);
+    if (!b->cut) b->to = b->cut = 1;
+    b->offset = ddp__part_begins(ddp__gradient_count(d, first), b->from, b->cut);
     for (int l = first; l >= last; l--) {
-        own = ddp_gradients_of(d, l, &n);
-        if (n) memcpy(b->piece + b->pieces, own, (size_t)n * sizeof *own);
-        b->pieces += n;
+        const size_t all = ddp__gradient_count(d, l);
+        ddp__bucket_add(d, b, l, b->cut > 1 ? b->offset : 0, b->cut > 1 ? ddp__part_begins(all, b->to, b->cut) : all);
     }
     b->first = first;
     b->last = last;
-    b->missing = first - last + 1;
+    b->next_of_layer = -1;
     b->ticket = -1;
     return 0;
 }
 
-static size_t ddp__gradient_bytes(ddp_ctx *d, int layer)
+int ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets)
 {
-    int n;
-    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
-    size_t bytes = 0;
-
-    for (int i = 0; i < n; i++) bytes += p[i].count * sizeof(float);
-    return bytes;
+    g->bucket = (ddp__bucket *)ddp__calloc((size_t)buckets, sizeof *g->bucket);
+    if (!g->ready) g->ready = (unsigned char *)ddp__calloc((size_t)ddp_layers(d), 1);
+    return g->bucket && g->ready ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", buckets);
 }
 
 /* Buckets in backward order: a bucket closes when it has reached its size, and at layers of another group. */
@@ -58,20 +69,17 @@ static int ddp__buckets_new(ddp_ctx *d, ddp__gradient *g, size_t first_bytes, si
 {
     const int layers = ddp_layers(d);
     size_t bytes = 0;
-    int bad, first = layers - 1;
+    int first = layers - 1, bad = ddp__buckets_room(d, g, layers);
 
-    g->bucket = (ddp__bucket *)ddp__calloc((size_t)layers, sizeof *g->bucket);
-    if (!g->bucket) return ddp_complain(d, DDP_MEMORY, "out of memory for %d buckets", layers);
-    for (int l = layers - 1; l >= 0; l--) {
+    for (int l = layers - 1; l >= 0 && !bad; l--) {
         size_t limit = g->buckets == 0 && first_bytes < most ? first_bytes : most;
-        bytes += ddp__gradient_bytes(d, l);
+        bytes += ddp__gradient_count(d, l) * sizeof(float);
         if (bytes < limit && l > 0 && ddp_group_of(d, l - 1) == ddp_group_of(d, l)) continue;
         bad = ddp__bucket_fill(d, &g->bucket[g->buckets++], first, l);
-        if (bad) return bad;
         first = l - 1;
         bytes = 0;
     }
-    return 0;
+    return bad;
 }
 
 static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
@@ -89,8 +97,18 @@ static int ddp__bucket_send(ddp_ctx *d, const ddp__gradient *g, ddp__bucket *b)
     m.layer = g->layer < 0 ? g->layer : b->last;
     m.coding = ddp_coding_of(d);
     m.residual = ddp_residual_of(d, b->first);
+    if (m.residual) m.residual += b->offset;
+    m.priority = g->of_layer ? g->next : 0; /* where layers wait one by one, the plan's first goes first */
     m.link = ddp_link_of(d, b->last);
     return ddp_post(d, &m, &b->ticket);
+}
+
+static int ddp__bucket_ready(const ddp__gradient *g, const ddp__bucket *b)
+{
+    int l = b->last;
+
+    while (l <= b->first && g->ready[l]) l++;
+    return l > b->first;
 }
 
 /* A bucket leaves when all its layers are done and all earlier buckets have left: one order on all ranks. */
@@ -98,26 +116,35 @@ static int ddp__buckets_send(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
 
-    for (; !bad && g->next < g->buckets && g->bucket[g->next].missing == 0; g->next++)
+    for (; !bad && g->next < g->buckets && ddp__bucket_ready(g, &g->bucket[g->next]); g->next++)
         bad = ddp__bucket_send(d, g, &g->bucket[g->next]);
     return bad;
+}
+
+int ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b)
+{
+    const long ticket = b->ticket;
+
+    b->ticket = -1;
+    return ticket == -1 ? 0 : ddp_hold(d, ticket, b->last);
+}
+
+void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g)
+{
+    g->next = 0;
+    memset(g->ready, 0, (size_t)ddp_layers(d));
 }
 
 static int ddp__buckets_hold(ddp_ctx *d, ddp__gradient *g)
 {
     int bad = 0;
 
-    for (int i = 0; i < g->buckets && !bad; i++) {
-        ddp__bucket *b = &g->bucket[i];
-        if (b->ticket != -1) bad = ddp_hold(d, b->ticket, b->last);
-        b->ticket = -1;
-        b->missing = b->first - b->last + 1;
-    }
-    g->next = 0;
+    for (int i = 0; i < g->buckets && !bad; i++) bad = ddp__bucket_hold(d, &g->bucket[i]);
+    ddp__buckets_again(d, g);
     return bad;
 }
 
-static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
+int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__gradient *g = (ddp__gradient *)self;
     int bad = ddp__buckets_hold(d, g);
@@ -128,14 +155,24 @@ static int ddp__gradient_step_end(ddp_ctx *d, void *self, int forward)
     return bad;
 }
 
+void ddp__buckets_free(ddp__gradient *g)
+{
+    for (int i = 0; i < g->buckets; i++)
+        if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
+    if (g->bucket) DDP_FREE(g->bucket);
+    g->bucket = NULL;
+    g->buckets = 0;
+}
+
 static void ddp__gradient_close(ddp_ctx *d, void *self)
 {
     ddp__gradient *g = (ddp__gradient *)self;
 
     (void)d;
-    for (int i = 0; i < g->buckets; i++)
-        if (g->bucket[i].piece) DDP_FREE(g->bucket[i].piece);
-    if (g->bucket) DDP_FREE(g->bucket);
+    ddp__buckets_free(g);
+    if (g->ready) DDP_FREE(g->ready);
+    if (g->of_layer) DDP_FREE(g->of_layer);
+    if (g->late) DDP_FREE(g->late);
 }
 
 /* ---- ssgd: all at once, after the whole backward; one message for each group ---- */
@@ -154,7 +191,7 @@ static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
     ddp__gradient *g = (ddp__gradient *)self;
     int bad;
 
-    for (int i = 0; i < g->buckets; i++) g->bucket[i].missing = 0;
+    memset(g->ready, 1, (size_t)ddp_layers(d));
     bad = ddp__buckets_send(d, g);
     return bad ? bad : ddp__gradient_step_end(d, self, forward);
 }
@@ -162,15 +199,15 @@ static int ddp__ssgd_step_end(ddp_ctx *d, void *self, int forward)
 static int ddp__ssgd_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp__gradient *g = (const ddp__gradient *)self;
-    int i;
+    int n = 0;
 
     (void)d;
     *period = 1;
-    for (i = 0; i < g->buckets && i < room; i++) {
+    for (int i = 0; i < g->buckets && n < room; i++) {
         const ddp_transfer t = {0, g->bucket[i].first, g->bucket[i].last, -1};
-        out[i] = t;
+        if (g->bucket[i].from == 0) out[n++] = t; /* a layer counts once */
     }
-    return i;
+    return n;
 }
 
 /* ---- wfbp: in buckets, while the backward goes on ---- */
@@ -183,10 +220,8 @@ static int ddp__wfbp_start(ddp_ctx *d, void *self)
 static int ddp__wfbp_backward_end(ddp_ctx *d, void *self, int layer)
 {
     ddp__gradient *g = (ddp__gradient *)self;
-    int i = 0;
 
-    while (layer < g->bucket[i].last) i++;
-    g->bucket[i].missing--;
+    g->ready[layer] = 1;
     return ddp__buckets_send(d, g);
 }
 

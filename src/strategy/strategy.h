@@ -14,6 +14,11 @@ DDP_LIB const char *ddp__strategy_reference(void);
 /* gradient.c */
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
+/* gradient_plan.c */
+DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);

@@ -219,11 +219,12 @@ static void same_bits(ddp_strategy s, int world, int momentum, int vision, long 
 
 static void going_on_gives_the_same_bits(void **unused)
 {
-    static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
+    static const ddp_strategy all[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
+                                       DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
     int s, world;
 
     (void)unused;
-    for (s = 0; s < 5; s++)
+    for (s = 0; s < (int)(sizeof all / sizeof all[0]); s++)
         for (world = 1; world <= 4; world += 3) {
             same_bits(all[s], world, s % 2, 0, 5); /* in the middle of a period */
             same_bits(all[s], world, 1 - s % 2, 0, 6);

@@ -326,6 +326,7 @@ static void a_killed_worker_comes_back(void **state)
     killed_and_back(DDP_DREAMDDP, DDP_WIRE_F32, 2);
     killed_and_back(DDP_WFBP, DDP_WIRE_F32, 1);
     killed_and_back(DDP_SSGD, DDP_WIRE_F32, 2);
+    killed_and_back(DDP_USBYTE, DDP_WIRE_F32, 1); /* its updates come in the next forward */
 }
 
 /* The base that changes are counted from, and what is still to be sent, live in an elastic world. */

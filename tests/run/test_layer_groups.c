@@ -142,13 +142,15 @@ static void run_it(run *x)
     if (ddp_launch(&x->cfg, worker, x, &err)) fail_msg("%s", err.msg);
 }
 
-static const ddp_strategy every[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
+static const ddp_strategy every[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
+                                     DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
+enum { EVERY = sizeof every / sizeof every[0] };
 
 /* Two stages side by side have the bits of each stage trained by two workers alone. */
 static void stages_train_as_if_they_were_alone(void **state)
 {
     (void)state;
-    for (int s = 0; s < 5; s++)
+    for (int s = 0; s < EVERY; s++)
         for (int kind = 0; kind < 3; kind++) {
             run *both = run_new(every[s], RANKS), *one = run_new(every[s], 2);
             both->hooks = one->hooks = kind > 0;

@@ -272,8 +272,9 @@ static int trial_run(trial *t, ddp_error *err)
     return s;
 }
 
-static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP,
-                                              DDP_DREAMDDP};
+static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
+                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
+enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 /* ---- tests ---- */
 
@@ -348,7 +349,7 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
 
     (void)state;
     for (transport = (int)DDP_THREADS; transport <= (int)DDP_TCP; transport++)
-        for (s = 0; s < 5; s++)
+        for (s = 0; s < ALL; s++)
             for (world = 1; world <= 3; world += 2)
                 for (graph = 0; graph < 2; graph++) {
                     trial t;
@@ -381,7 +382,7 @@ static void everything_is_given_back_after_errors(void **state)
     int s;
 
     (void)state;
-    for (s = 0; s < 5; s++) {
+    for (s = 0; s < ALL; s++) {
         trial_new(&t, all_strategies[s], 3);
         t.layers_of_last = LAYERS + 1;
         count_reset(0, 0);
@@ -451,7 +452,7 @@ static void one_worker_survives_any_allocation_that_fails(void **state)
     int s;
 
     (void)state;
-    for (s = 0; s < 5; s++) {
+    for (s = 0; s < ALL; s++) {
         exhaust(all_strategies[s], 1, 0, 0);
         exhaust(all_strategies[s], 1, 1, 0);
         exhaust(all_strategies[s], 1, s % 2, 1);

@@ -54,8 +54,9 @@ enum { SETTINGS(NUMBER) SETTING_COUNT };
 static const char *const setting_name[] = {SETTINGS(NAME)};
 static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
 
-static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP};
-enum { STRATEGIES = 5 };
+static const ddp_strategy strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
+                                          DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
+enum { STRATEGIES = 9 };
 
 /* Values of one setting. */
 static int exclude_each_other(int a, int b)
@@ -493,8 +494,8 @@ static void the_page_says_the_same(void **state)
               "of a newcomer: it goes into a run whose workers have set the same.\n\n");
     page_of_settings(page);
     put(page, "\n## Strategies\n\n"
-              "The built-in strategies (ssgd, wfbp, localsgd, enp, dreamddp) go with every setting above. One of a\n"
-              "program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
+              "The built-in strategies (ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte, localsgd, enp, dreamddp)\n"
+              "go with every setting above. One of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
     page_of_traits(page);
     if (getenv("REWRITE")) {
         f = fopen(path, "w");

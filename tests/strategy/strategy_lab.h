@@ -19,6 +19,7 @@ typedef struct lab {
     const ddp_plan *plan;     /* adopted before the first step, or NULL */
     int        unequal_start; /* every rank begins with other parameters */
     int        no_sync_all;
+    int        rates;         /* 1: another learning rate in each step */
     /* results, shared with worker processes */
     float    (*params)[LAB_VALUES]; /* [rank] after the run */
     size_t    *values;              /* of one rank */
@@ -64,6 +65,11 @@ static ddp_optimizer lab_optimizer(lab_rule rule)
     if (rule == LAB_SGD) return ddp_sgd(0.1f, 0);
     if (rule == LAB_MOMENTUM) return ddp_sgd_decay(0.05f, 0.9f, 0.01f);
     return ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
+}
+
+static void lab_rate(ddp_ctx *d, const lab *x, const ddp_optimizer *o, int step)
+{
+    if (x->rates) ddp_set_lr(d, o->lr * (1.0f + 0.25f * (float)(step % 4)));
 }
 
 /* ---- hand models: the gradient is a function of parameters, rank and step ---- */
@@ -119,7 +125,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
     bad = ddp_set_optimizer(d, &o);
     if (!bad && x->plan) bad = ddp_plan_adopt(d, x->plan);
     for (step = 0; !bad && step < x->steps; step++)
-        for (m = 0; !bad && m < (x->cfg.micro_batches ? x->cfg.micro_batches : 1); m++) {
+        for (lab_rate(d, x, &o, step), m = 0; !bad && m < (x->cfg.micro_batches ? x->cfg.micro_batches : 1); m++) {
             if (x->forward_hooks)
                 for (l = 0; l < L; l++) bad |= ddp_forward_begin(d, l);
             for (l = L - 1; !bad && l >= 0; l--) {
@@ -168,6 +174,7 @@ static int lab_graph(ddp_ctx *d, lab *x)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && x->plan) bad = ddp_plan_adopt(d, x->plan);
     for (step = 0; !bad && step < x->steps; step++) {
+        lab_rate(d, x, &o, step);
         if (x->model == LAB_MLP) {
             float *in = (float *)ddp_data(g, "inputs");
             int32_t *y = (int32_t *)ddp_data(g, "labels");

@@ -15,8 +15,9 @@ extern "C" {
 #endif
 #include "strategy/strategy_lab.h"
 
-static const ddp_strategy all_strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP,
-                                              DDP_DREAMDDP};
+static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
+                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
+enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 static void same_bits(const float *a, const float *b, size_t n)
 {
@@ -30,7 +31,7 @@ static void one_worker_is_plain_sgd_under_every_strategy(void **state)
     int s, rule;
 
     (void)state;
-    for (s = 0; s < 5; s++)
+    for (s = 0; s < ALL; s++)
         for (rule = 0; rule < LAB_RULES; rule++) {
             lab x;
             lab_new(&x, 1, all_strategies[s], 3);
@@ -116,7 +117,7 @@ static void replicas_are_equal_after_sync_all(void **state)
 
     (void)state;
     for (model = 0; model < LAB_MODELS; model++)
-        for (s = 0; s < 5; s++) {
+        for (s = 0; s < ALL; s++) {
             lab x;
             int k;
             world = world % 5 + 1;
@@ -165,7 +166,7 @@ static void threads_and_tcp_give_the_same_bits(void **state)
 
     (void)state;
     for (model = 0; model < LAB_MODELS; model++)
-        for (s = 0; s < 5; s++) {
+        for (s = 0; s < ALL; s++) {
             lab a, b;
             int k;
             lab_new(&a, 3, all_strategies[s], 3);
@@ -268,7 +269,7 @@ static void clipping_limits_the_step_under_every_strategy(void **state)
     int s;
 
     (void)state;
-    for (s = 0; s < 5; s++) {
+    for (s = 0; s < ALL; s++) {
         lab x;
         double moved = 0;
         size_t count[LAB_LAYERS], i, at = 0;

@@ -1,0 +1,41 @@
+/* Buckets: what the strategies that average gradients send. */
+#ifndef DDP_STRATEGY_GRADIENT_H
+#define DDP_STRATEGY_GRADIENT_H
+
+#include "strategy/strategy.h"
+
+#define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
+
+/* One message: layers first..last (first >= last: backward order), or, where the layer is cut into `cut` parts, its
+ * parts from..to-1. */
+typedef struct ddp__bucket {
+    int        first, last, from, to, cut;
+    int        next_of_layer; /* the next bucket with parts of this one's only layer, or -1 */
+    ddp_piece *piece;
+    int        pieces;
+    size_t     offset;        /* gradients of layer first before it */
+    long       ticket;
+} ddp__bucket;
+
+typedef struct ddp__gradient {
+    ddp__bucket   *bucket;
+    unsigned char *ready; /* [layers] its gradient is complete in this step */
+    int            buckets, next; /* the next one to leave */
+    int            layer;         /* < 0: of its messages; 0: the last one of the bucket */
+    /* those whose updates may wait for the next forward */
+    int           *of_layer;      /* [layers] its first bucket, or -1 */
+    unsigned char *late;          /* [layers] its update is to come, with the rate of its step */
+    float          rate;
+    double         exposed_s;     /* of a step, by the plan */
+} ddp__gradient;
+
+DDP_LIB size_t ddp__gradient_count(ddp_ctx *d, int layer); /* floats of its gradients */
+DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
+/* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
+DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
+DDP_LIB int  ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b);          /* if it is on its way */
+DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g);      /* for the next backward */
+DDP_LIB void ddp__buckets_free(ddp__gradient *g);
+DDP_LIB int  ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* holds all, clips, updates */
+
+#endif /* DDP_STRATEGY_GRADIENT_H */
