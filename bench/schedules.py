@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Strategies that average gradients: step time beside the plan's prediction.
+
+    bench/schedules.py [--quick] [--only WORD] [--json FILE]
+
+As bench/overlap.py: workers of build/train_gpt --emulate-compute sleep for a published profile's layer
+times while the bytes of its layers really travel over shaped links, bytes and rate divided by one factor.
+For each of 24 cells (profile, 4 or 8 workers) the rate is chosen so that one step's communication
+C = 2(P-1)/P x 4 x params / rate is 0.5, 1 and 2 times T_f + T_b; forward = backward / 2. Bound:
+max(T_f + T_b, C), what no schedule of one link can be below.
+"""
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+
+import overlap
+
+PROFILES = ("a6000_gpt2", "a6000_llama2-175m", "a6000_resnet18-cifar10", "h100_gpt2")
+STRATEGIES = ("wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte")
+PROFILE_STEPS, SKIP, COUNT = 4, 2, 6
+
+
+def measure(model, strategy, workers, net, scale):
+    options = [*model.options, "--steps", str(PROFILE_STEPS + SKIP + COUNT), "--profile-steps", str(PROFILE_STEPS),
+               "--strategy", strategy, "--net", net, "--emulate-scale", str(scale)]
+    r = overlap.run(options, workers, False)
+    r["ms"] = sum(r["steps_ms"][-COUNT:]) / COUNT
+    return r
+
+
+def cell(name, workers, ratio, folder, check, out):
+    model = overlap.Model(name, folder)
+    compute = 1.5 * model.backward
+    volume = 2 * (workers - 1) / workers * 4 * model.params
+    rate = volume / (ratio * compute)
+    scale = max(1, round(rate * workers / overlap.MACHINE_BYTES_PER_S))
+    net = f"{rate / scale * 8 / 1000:.3f}kbit,{overlap.DELAY}"
+    where = f"{name} P={workers} C/T={ratio:g}"
+    rows = {s: measure(model, s, workers, net, scale) for s in STRATEGIES}
+    line = f"|{name}|{workers}|{ratio:g}|1/{scale}|{1e3 * compute * max(1, ratio):.1f}"
+    for s, r in rows.items():
+        off = r["ms"] / r["predicted_step_ms"]
+        line += f"|{r['ms']:.1f}:{off:.3f}"
+        check(f"{s} within 5 % of the prediction", abs(off - 1) <= 0.05, f"{where}: {off:.3f}")
+        out.append({"profile": name, "workers": workers, "ratio": ratio, "net": net, "scale": scale, "strategy": s,
+                    "step_ms": r["ms"], "predicted_step_ms": r["predicted_step_ms"]})
+    for a, b in (("usbyte", "bytescheduler"), ("bytescheduler", "wfbp")):
+        check(f"{a} at most 1 % behind {b}", rows[a]["ms"] <= 1.01 * rows[b]["ms"],
+              f"{where}: {rows[a]['ms'] / rows[b]['ms']:.3f}")
+    print(line + "|", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one cell")
+    parser.add_argument("--only", metavar="WORD", help="cells whose description contains WORD, e.g. 'gpt2 4'")
+    parser.add_argument("--json", metavar="FILE", help="every row as a JSON line")
+    args = parser.parse_args()
+    if not os.path.isdir(os.path.join(overlap.DATA, "profiles")):
+        print("schedules.py: no profiles under $DDP_DATA; tools/get_data.sh says where they come from")
+        sys.exit(77)
+    overlap.keep_cores_awake()
+    check, out, begin = overlap.Checks(), [], time.monotonic()
+    cells = [(n, w, r) for n in PROFILES for w in (4, 8) for r in overlap.RATIOS
+             if not args.only or args.only in f"{n} {w}"]
+    print("step ms:over the prediction\n\n|profile|P|C/T|1/scale|bound|" + "|".join(STRATEGIES) + "|")
+    print("|---" * (5 + len(STRATEGIES)) + "|")
+    with tempfile.TemporaryDirectory() as folder:
+        for name, workers, ratio in cells[1:2] if args.quick else cells:
+            cell(name, workers, ratio, folder, check, out)
+    print(f"\nchecks, {time.monotonic() - begin:.0f} s, load {os.getloadavg()[0]:.1f}")
+    for name, (good, all_) in check.seen.items():
+        print(f"  {good:>3} of {all_:<3} {name}")
+    for line in check.missed:
+        print("  missed " + line)
+    if args.json:
+        with open(args.json, "w") as f:
+            f.writelines(json.dumps(r) + "\n" for r in out)
+
+
+if __name__ == "__main__":
+    main()
