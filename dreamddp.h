@@ -811,7 +811,8 @@ typedef struct ddp_profile {
 /* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any order,
  * further ones ignored), one row per layer in forward order.
  * forward_s may be missing or empty (= 0); comm_s may be missing or empty, then comm_s[l] = link->beta_s x 4 x params
- * and alpha_s = link->alpha_s (link NULL: an error that says so).
+ * and alpha_s = link->alpha_s (link NULL: an error that says so); beside rows with a measured comm_s, which contains
+ * its startup, these contain link->alpha_s too, and alpha_s is 0.
  * A .gz is read through gzip. *out is untouched on error, else freed by ddp_profile_free.
  * Errors: DDP_IO, DDP_FORMAT (names line, column and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err);
@@ -26957,7 +26958,7 @@ static ddp_status ddp__csv_number(const char *path, int line, int column, const 
     return DDP_OK;
 }
 
-/* Row l of p from one line of the file. */
+/* Row l of p from one line of the file; a comm_s from the link is negative until all rows are here. */
 static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where, const ddp_link *link,
                                ddp_profile *p, int l, ddp_error *err)
 {
@@ -26988,10 +26989,21 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
         if (!link)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: comm_s is empty; measure it or give the network (--net "
                              "RATE,DELAY)", path, number);
-        p->comm_s[l] = link->beta_s * 4 * p->params[l];
+        p->comm_s[l] = -link->beta_s * 4 * p->params[l];
         p->alpha_s = link->alpha_s;
     }
     return DDP_OK;
+}
+
+/* A profile has one alpha: beside measured rows, which contain theirs, the others get it as part of their time. */
+static void ddp__csv_alpha(ddp_profile *p)
+{
+    int measured = 0;
+
+    for (int l = 0; l < p->layers; l++) measured |= p->comm_s[l] > 0;
+    for (int l = 0; l < p->layers; l++)
+        if (p->comm_s[l] < 0) p->comm_s[l] = -p->comm_s[l] + (measured ? p->alpha_s : 0);
+    if (measured) p->alpha_s = 0;
 }
 
 static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, const ddp_link *link, ddp_profile *out,
@@ -27025,6 +27037,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     }
     if (l == 0) return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
+    ddp__csv_alpha(out);
     return DDP_OK;
 }
 
@@ -28540,8 +28553,8 @@ static void ddp__scatter_index(ddp__scatter_state *s)
 }
 
 /* Places the layers in the given order where they add least; equal: on the emptiest step (sign 1) or on the fullest
- * (sign -1), then the earliest. */
-static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sign)
+ * (sign -1), then the earliest. 0: no time was left. */
+static int ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sign)
 {
     int n, i, h, L = s->c->layers, best;
     double add, least;
@@ -28550,6 +28563,7 @@ static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sig
     for (n = 0; n < L; n++) {
         i = order[n];
         if (!ddp__scatter_counts(s->c, i)) continue;
+        if (ddp_now() > s->deadline) return 0;
         best = 0;
         least = INFINITY;
         for (h = 0; h < s->period; h++) {
@@ -28562,6 +28576,7 @@ static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sig
         s->step[i] = best;
         ddp__scatter_index(s);
     }
+    return 1;
 }
 
 static int ddp__scatter_stop(const ddp__scatter_state *s)
@@ -28685,7 +28700,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
         }
         qsort(rank, L, sizeof *rank, ddp__by_rank);
         for (int i = 0; i < c->layers; i++) order[i] = c->layers - 1 - rank[i].i;
-        if (n > 0) ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1);
+        if (n > 0 && !ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1)) break;
         ddp__scatter_descend(&s);
         ddp__scatter_keep(&s, step, &least);
     }

@@ -245,8 +245,8 @@ static void ddp__scatter_index(ddp__scatter_state *s)
 }
 
 /* Places the layers in the given order where they add least; equal: on the emptiest step (sign 1) or on the fullest
- * (sign -1), then the earliest. */
-static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sign)
+ * (sign -1), then the earliest. 0: no time was left. */
+static int ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sign)
 {
     int n, i, h, L = s->c->layers, best;
     double add, least;
@@ -255,6 +255,7 @@ static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sig
     for (n = 0; n < L; n++) {
         i = order[n];
         if (!ddp__scatter_counts(s->c, i)) continue;
+        if (ddp_now() > s->deadline) return 0;
         best = 0;
         least = INFINITY;
         for (h = 0; h < s->period; h++) {
@@ -267,6 +268,7 @@ static void ddp__scatter_greedy(ddp__scatter_state *s, const int *order, int sig
         s->step[i] = best;
         ddp__scatter_index(s);
     }
+    return 1;
 }
 
 static int ddp__scatter_stop(const ddp__scatter_state *s)
@@ -390,7 +392,7 @@ ddp_status ddp__scatter(const ddp__costs *c, int period, double time_limit_s, in
         }
         qsort(rank, L, sizeof *rank, ddp__by_rank);
         for (int i = 0; i < c->layers; i++) order[i] = c->layers - 1 - rank[i].i;
-        if (n > 0) ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1);
+        if (n > 0 && !ddp__scatter_greedy(&s, order, n % 2 ? 1 : -1)) break;
         ddp__scatter_descend(&s);
         ddp__scatter_keep(&s, step, &least);
     }

@@ -131,7 +131,7 @@ static ddp_status ddp__csv_number(const char *path, int line, int column, const 
     return DDP_OK;
 }
 
-/* Row l of p from one line of the file. */
+/* Row l of p from one line of the file; a comm_s from the link is negative until all rows are here. */
 static ddp_status ddp__csv_row(const char *path, int number, char *line, const int *where, const ddp_link *link,
                                ddp_profile *p, int l, ddp_error *err)
 {
@@ -162,10 +162,21 @@ static ddp_status ddp__csv_row(const char *path, int number, char *line, const i
         if (!link)
             return ddp__fail(err, DDP_FORMAT, "%s, line %d: comm_s is empty; measure it or give the network (--net "
                              "RATE,DELAY)", path, number);
-        p->comm_s[l] = link->beta_s * 4 * p->params[l];
+        p->comm_s[l] = -link->beta_s * 4 * p->params[l];
         p->alpha_s = link->alpha_s;
     }
     return DDP_OK;
+}
+
+/* A profile has one alpha: beside measured rows, which contain theirs, the others get it as part of their time. */
+static void ddp__csv_alpha(ddp_profile *p)
+{
+    int measured = 0;
+
+    for (int l = 0; l < p->layers; l++) measured |= p->comm_s[l] > 0;
+    for (int l = 0; l < p->layers; l++)
+        if (p->comm_s[l] < 0) p->comm_s[l] = -p->comm_s[l] + (measured ? p->alpha_s : 0);
+    if (measured) p->alpha_s = 0;
 }
 
 static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, const ddp_link *link, ddp_profile *out,
@@ -199,6 +210,7 @@ static ddp_status ddp__csv_profile(const char *path, char *text, size_t size, co
     }
     if (l == 0) return ddp__fail(err, DDP_FORMAT, "%s has a header but no layer; it needs one row per layer", path);
     out->layers = l;
+    ddp__csv_alpha(out);
     return DDP_OK;
 }
 

@@ -50,7 +50,8 @@ typedef struct ddp_profile {
 /* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any order,
  * further ones ignored), one row per layer in forward order.
  * forward_s may be missing or empty (= 0); comm_s may be missing or empty, then comm_s[l] = link->beta_s x 4 x params
- * and alpha_s = link->alpha_s (link NULL: an error that says so).
+ * and alpha_s = link->alpha_s (link NULL: an error that says so); beside rows with a measured comm_s, which contains
+ * its startup, these contain link->alpha_s too, and alpha_s is 0.
  * A .gz is read through gzip. *out is untouched on error, else freed by ddp_profile_free.
  * Errors: DDP_IO, DDP_FORMAT (names line, column and value), DDP_MEMORY. */
 DDP_API ddp_status ddp_profile_read(const char *path, const ddp_link *link, ddp_profile *out, ddp_error *err);

@@ -121,6 +121,12 @@ static void the_link_supplies_what_is_empty(void **state)
     equals(p.comm_s[0], 5);
     equals(p.alpha_s, 0); /* a measured time holds it already */
     ddp_profile_free(&p);
+    p = read_text("layer,params,backward_s,comm_s\na,10,1,5\nb,20,1,\nc,0,1,\n", &link);
+    equals(p.comm_s[0], 5); /* beside it, the link's rows hold theirs */
+    equals(p.comm_s[1], 1e-3 * 4 * 20 + 0.25);
+    equals(p.comm_s[2], 0);
+    equals(p.alpha_s, 0);
+    ddp_profile_free(&p);
     refused("layer,params,backward_s,comm_s\na,10,1,\n", "line 2: comm_s is empty");
 }
 
