@@ -21,7 +21,8 @@ static void cli_help(const char *program, const char *about, const cli_option *t
     printf("usage: %s [options]\n%s\n\noptions:\n", program, about);
     for (i = 0; i < count; i++)
         printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value, table[i].help);
-    printf("  --help                      this text\n\n"
+    printf("  --version                   the library's version\n"
+           "  --help                      this text\n\n"
            "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "
            "SIGTERM)\n");
 }
@@ -48,7 +49,7 @@ static int cli_number(const char *s, double *out)
 
     if (!s || !*s) return 0;
     *out = strtod(s, &end);
-    return !*end && *out > -1e300 && *out < 1e300;
+    return !*end && *out >= -DBL_MAX && *out <= DBL_MAX;
 }
 
 static int cli_store(const char *program, const cli_option *o, const char *value)
@@ -78,6 +79,10 @@ static int cli_parse(int argc, char **argv, const char *about, const cli_option 
     for (i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
             cli_help(program, about, table, count);
+            return 0;
+        }
+        if (!strcmp(argv[i], "--version")) {
+            printf("%s of dreamddp %s\n", program, DDP_VERSION_STRING);
             return 0;
         }
         for (k = 0; k < count && strcmp(argv[i], table[k].name); k++) {}

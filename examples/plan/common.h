@@ -79,7 +79,7 @@ static int plan_output_open(plan_output *o, const char *program)
     return 0;
 }
 
-/* Prints the lines and writes the files (NULL: none), nothing of it after a failure. Returns the
+/* Writes the files (NULL: none), then prints the lines, nothing of it after a failure. Returns the
  * exit code. */
 static int plan_output_close(plan_output *o, const char *program, ddp_status status,
                              const char *json, const char *svg)
@@ -90,12 +90,15 @@ static int plan_output_close(plan_output *o, const char *program, ddp_status sta
     bad |= fclose(o->svg);
     if (status != DDP_OK) {
         code = ddp_status_exit_code(status);
-    } else if (bad || fwrite(o->text[0], 1, o->size[0], stdout) != o->size[0] || fflush(stdout)) {
+    } else {
+        if (json) code = plan_save(json, o->text[1], o->size[1]);
+        if (code == 0 && svg) code = plan_save(svg, o->text[2], o->size[2]);
+    }
+    if (status == DDP_OK && code == 0 &&
+        (bad || fwrite(o->text[0], 1, o->size[0], stdout) != o->size[0] || fflush(stdout))) {
         fprintf(stderr, "%s: cannot write the result: %s\n", program, strerror(errno));
         code = 1;
     }
-    if (code == 0 && json) code = plan_save(json, o->text[1], o->size[1]);
-    if (code == 0 && svg) code = plan_save(svg, o->text[2], o->size[2]);
     free(o->text[0]), free(o->text[1]), free(o->text[2]);
     return code;
 }

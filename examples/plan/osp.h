@@ -7,6 +7,7 @@
 typedef struct osp_arguments {
     const char *profile, *net, *importance, *rule, *svg, *json;
     double      loss_rate, share, budget; /* budget: bytes, or NAN */
+    double      loss, first_loss;         /* of the last and the first epoch, or NAN */
     long        workers;
     int         literal;
 } osp_arguments;
@@ -150,7 +151,8 @@ static ddp_status osp_solve(const osp_arguments *a, osp_plan *v, unsigned char *
     for (l = 0; l < v->p->layers; l++) sum += v->importance[l];
     status = ddp_osp_umax(1 / v->per_byte_s, a->loss_rate, v->compute_s, (int)a->workers, v->model,
                           a->literal, &v->u_max, err);
-    v->budget = isnan(a->budget) ? a->share * v->u_max : a->budget;
+    if (!isnan(a->loss)) v->budget = ddp_osp_budget(a->loss, a->first_loss, v->u_max);
+    else v->budget = isnan(a->budget) ? a->share * v->u_max : a->budget;
     v->bsp_s = v->compute_s + (double)a->workers * v->model * v->per_byte_s;
     for (; rule < OSP_RULES && status == DDP_OK; rule++) {
         osp_split *s = &v->split[v->count];
@@ -213,7 +215,7 @@ static int plan_osp(int argc, char **argv)
     static const char about[] =
         "Which layers may a parameter server receive one iteration late (OSP), and what does an\n"
         "iteration take then? Importance is the sum of |gradient x parameter| over a layer.";
-    osp_arguments a = {NULL, NULL, NULL, "walk", NULL, NULL, 0, 1, NAN, 0, 0};
+    osp_arguments a = {NULL, NULL, NULL, "walk", NULL, NULL, 0, NAN, NAN, NAN, NAN, 0, 0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--net", CLI_TEXT, &a.net, "RATE", "the server's link in each direction, such as 1gbit"},
@@ -223,6 +225,8 @@ static int plan_osp(int argc, char **argv)
         {"--rule", CLI_TEXT, &a.rule, "NAME", "walk (default), stop, density, knapsack or all"},
         {"--share", CLI_REAL, &a.share, "X", "defer up to this part of U_max, 0 to 1 (default 1)"},
         {"--budget", CLI_REAL, &a.budget, "BYTES", "or up to so many bytes"},
+        {"--loss", CLI_REAL, &a.loss, "X", "or what OSP defers after an epoch of this loss"},
+        {"--first-loss", CLI_REAL, &a.first_loss, "X", "with that of the first epoch"},
         {"--loss-rate", CLI_REAL, &a.loss_rate, "LR", "packets lost, 0 to 1 (default 0)"},
         {"--literal", CLI_FLAG, &a.literal, "", "U_max as the paper prints it"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the split"},
@@ -239,6 +243,11 @@ static int plan_osp(int argc, char **argv)
     if (!a.net) return plan_usage("plan osp", "--net %s is needed", "RATE");
     if (a.workers < 1 || a.workers > 1000000)
         return plan_usage("plan osp", "--workers %s is needed, from 1 to 1000000", "N");
+    if (isnan(a.loss) != isnan(a.first_loss)) return plan_usage("plan osp", "--loss and %s belong together", "--first-loss");
+    if (!isnan(a.loss) && (!isnan(a.share) || !isnan(a.budget)))
+        return plan_usage("plan osp", "--loss and %s exclude each other", isnan(a.share) ? "--budget" : "--share");
+    if (!isnan(a.share) && !isnan(a.budget)) return plan_usage("plan osp", "--share and %s exclude each other", "--budget");
+    if (isnan(a.share)) a.share = 1;
     if (!(a.share >= 0 && a.share <= 1)) return plan_usage("plan osp", "%s is 0 to 1", "--share");
     if (a.budget < 0) return plan_usage("plan osp", "%s must not be negative", "--budget");
     for (i = 0; i < OSP_RULES && strcmp(a.rule, osp_rule_name[i]); i++) {}

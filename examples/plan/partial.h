@@ -7,6 +7,7 @@
 typedef struct partial_arguments {
     const char *profile, *solver, *cost, *fill, *net, *svg, *json;
     long        period, workers;
+    int         curve;
 } partial_arguments;
 
 static const char *partial_layer_name(const ddp_profile *p, int l, char *out, size_t room)
@@ -198,13 +199,43 @@ static int partial_run(const partial_arguments *a, const ddp_profile *p, ddp_pla
     return code;
 }
 
+static void partial_curve_json(FILE *f, const ddp_plan_options *o, const double *exposed, int event)
+{
+    char t[32];
+    int h;
+
+    fprintf(f, "{%s\"cost\": \"%s\", \"exposed_s\": [", event ? "\"event\": \"curve\", " : "", ddp_cost_name(o->cost));
+    for (h = 0; h < o->period; h++) fprintf(f, "%s%s", h ? ", " : "", plan_exact(exposed[h], t, sizeof t));
+    fprintf(f, "]}\n");
+}
+
+/* What stays exposed in a period of 1, 2, ... H steps. */
+static int partial_curve(const partial_arguments *a, const ddp_profile *p, const ddp_plan_options *o)
+{
+    double *exposed = (double *)calloc((size_t)o->period, sizeof *exposed);
+    plan_output out;
+    ddp_error err;
+    ddp_status status;
+
+    if (!exposed || !plan_output_open(&out, "plan partial")) {
+        if (!exposed) fprintf(stderr, "plan partial: no memory for %d periods\n", o->period);
+        free(exposed);
+        return 1;
+    }
+    status = ddp_plan_curve(p, o->cost, o->period, exposed, &err);
+    if (status != DDP_OK) fprintf(stderr, "plan partial: %s\n", err.msg);
+    else partial_curve_json(out.line, o, exposed, 0), partial_curve_json(out.json, o, exposed, 1);
+    free(exposed);
+    return plan_output_close(&out, "plan partial", status, a->json, NULL);
+}
+
 static int plan_partial(int argc, char **argv)
 {
     static const char about[] =
         "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
         "per\n"
         "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0};
+    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0, 0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
@@ -217,6 +248,7 @@ static int plan_partial(int argc, char **argv)
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
          "the link, such as 100mbit,20ms, for rows without comm_s"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
+        {"--curve", CLI_FLAG, &a.curve, "", "what stays exposed with periods of 1 to H, contiguous sets"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best plan's period"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
     };
@@ -234,6 +266,7 @@ static int plan_partial(int argc, char **argv)
     if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
     if (a.period < 1 || a.period > 1000000)
         return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
+    if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s exclude each other", "--svg");
     if (a.net && a.workers < 2)
         return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
     o.period = (int)a.period;
@@ -251,7 +284,7 @@ static int plan_partial(int argc, char **argv)
         fprintf(stderr, "plan partial: %s\n", err.msg);
         return ddp_status_exit_code(status);
     }
-    code = partial_run(&a, &p, &o);
+    code = a.curve ? partial_curve(&a, &p, &o) : partial_run(&a, &p, &o);
     ddp_profile_free(&p);
     return code;
 }

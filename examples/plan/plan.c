@@ -46,7 +46,11 @@ int main(int argc, char **argv)
         printf("usage: plan SUBCOMMAND [options]\n");
         for (i = 0; i < SUBCOMMANDS; i++)
             printf("  %-10s%s\n", subcommands[i].name, subcommands[i].about);
-        printf("plan SUBCOMMAND --help explains one\n");
+        printf("plan SUBCOMMAND --help explains one, plan --version names the library's\n");
+        return 0;
+    }
+    if (argc > 1 && !strcmp(argv[1], "--version")) {
+        printf("plan of dreamddp %s\n", DDP_VERSION_STRING);
         return 0;
     }
     for (i = 0; argc > 1 && i < SUBCOMMANDS; i++) {

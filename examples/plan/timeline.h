@@ -247,6 +247,17 @@ static void timeline_say(const char *scheme, const ddp_error *err)
     fputc('\n', stderr);
 }
 
+/* Schemes that are refused for one reason share its sentence: names, said by the next one with another. */
+static void timeline_collect(char *names, size_t room, const char *scheme, ddp_error *said, const ddp_error *err)
+{
+    if (*names && strcmp(said->msg, err->msg)) {
+        timeline_say(names, said);
+        *names = 0;
+    }
+    snprintf(names + strlen(names), room - strlen(names), "%s%s", *names ? ", " : "", scheme);
+    *said = *err;
+}
+
 /* One scheme: its line, and its drawing in *drawn, or with deft alone in out->svg. */
 static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p,
                                const ddp_timeline_options *o, int alone, ddp_timeline *drawn,
@@ -275,7 +286,7 @@ static ddp_status timeline_one(const timeline_arguments *a, const ddp_profile *p
     return status;
 }
 
-/* All schemes, or one. Of all, one that cannot be planned costs a remark; if none can be, the
+/* All schemes, or one. Of all, one that cannot be planned costs a remark, the same remark once; if none can be, the
  * status is the last one's. */
 static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile *p,
                                  ddp_timeline_options *o, plan_output *out)
@@ -284,15 +295,19 @@ static ddp_status timeline_solve(const timeline_arguments *a, const ddp_profile 
     ddp_timeline drawn[DDP_SCHEME_DEFT + 1];
     ddp_status status = DDP_OK;
     double frequency = 0;
-    ddp_error err;
+    char names[128] = "";
+    ddp_error err, said;
 
+    memset(&said, 0, sizeof said);
     for (i = from; i <= (all ? (int)DDP_SCHEME_DEFT : from); i++) {
         o->scheme = (ddp_scheme)i;
         status = timeline_one(a, p, o, !all, &drawn[count], &frequency, out, &err);
-        if (status != DDP_OK) timeline_say(all ? ddp_scheme_name(o->scheme) : "", &err);
+        if (status != DDP_OK && all) timeline_collect(names, sizeof names, ddp_scheme_name(o->scheme), &said, &err);
+        else if (status != DDP_OK) timeline_say("", &err);
         good += status == DDP_OK;
         count += status == DDP_OK && (all || i < (int)DDP_SCHEME_DEFT);
     }
+    if (*names) timeline_say(names, &said);
     if (count) timeline_svg(out->svg, p, drawn, count, frequency);
     while (count) ddp_timeline_free(&drawn[--count]);
     return good ? DDP_OK : status;

@@ -53,8 +53,14 @@ base="partial --profile p.csv --period 3"
     says 1 'neg.csv, line 2: backward_s is -2' partial --profile neg.csv --period 3
     : >empty.csv
     says 1 'empty.csv is empty' partial --profile empty.csv --period 3
+    table=$root/tests/data/vgg19_table2.csv
+    two=$("$plan" partial --profile "$table" --period 2 --solver optimal | sed 's/.*"exposed_s": \([0-9.e-]*\).*/\1/' | cut -c1-6)
+    has ", $two" partial --profile "$table" --period 3 --curve
+    says 2 '--curve and --svg exclude each other' $base --curve --svg p.svg
+    has 'plan of dreamddp ' --version
+    has 'plan partial of dreamddp ' partial --version
     "$plan" $base --svg absent/p.svg >out 2>err
-    [ $? -eq 1 ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
+    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.svg' err && ok || bad "an unwritable --svg: $(cat err)"
     if [ -w /dev/full ]; then
         "$plan" $base >/dev/full 2>err
         [ $? -eq 1 ] && grep -q 'cannot write the result' err && ok || bad "a full disk: $(cat err)"

@@ -37,6 +37,13 @@ base="--profile p.csv --net 200bit --workers 1 --importance i.txt"
     says 2 '--workers N is needed' --profile p.csv --net 200bit
     says 2 '--share is 0 to 1' $base --share 1.5
     says 2 '--budget must not be negative' $base --budget -1
+    says 2 '--share and --budget exclude each other' $base --share 0.5 --budget 10
+    has '"budget_bytes": 1e+300' $base --budget 1e300
+    u_max=$("$plan" osp $base --share 0.25 | sed 's/.*"budget_bytes": \([0-9.e+]*\).*/\1/;q')
+    has "\"budget_bytes\": $u_max," $base --loss 1.5 --first-loss 2
+    has '"budget_bytes": 0,' $base --loss 3 --first-loss 2
+    says 2 '--loss and --first-loss belong together' $base --loss 2
+    says 2 '--loss and --share exclude each other' $base --loss 2 --first-loss 3 --share 0.5
     says 2 "rule 'best' is unknown; use walk, stop, density, knapsack or all" $base --rule best
     says 2 'loss' $base --loss-rate 2
     says 1 'cannot read absent.csv' --profile absent.csv --net 1mbit --workers 2
