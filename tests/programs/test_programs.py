@@ -25,7 +25,8 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 TRAIN = os.path.join(BUILD, "train_gpt")
-STRATEGIES = ["ssgd", "wfbp", "localsgd", "enp", "dreamddp"]
+GRADIENTS = ["ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte"]
+STRATEGIES = GRADIENTS + ["localsgd", "enp", "dreamddp"]
 SMALL = "--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet".split()
 LAYERS = 4  # embed, h.0.attn, h.0.mlp, head
 PERIOD = ["--period", "4"]
@@ -471,7 +472,8 @@ def check(folder):
             expect(r["final_loss"] < r["first_loss"], "%s does not learn: %s" % (s, r))
             h[s, t] = r["param_hash"]
         expect(h[s, "tcp"] == h[s, "threads"], s + " differs between transports")
-    expect(h["ssgd", "tcp"] == h["wfbp", "tcp"], "wfbp is not ssgd")
+    for s in GRADIENTS:
+        expect(h["ssgd", "tcp"] == h[s, "tcp"], s + " is not ssgd")
     distinct = {h[s, "tcp"] for s in STRATEGIES}
     expect(len(distinct) >= 3, "strategies that differ have equal bits: %s" % h)
     expect(h["localsgd", "tcp"] not in (h["ssgd", "tcp"], h["dreamddp", "tcp"]), "localsgd is another strategy")
@@ -482,7 +484,7 @@ def check(folder):
 
 @case("param_hash: with period 1 all layers are averaged in each step")
 def check(folder):
-    h = {s: train(folder, *HASHES, "--period", 1, "--strategy", s)["param_hash"] for s in STRATEGIES[2:]}
+    h = {s: train(folder, *HASHES, "--period", 1, "--strategy", s)["param_hash"] for s in STRATEGIES[len(GRADIENTS):]}
     expect(len(set(h.values())) == 1, "localsgd, enp and dreamddp differ: %s" % h)
 
 
