@@ -43006,6 +43006,16 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
     return ddp__engine_guard(d->engine, count, err);
 }
 
+/* Without this, ranks whose program forgot to give the gradients would part in silence. */
+static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
+{
+    if (d->ops.averages != DDP_AVERAGES_GRADIENTS || !d->engine) return DDP_OK;
+    for (int l = 0; l < d->layers; l++)
+        if (d->unit[l].gradients) return DDP_OK;
+    return ddp__fail(err, DDP_USAGE, "strategy %s averages gradients, and none of %d layers has any: give them in "
+                     "ddp_layer.grads, or choose a strategy that averages parameters", d->ops.name, d->layers);
+}
+
 ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 {
     const int joins = d->joiner != NULL;
@@ -43016,6 +43026,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
                          "first step");
     DDP__TRY(ddp__team_find(d, err));
     DDP__TRY(ddp__session_memory(d, err));
+    DDP__TRY(ddp__gradients_given(d, err));
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));

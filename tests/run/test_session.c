@@ -309,6 +309,36 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
         }
 }
 
+static int trains_without_gradients(ddp_ctx *d, trial *t)
+{
+    ddp_layer layer;
+    int bad;
+
+    (void)t;
+    memset(&layer, 0, sizeof layer);
+    layer.name = "frozen";
+    layer.params = arrays[ddp_rank(d)][0][0];
+    layer.count = COUNT;
+    bad = ddp_add_layer(d, &layer);
+    if (!bad) bad = ddp_backward_end(d, 0);
+    return bad ? bad : ddp_step_end(d);
+}
+
+/* Ranks whose program forgot them would part in silence. */
+static void gradient_strategies_need_gradients(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 2; world++)
+        for (int s = 0; s < 2; s++) {
+            trial t;
+            ddp_error err;
+            trial_new(&t, world, trains_without_gradients);
+            t.cfg.strategy = s ? DDP_WFBP : DDP_LOCALSGD;
+            assert_int_equal(trial_run(&t, &err), s && world == 2 ? DDP_USAGE : DDP_OK);
+            if (s && world == 2) expect(&t.error[1], DDP_USAGE, "strategy wfbp averages gradients, and none of 1 layers has");
+        }
+}
+
 static int calls_on_after_an_error(ddp_ctx *d, trial *t)
 {
     float w = arrays[ddp_rank(d)][0][0][0];
@@ -861,6 +891,7 @@ int main(void)
         cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
         cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
+        cmocka_unit_test(gradient_strategies_need_gradients),
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),
         cmocka_unit_test(null_is_refused_without_a_crash),
         cmocka_unit_test(an_all_zero_config_is_one_worker_without_network),
