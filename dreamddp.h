@@ -43,7 +43,8 @@
  *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
  *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
  * What a program does not call need not be compiled, with DREAMDDP_IMPLEMENTATION:
- *     DDP_NO_PLANNERS                    planners that no strategy follows; ddp_probe, Top-K, packings
+ *     DDP_NO_PLANNERS                    planners and what follows them (strategies, ddp_probe, Top-K,
+ *                                        packings), but those of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
  *     DDP_NO_REPORTS                     everything under [report]
  *
@@ -29192,6 +29193,355 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }
 
+#ifndef DDP_NO_PLANNERS
+
+/* ==== plan/tour.c ==== [plan] */
+/* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
+
+/* ---- few nodes: Held-Karp ---- */
+
+static double ddp__tour_join(double path, double hop, int slowest)
+{
+    return !slowest ? path + hop : path > hop ? path : hop;
+}
+
+/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order, so that
+ * every smaller set is done first. The path is read back from these values. */
+double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
+{
+    size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
+    double least = INFINITY, via;
+
+    for (set = 1; set < sets; set++)
+        for (e = 0; e < N; e++) {
+            double *to = &best[set * N + e];
+            *to = INFINITY;
+            if (!(set >> e & 1)) continue;
+            rest = set & ~((size_t)1 << e);
+            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
+            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
+                via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
+                if (via < *to) *to = via;
+            }
+        }
+    set = sets - 1;
+    for (e = 0; e < N; e++) {
+        via = best[set * N + e];
+        if (n > 1 && first >= 0 && first == last) via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
+        else if (last >= 0 && last != (int)e) continue;
+        if (via < least) least = via, at = e;
+    }
+    for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
+        rest = set & ~((size_t)1 << at);
+        order[k] = (int)at;
+        for (from = 0; k > 0 && from + 1 < N; from++)
+            if ((rest >> from & 1) &&
+                ddp__tour_join(best[rest * N + from], cost[from * N + at], slowest) == best[set * N + at])
+                break;
+    }
+    return least;
+}
+
+/* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
+
+/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes last. */
+static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
+{
+    const int end = last >= 0 ? n - 1 : n;
+    ddp__shuffle(order, n, NULL);
+    ddp__swap(order, 0, start);
+    for (int k = 1; last >= 0 && k < end; k++)
+        if (order[k] == last) ddp__swap(order, k, end);
+    for (int k = 1, best; k < end; k++) {
+        const double *row = cost + (size_t)order[k - 1] * (size_t)n;
+        best = k;
+        for (int v = k + 1; v < end; v++)
+            if (row[order[v]] < row[order[best]] || (row[order[v]] <= row[order[best]] && order[v] < order[best]))
+                best = v;
+        ddp__swap(order, k, best);
+    }
+}
+
+typedef struct ddp__tour {
+    int n, lo, hi; /* positions lo..hi may change */
+    const double *cost;
+    int *order, *spare;
+    double *along, *against; /* [n] cost of order[0..k], and of the same way back */
+    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
+    void *user;
+} ddp__tour;
+
+/* Cost of the edge between two positions; beyond the ends there is none. */
+static double ddp__tour_edge(const ddp__tour *t, int a, int b)
+{
+    if (a < 0 || b < 0 || a >= t->n || b >= t->n) return 0;
+    return t->cost[(size_t)t->order[a] * (size_t)t->n + (size_t)t->order[b]];
+}
+
+static void ddp__tour_sums(ddp__tour *t)
+{
+    t->along[0] = t->against[0] = 0;
+    for (int k = 1; k < t->n; k++) {
+        t->along[k] = t->along[k - 1] + ddp__tour_edge(t, k - 1, k);
+        t->against[k] = t->against[k - 1] + ddp__tour_edge(t, k, k - 1);
+    }
+}
+
+static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
+{
+    return turned ? t->against[j] - t->against[i] : t->along[j] - t->along[i];
+}
+
+/* Reverses the run i..j where that is shorter. */
+static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
+{
+    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
+    double now = ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
+    if (!(old - now > least)) return 0;
+    ddp__reverse(t->order, i, j);
+    ddp__tour_sums(t);
+    return 1;
+}
+
+/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
+static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
+{
+    int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
+    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
+                 ddp__tour_edge(t, p, p + 1);
+    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
+                 ddp__tour_edge(t, tail, p + 1);
+
+    if (!(old - now > least)) return 0;
+    for (k = -1; k < t->n; k++) {
+        if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
+        if (k != p) continue;
+        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
+    }
+    memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
+    ddp__tour_sums(t);
+    return 1;
+}
+
+/* All moves until none shortens the path by more than rounding, or the time is over. */
+static double ddp__tour_improve(ddp__tour *t)
+{
+    int i, j, p, turned, better = 1;
+    double least;
+    ddp__tour_sums(t);
+    least = 1e-12 * (t->along[t->n - 1] + t->against[t->n - 1]);
+    while (better) {
+        better = 0;
+        for (i = t->lo; i <= t->hi; i++) {
+            if (t->over && t->over(t->user)) return t->along[t->n - 1];
+            for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
+            for (j = i; j <= t->hi && j < i + 3; j++)
+                for (p = t->lo - 1; p <= t->hi; p++)
+                    for (turned = 0; turned < 2 && (p < i - 1 || p > j); turned++)
+                        better |= ddp__tour_or_opt(t, i, j, p, turned, least);
+        }
+    }
+    return t->along[t->n - 1];
+}
+
+int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
+                    double *length)
+{
+    const int starts = first >= 0 ? 1 : n <= 64 ? n : n < 1024 ? 4096 / n : 4;
+    ddp__scratch room = {NULL, 0};
+    ddp__tour t;
+    double now;
+    int failed;
+
+    t.n = n;
+    t.cost = cost;
+    t.over = over;
+    t.user = user;
+    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
+    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
+    t.lo = first >= 0 ? 1 : 0;
+    t.hi = last >= 0 ? n - 2 : n - 1;
+    *length = INFINITY;
+    failed = room.failed;
+    for (int start = 0; start < starts && !failed; start++) {
+        if (first < 0 && start == last) continue;
+        if (*length < INFINITY && over && over(user)) break;
+        ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
+        now = ddp__tour_improve(&t);
+        if (!(now < *length)) continue;
+        *length = now;
+        memcpy(order, t.order, (size_t)n * sizeof(int));
+    }
+    ddp__scratch_free(&room);
+    return !failed;
+}
+
+ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
+{
+    double *best, found = 0, most = 0;
+    ddp__scratch room = {NULL, 0};
+    int *path, ok;
+
+    if (n < 1 || !cost || !order || !length)
+        return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
+    if (first < -1 || first >= n || last < -1 || last >= n)
+        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
+                         last, n - 1);
+    if (n > 1 && first >= 0 && first == last)
+        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
+                         first, n);
+    for (int u = 0; u < n; u++)
+        for (int v = 0; v < n; v++) {
+            double c = cost[(size_t)u * (size_t)n + (size_t)v];
+            if (u != v && !(c >= 0 && c <= DBL_MAX))
+                return ddp__fail(err, DDP_ARG,
+                                 "the cost from node %d to node %d is %g; it must be finite and at least 0", u, v, c);
+            if (u != v && c > most) most = c;
+        }
+    if (!(most * n <= DBL_MAX / 4))
+        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
+                         "use a larger unit", n, most);
+    path = ddp__ints(&room, (size_t)n);
+    best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
+    ok = !room.failed;
+    if (ok && n > DDP_TOUR_EXACT) ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
+    else if (ok) found = ddp__held_karp(n, cost, first, last, 0, best, path);
+    if (ok) {
+        memcpy(order, path, (size_t)n * sizeof(int));
+        *length = found;
+    }
+    ddp__scratch_free(&room);
+    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
+}
+
+/* ---- rings ---- */
+
+static double ddp__ring_cost(int n, const double *cost, const int *order)
+{
+    double sum = 0;
+    for (int k = 0; k < n; k++) sum += cost[(size_t)order[k] * (size_t)n + (size_t)order[(k + 1) % n]];
+    return sum;
+}
+
+/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all others, yet what
+ * a move gains elsewhere counts. */
+static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
+{
+    double most = 0, late = 0;
+    for (int i = 0; i < n * n; i++) {
+        if (i % (n + 1) == 0) continue;
+        if (rate[i] > most) most = rate[i];
+        if (delay_s && delay_s[i] > late) late = delay_s[i];
+    }
+    for (int i = 0; i < n * n; i++) {
+        const double slow = i % (n + 1) ? most / rate[i] : 0;
+        cost[i] = slow > 0 ? pow(slow, 12) : 0;
+        if (late > 0 && i % (n + 1)) cost[i] += 1e-3 * delay_s[i] / late;
+    }
+}
+
+/* The runs i..j and j+1..k change places. */
+static void ddp__ring_shift(int *order, int i, int j, int k)
+{
+    ddp__reverse(order, i, j);
+    ddp__reverse(order, j + 1, k);
+    ddp__reverse(order, i, k);
+}
+
+/* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
+static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
+{
+    const size_t bytes = (size_t)n * sizeof *order;
+    for (int i = 1; i < n; i++)
+        for (int j = i; j < n; j++)
+            for (int k = -1; k < (j - i < 3 ? n : 0); k++) {
+                double c;
+                if (k >= i && k <= j) continue;
+                memcpy(trial, order, bytes);
+                if (k < 0) ddp__reverse(trial, i, j);
+                else if (k > j) ddp__ring_shift(trial, i, j, k);
+                else ddp__ring_shift(trial, k + 1, i - 1, j);
+                c = ddp__ring_cost(n, weight, trial);
+                if (!(c < *cost * (1 - 1e-12))) continue;
+                memcpy(order, trial, bytes);
+                *cost = c;
+                return 1;
+            }
+    return 0;
+}
+
+/* A move costs O(n) to judge and there are O(n^2) of them: few starts where n is large. room [2 n]. */
+static void ddp__ring_search(int n, const double *weight, int *order, int *room)
+{
+    const int starts = n <= 24 ? n : n <= 64 ? 4 : 1;
+    const long moves = n <= 64 ? 1000 : n <= 256 ? 100 : 0;
+    int *trial = room, *own = room + n;
+    double best = -1, cost;
+
+    for (int s = 0; s < starts; s++) {
+        int zero = 0;
+        long left = moves;
+        ddp__tour_nearest(n, weight, s * (n / starts), -1, trial);
+        while (trial[zero]) zero++;
+        for (int k = 0; k < n; k++) own[k] = trial[(zero + k) % n];
+        cost = ddp__ring_cost(n, weight, own);
+        while (left-- > 0 && ddp__ring_improve(n, weight, own, trial, &cost)) {}
+        if (best >= 0 && cost >= best) continue;
+        best = cost;
+        memcpy(order, own, (size_t)n * sizeof *own);
+    }
+}
+
+static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
+{
+    if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
+    for (int i = 0; i < n * n; i++) {
+        if (i % (n + 1) == 0) continue;
+        if (!(rate[i] > 0) || !(rate[i] < INFINITY))
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
+                             i / n, i % n);
+        if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
+            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
+                             delay_s[i], i / n, i % n);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least, ddp_error *err)
+{
+    ddp__scratch room = {NULL, 0};
+    double *cost, *best, slowest;
+    size_t N = (size_t)n;
+    int *lists;
+
+    DDP__TRY(ddp__ring_check(n, rate, delay_s, err));
+    *least = 0;
+    if (n == 1) {
+        order[0] = 0;
+        return DDP_OK;
+    }
+    cost = ddp__doubles(&room, N * N);
+    best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
+    lists = ddp__ints(&room, 2 * N);
+    if (room.failed) {
+        ddp__scratch_free(&room);
+        return ddp__fail(err, DDP_MEMORY, "out of memory ordering a ring of %d workers", n);
+    }
+    if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
+        for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
+        slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
+        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? INFINITY : delay_s ? delay_s[i] : 0;
+        (void)ddp__held_karp(n, cost, 0, 0, 0, best, order);
+    } else {
+        ddp__ring_costs(n, rate, delay_s, cost);
+        ddp__ring_search(n, cost, order, lists);
+    }
+    *least = INFINITY;
+    for (int k = 0; k < n; k++) *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
+    ddp__scratch_free(&room);
+    return DDP_OK;
+}
+
 /* ==== plan/timeline.c ==== [plan] */
 /* The baselines' timelines: S-SGD, WFBP, MG-WFBP, ASC-WFBP, ByteScheduler and US-Byte. */
 
@@ -29748,355 +30098,6 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     if (status == DDP_OK) *out = t;
     else ddp_timeline_free(&t);
     return status;
-}
-
-#ifndef DDP_NO_PLANNERS
-
-/* ==== plan/tour.c ==== [plan] */
-/* Orders of nodes: a shortest open path through all, and the ring whose slowest hop is fastest. */
-
-/* ---- few nodes: Held-Karp ---- */
-
-static double ddp__tour_join(double path, double hop, int slowest)
-{
-    return !slowest ? path + hop : path > hop ? path : hop;
-}
-
-/* best[set * n + e] = the least of the paths that visit exactly `set` and end at e; sets in ascending order, so that
- * every smaller set is done first. The path is read back from these values. */
-double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order)
-{
-    size_t N = (size_t)n, sets = (size_t)1 << n, set, rest, e, b, at = 0, from;
-    double least = INFINITY, via;
-
-    for (set = 1; set < sets; set++)
-        for (e = 0; e < N; e++) {
-            double *to = &best[set * N + e];
-            *to = INFINITY;
-            if (!(set >> e & 1)) continue;
-            rest = set & ~((size_t)1 << e);
-            if (!rest && (first < 0 || first == (int)e)) *to = slowest ? -INFINITY : 0;
-            for (b = 0; rest && b < N; b++) { /* those that are not in the set have no path: infinity */
-                via = ddp__tour_join(best[rest * N + b], cost[b * N + e], slowest);
-                if (via < *to) *to = via;
-            }
-        }
-    set = sets - 1;
-    for (e = 0; e < N; e++) {
-        via = best[set * N + e];
-        if (n > 1 && first >= 0 && first == last) via = ddp__tour_join(via, cost[e * N + (size_t)first], slowest);
-        else if (last >= 0 && last != (int)e) continue;
-        if (via < least) least = via, at = e;
-    }
-    for (int k = n - 1; k >= 0; k--, set = rest, at = from) {
-        rest = set & ~((size_t)1 << at);
-        order[k] = (int)at;
-        for (from = 0; k > 0 && from + 1 < N; from++)
-            if ((rest >> from & 1) &&
-                ddp__tour_join(best[rest * N + from], cost[from * N + at], slowest) == best[set * N + at])
-                break;
-    }
-    return least;
-}
-
-/* ---- beyond: nearest neighbour, then 2-opt and or-opt ---- */
-
-/* From `start` to the nearest node left each time, of equal ones the lowest; `last`, if it is given, comes last. */
-static void ddp__tour_nearest(int n, const double *cost, int start, int last, int *order)
-{
-    const int end = last >= 0 ? n - 1 : n;
-    ddp__shuffle(order, n, NULL);
-    ddp__swap(order, 0, start);
-    for (int k = 1; last >= 0 && k < end; k++)
-        if (order[k] == last) ddp__swap(order, k, end);
-    for (int k = 1, best; k < end; k++) {
-        const double *row = cost + (size_t)order[k - 1] * (size_t)n;
-        best = k;
-        for (int v = k + 1; v < end; v++)
-            if (row[order[v]] < row[order[best]] || (row[order[v]] <= row[order[best]] && order[v] < order[best]))
-                best = v;
-        ddp__swap(order, k, best);
-    }
-}
-
-typedef struct ddp__tour {
-    int n, lo, hi; /* positions lo..hi may change */
-    const double *cost;
-    int *order, *spare;
-    double *along, *against; /* [n] cost of order[0..k], and of the same way back */
-    int (*over)(void *);     /* nonzero ends the improvement; NULL = never */
-    void *user;
-} ddp__tour;
-
-/* Cost of the edge between two positions; beyond the ends there is none. */
-static double ddp__tour_edge(const ddp__tour *t, int a, int b)
-{
-    if (a < 0 || b < 0 || a >= t->n || b >= t->n) return 0;
-    return t->cost[(size_t)t->order[a] * (size_t)t->n + (size_t)t->order[b]];
-}
-
-static void ddp__tour_sums(ddp__tour *t)
-{
-    t->along[0] = t->against[0] = 0;
-    for (int k = 1; k < t->n; k++) {
-        t->along[k] = t->along[k - 1] + ddp__tour_edge(t, k - 1, k);
-        t->against[k] = t->against[k - 1] + ddp__tour_edge(t, k, k - 1);
-    }
-}
-
-static double ddp__tour_inside(const ddp__tour *t, int i, int j, int turned)
-{
-    return turned ? t->against[j] - t->against[i] : t->along[j] - t->along[i];
-}
-
-/* Reverses the run i..j where that is shorter. */
-static int ddp__tour_two_opt(ddp__tour *t, int i, int j, double least)
-{
-    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1);
-    double now = ddp__tour_edge(t, i - 1, j) + ddp__tour_inside(t, i, j, 1) + ddp__tour_edge(t, i, j + 1);
-    if (!(old - now > least)) return 0;
-    ddp__reverse(t->order, i, j);
-    ddp__tour_sums(t);
-    return 1;
-}
-
-/* Puts the run i..j, perhaps turned, between the positions p and p+1, both outside of it. */
-static int ddp__tour_or_opt(ddp__tour *t, int i, int j, int p, int turned, double least)
-{
-    int head = turned ? j : i, tail = turned ? i : j, k, w = 0;
-    double old = ddp__tour_edge(t, i - 1, i) + ddp__tour_inside(t, i, j, 0) + ddp__tour_edge(t, j, j + 1) +
-                 ddp__tour_edge(t, p, p + 1);
-    double now = ddp__tour_edge(t, i - 1, j + 1) + ddp__tour_edge(t, p, head) + ddp__tour_inside(t, i, j, turned) +
-                 ddp__tour_edge(t, tail, p + 1);
-
-    if (!(old - now > least)) return 0;
-    for (k = -1; k < t->n; k++) {
-        if (k >= 0 && (k < i || k > j)) t->spare[w++] = t->order[k];
-        if (k != p) continue;
-        for (int m = 0; m <= j - i; m++) t->spare[w++] = t->order[turned ? j - m : i + m];
-    }
-    memcpy(t->order, t->spare, (size_t)t->n * sizeof(int));
-    ddp__tour_sums(t);
-    return 1;
-}
-
-/* All moves until none shortens the path by more than rounding, or the time is over. */
-static double ddp__tour_improve(ddp__tour *t)
-{
-    int i, j, p, turned, better = 1;
-    double least;
-    ddp__tour_sums(t);
-    least = 1e-12 * (t->along[t->n - 1] + t->against[t->n - 1]);
-    while (better) {
-        better = 0;
-        for (i = t->lo; i <= t->hi; i++) {
-            if (t->over && t->over(t->user)) return t->along[t->n - 1];
-            for (j = i + 1; j <= t->hi; j++) better |= ddp__tour_two_opt(t, i, j, least);
-            for (j = i; j <= t->hi && j < i + 3; j++)
-                for (p = t->lo - 1; p <= t->hi; p++)
-                    for (turned = 0; turned < 2 && (p < i - 1 || p > j); turned++)
-                        better |= ddp__tour_or_opt(t, i, j, p, turned, least);
-        }
-    }
-    return t->along[t->n - 1];
-}
-
-int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
-                    double *length)
-{
-    const int starts = first >= 0 ? 1 : n <= 64 ? n : n < 1024 ? 4096 / n : 4;
-    ddp__scratch room = {NULL, 0};
-    ddp__tour t;
-    double now;
-    int failed;
-
-    t.n = n;
-    t.cost = cost;
-    t.over = over;
-    t.user = user;
-    t.along = ddp__doubles(&room, (size_t)n), t.against = ddp__doubles(&room, (size_t)n);
-    t.order = ddp__ints(&room, (size_t)n), t.spare = ddp__ints(&room, (size_t)n);
-    t.lo = first >= 0 ? 1 : 0;
-    t.hi = last >= 0 ? n - 2 : n - 1;
-    *length = INFINITY;
-    failed = room.failed;
-    for (int start = 0; start < starts && !failed; start++) {
-        if (first < 0 && start == last) continue;
-        if (*length < INFINITY && over && over(user)) break;
-        ddp__tour_nearest(n, cost, first >= 0 ? first : start, last, t.order);
-        now = ddp__tour_improve(&t);
-        if (!(now < *length)) continue;
-        *length = now;
-        memcpy(order, t.order, (size_t)n * sizeof(int));
-    }
-    ddp__scratch_free(&room);
-    return !failed;
-}
-
-ddp_status ddp_tour_open(int n, const double *cost, int first, int last, int *order, double *length, ddp_error *err)
-{
-    double *best, found = 0, most = 0;
-    ddp__scratch room = {NULL, 0};
-    int *path, ok;
-
-    if (n < 1 || !cost || !order || !length)
-        return ddp__fail(err, DDP_ARG, "a tour of %d nodes or a NULL array; it has at least 1 node", n);
-    if (first < -1 || first >= n || last < -1 || last >= n)
-        return ddp__fail(err, DDP_ARG, "the tour is to go from node %d to node %d; nodes are 0 to %d, -1 = free", first,
-                         last, n - 1);
-    if (n > 1 && first >= 0 && first == last)
-        return ddp__fail(err, DDP_ARG, "the tour is to begin and end at node %d; an open tour of %d nodes has two ends",
-                         first, n);
-    for (int u = 0; u < n; u++)
-        for (int v = 0; v < n; v++) {
-            double c = cost[(size_t)u * (size_t)n + (size_t)v];
-            if (u != v && !(c >= 0 && c <= DBL_MAX))
-                return ddp__fail(err, DDP_ARG,
-                                 "the cost from node %d to node %d is %g; it must be finite and at least 0", u, v, c);
-            if (u != v && c > most) most = c;
-        }
-    if (!(most * n <= DBL_MAX / 4))
-        return ddp__fail(err, DDP_NUMERIC, "a tour of %d nodes with costs up to %g may be longer than a double holds; "
-                         "use a larger unit", n, most);
-    path = ddp__ints(&room, (size_t)n);
-    best = ddp__doubles(&room, n > DDP_TOUR_EXACT ? 1 : (size_t)n << n);
-    ok = !room.failed;
-    if (ok && n > DDP_TOUR_EXACT) ok = ddp__tour_local(n, cost, first, last, NULL, NULL, path, &found);
-    else if (ok) found = ddp__held_karp(n, cost, first, last, 0, best, path);
-    if (ok) {
-        memcpy(order, path, (size_t)n * sizeof(int));
-        *length = found;
-    }
-    ddp__scratch_free(&room);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory for a tour of %d nodes", n);
-}
-
-/* ---- rings ---- */
-
-static double ddp__ring_cost(int n, const double *cost, const int *order)
-{
-    double sum = 0;
-    for (int k = 0; k < n; k++) sum += cost[(size_t)order[k] * (size_t)n + (size_t)order[(k + 1) % n]];
-    return sum;
-}
-
-/* What a large ring is judged by: a steep power of the slowness, so that the slowest hop outweighs all others, yet what
- * a move gains elsewhere counts. */
-static void ddp__ring_costs(int n, const double *rate, const double *delay_s, double *cost)
-{
-    double most = 0, late = 0;
-    for (int i = 0; i < n * n; i++) {
-        if (i % (n + 1) == 0) continue;
-        if (rate[i] > most) most = rate[i];
-        if (delay_s && delay_s[i] > late) late = delay_s[i];
-    }
-    for (int i = 0; i < n * n; i++) {
-        const double slow = i % (n + 1) ? most / rate[i] : 0;
-        cost[i] = slow > 0 ? pow(slow, 12) : 0;
-        if (late > 0 && i % (n + 1)) cost[i] += 1e-3 * delay_s[i] / late;
-    }
-}
-
-/* The runs i..j and j+1..k change places. */
-static void ddp__ring_shift(int *order, int i, int j, int k)
-{
-    ddp__reverse(order, i, j);
-    ddp__reverse(order, j + 1, k);
-    ddp__reverse(order, i, k);
-}
-
-/* One move that shortens the ring, kept in order; 0 if there is none. Position 0 stays. */
-static int ddp__ring_improve(int n, const double *weight, int *order, int *trial, double *cost)
-{
-    const size_t bytes = (size_t)n * sizeof *order;
-    for (int i = 1; i < n; i++)
-        for (int j = i; j < n; j++)
-            for (int k = -1; k < (j - i < 3 ? n : 0); k++) {
-                double c;
-                if (k >= i && k <= j) continue;
-                memcpy(trial, order, bytes);
-                if (k < 0) ddp__reverse(trial, i, j);
-                else if (k > j) ddp__ring_shift(trial, i, j, k);
-                else ddp__ring_shift(trial, k + 1, i - 1, j);
-                c = ddp__ring_cost(n, weight, trial);
-                if (!(c < *cost * (1 - 1e-12))) continue;
-                memcpy(order, trial, bytes);
-                *cost = c;
-                return 1;
-            }
-    return 0;
-}
-
-/* A move costs O(n) to judge and there are O(n^2) of them: few starts where n is large. room [2 n]. */
-static void ddp__ring_search(int n, const double *weight, int *order, int *room)
-{
-    const int starts = n <= 24 ? n : n <= 64 ? 4 : 1;
-    const long moves = n <= 64 ? 1000 : n <= 256 ? 100 : 0;
-    int *trial = room, *own = room + n;
-    double best = -1, cost;
-
-    for (int s = 0; s < starts; s++) {
-        int zero = 0;
-        long left = moves;
-        ddp__tour_nearest(n, weight, s * (n / starts), -1, trial);
-        while (trial[zero]) zero++;
-        for (int k = 0; k < n; k++) own[k] = trial[(zero + k) % n];
-        cost = ddp__ring_cost(n, weight, own);
-        while (left-- > 0 && ddp__ring_improve(n, weight, own, trial, &cost)) {}
-        if (best >= 0 && cost >= best) continue;
-        best = cost;
-        memcpy(order, own, (size_t)n * sizeof *own);
-    }
-}
-
-static ddp_status ddp__ring_check(int n, const double *rate, const double *delay_s, ddp_error *err)
-{
-    if (n < 1 || n > 4096) return ddp__fail(err, DDP_ARG, "ddp_plan_ring: a ring of %d workers; 1 to 4096 can be", n);
-    for (int i = 0; i < n * n; i++) {
-        if (i % (n + 1) == 0) continue;
-        if (!(rate[i] > 0) || !(rate[i] < INFINITY))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: rate %g from worker %d to %d is not a number > 0", rate[i],
-                             i / n, i % n);
-        if (delay_s && (!(delay_s[i] >= 0) || !(delay_s[i] < INFINITY)))
-            return ddp__fail(err, DDP_ARG, "ddp_plan_ring: delay %g s from worker %d to %d is not a number >= 0",
-                             delay_s[i], i / n, i % n);
-    }
-    return DDP_OK;
-}
-
-ddp_status ddp_plan_ring(int n, const double *rate, const double *delay_s, int *order, double *least, ddp_error *err)
-{
-    ddp__scratch room = {NULL, 0};
-    double *cost, *best, slowest;
-    size_t N = (size_t)n;
-    int *lists;
-
-    DDP__TRY(ddp__ring_check(n, rate, delay_s, err));
-    *least = 0;
-    if (n == 1) {
-        order[0] = 0;
-        return DDP_OK;
-    }
-    cost = ddp__doubles(&room, N * N);
-    best = ddp__doubles(&room, n <= DDP_RING_EXACT ? N << n : 1);
-    lists = ddp__ints(&room, 2 * N);
-    if (room.failed) {
-        ddp__scratch_free(&room);
-        return ddp__fail(err, DDP_MEMORY, "out of memory ordering a ring of %d workers", n);
-    }
-    if (n <= DDP_RING_EXACT) { /* the fastest slowest hop; then the least delays over hops no slower */
-        for (size_t i = 0; i < N * N; i++) cost[i] = -rate[i];
-        slowest = -ddp__held_karp(n, cost, 0, 0, 1, best, order);
-        for (size_t i = 0; i < N * N; i++) cost[i] = rate[i] < slowest ? INFINITY : delay_s ? delay_s[i] : 0;
-        (void)ddp__held_karp(n, cost, 0, 0, 0, best, order);
-    } else {
-        ddp__ring_costs(n, rate, delay_s, cost);
-        ddp__ring_search(n, cost, order, lists);
-    }
-    *least = INFINITY;
-    for (int k = 0; k < n; k++) *least = fmin(*least, rate[(size_t)order[k] * N + (size_t)order[(k + 1) % n]]);
-    ddp__scratch_free(&room);
-    return DDP_OK;
 }
 
 /* ==== plan/knapsack_exact.c ==== [plan] */
@@ -44081,10 +44082,12 @@ DDP_LIB const char *ddp__strategy_reference(void);
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
 /* gradient_plan.c */
+#ifndef DDP_NO_PLANNERS
 DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
+#endif
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
@@ -44382,6 +44385,8 @@ void ddp__strategy_wfbp(ddp_strategy_ops *ops)
     ops->step_end = ddp__gradient_step_end;
     ops->transfers = ddp__wfbp_transfers;
 }
+
+#ifndef DDP_NO_PLANNERS
 
 /* ==== strategy/gradient_plan.c ==== [strategy] */
 /* Gradient strategies that follow a plan: mgwfbp, ascwfbp, bytescheduler and usbyte. What leaves together and in which
@@ -44703,6 +44708,8 @@ void ddp__strategy_usbyte(ddp_strategy_ops *ops)
     ops->name = "usbyte";
     ops->plan_first = ops->plan_make = ddp__usbyte_make;
 }
+
+#endif
 
 /* ==== strategy/local.c ==== [strategy] */
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
@@ -45043,12 +45050,14 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
     static const ddp__strategy_entry table[] = {{DDP_DREAMDDP, ddp__strategy_dreamddp}, /* the default */
                                                 {DDP_SSGD, ddp__strategy_ssgd},
                                                 {DDP_WFBP, ddp__strategy_wfbp},
-                                                {DDP_LOCALSGD, ddp__strategy_localsgd},
-                                                {DDP_ENP, ddp__strategy_enp},
+#ifndef DDP_NO_PLANNERS
                                                 {DDP_MGWFBP, ddp__strategy_mgwfbp},
                                                 {DDP_ASCWFBP, ddp__strategy_ascwfbp},
                                                 {DDP_BYTESCHEDULER, ddp__strategy_bytescheduler},
-                                                {DDP_USBYTE, ddp__strategy_usbyte}};
+                                                {DDP_USBYTE, ddp__strategy_usbyte},
+#endif
+                                                {DDP_LOCALSGD, ddp__strategy_localsgd},
+                                                {DDP_ENP, ddp__strategy_enp}};
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;

@@ -43,7 +43,8 @@
  *     DDP_REALLOC, DDP_FREE              bookkeeping memory (tensors: ddp_config.allocator)
  *     DDP_ASSERT                         checks for bugs of this library, never for your mistakes
  * What a program does not call need not be compiled, with DREAMDDP_IMPLEMENTATION:
- *     DDP_NO_PLANNERS                    planners that no strategy follows; ddp_probe, Top-K, packings
+ *     DDP_NO_PLANNERS                    planners and what follows them (strategies, ddp_probe, Top-K,
+ *                                        packings), but those of partial averaging
  *     DDP_NO_MODELS                      graphs, operators, models, schedules, data, weights
  *     DDP_NO_REPORTS                     everything under [report]
  *
@@ -217,9 +218,9 @@
 #include "plan/partial_search.c"
 #include "plan/partial_brute.c"
 #include "plan/partial.c"
-#include "plan/timeline.c"
 #ifndef DDP_NO_PLANNERS
 #include "plan/tour.c"
+#include "plan/timeline.c"
 #include "plan/knapsack_exact.c"
 #include "plan/knapsack.c"
 #include "plan/deft_cycle.c"
@@ -289,7 +290,9 @@
 #include "strategy/strategy.h"
 #include "strategy/gradient.h"
 #include "strategy/gradient.c"
+#ifndef DDP_NO_PLANNERS
 #include "strategy/gradient_plan.c"
+#endif
 #include "strategy/local.c"
 #include "strategy/table.c"
 #ifndef DDP_NO_REPORTS

@@ -15,10 +15,12 @@ DDP_LIB const char *ddp__strategy_reference(void);
 DDP_LIB void ddp__strategy_ssgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_wfbp(ddp_strategy_ops *ops);
 /* gradient_plan.c */
+#ifndef DDP_NO_PLANNERS
 DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
+#endif
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);

@@ -11,12 +11,14 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
     static const ddp__strategy_entry table[] = {{DDP_DREAMDDP, ddp__strategy_dreamddp}, /* the default */
                                                 {DDP_SSGD, ddp__strategy_ssgd},
                                                 {DDP_WFBP, ddp__strategy_wfbp},
-                                                {DDP_LOCALSGD, ddp__strategy_localsgd},
-                                                {DDP_ENP, ddp__strategy_enp},
+#ifndef DDP_NO_PLANNERS
                                                 {DDP_MGWFBP, ddp__strategy_mgwfbp},
                                                 {DDP_ASCWFBP, ddp__strategy_ascwfbp},
                                                 {DDP_BYTESCHEDULER, ddp__strategy_bytescheduler},
-                                                {DDP_USBYTE, ddp__strategy_usbyte}};
+                                                {DDP_USBYTE, ddp__strategy_usbyte},
+#endif
+                                                {DDP_LOCALSGD, ddp__strategy_localsgd},
+                                                {DDP_ENP, ddp__strategy_enp}};
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;
