@@ -80,16 +80,6 @@ DDP_LIB double ddp__link_take(double *free_at, double ready, double takes);
 /* Which of several would deliver it first; the first of equal ones. */
 DDP_LIB int ddp__link_first(int links, const double *free_at, double ready, const double *takes, const double *alpha);
 
-/* ---- tours ---- */
-
-/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost:
- * the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
-DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order);
-/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the
- * nearest neighbours. over may be NULL. */
-DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
-                            double *length);
-
 /* ---- partial ---- */
 
 /* One profile in backward order i = 0..L-1 (0 = output side, CSV row L-1-i). The cost of a step is T + excess; solvers
@@ -133,6 +123,16 @@ DDP_LIB ddp_status ddp__brute_step(const ddp_profile *p, ddp_cost cost, const un
                                    ddp_error *err);
 
 #ifndef DDP_NO_PLANNERS
+
+/* ---- tours ---- */
+
+/* The order of all n <= DDP_TOUR_EXACT nodes from `first` to `last` (-1 = free; the same twice: a ring) of least cost:
+ * the sum of the hops or, if `slowest`, the largest of them. best [n 2^n] is scratch. */
+DDP_LIB double ddp__held_karp(int n, const double *cost, int first, int last, int slowest, double *best, int *order);
+/* Not proven. 0 where memory is short; once over(user) is nonzero it returns what it has, at least a path to the
+ * nearest neighbours. over may be NULL. */
+DDP_LIB int ddp__tour_local(int n, const double *cost, int first, int last, int (*over)(void *), void *user, int *order,
+                            double *length);
 
 /* ---- knapsack: the problem in whole ticks, equal items as classes ---- */
 

@@ -43,6 +43,7 @@ while IFS='|' read -r cc std; do
         ;;
     *)
         check "$cc: late" "$c -D_GNU_SOURCE -fsyntax-only $h/late.c"
+        check "$cc: without all three" "$c -DDDP_NO_PLANNERS -DDDP_NO_MODELS -DDDP_NO_REPORTS -c $h/impl.c -o @/o"
         for f in static_main static_other stb_before stb_after stb_asked; do
             check "$cc: $f" "$c -fsyntax-only $h/$f.c"
         done
