@@ -18015,7 +18015,7 @@ typedef struct ddp__frame {
 
 /* Values in the payload; SIZE_MAX where no number of values has that length. */
 DDP_LIB size_t   ddp__frame_values(const ddp__frame *f);
-DDP_LIB uint32_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
+DDP_LIB size_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
 /* Little-endian: magic u16, version:6 coding:2, type:4 p2p:1 verb:3, seq, count, offset, length,
  * layer, sent, check, CRC-32C of the 32 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
@@ -18155,7 +18155,8 @@ typedef struct ddp__op_span {
     int     layer, filler;
     uint32_t seq;        /* as in ddp__frame: equal on all ranks */
     int     peer;
-    int64_t size;        /* bytes of the message */
+    int64_t size;        /* bytes of the message in memory */
+    int64_t coded;       /* and as it travels */
     ddp_verb verb;
     char    algorithm;   /* ddp__algorithm.letter */
 } ddp__op_span;
@@ -18941,13 +18942,13 @@ size_t ddp__frame_values(const ddp__frame *f)
     return f->length - blocks * sizeof(float);
 }
 
-uint32_t ddp__frame_payload(int coding, size_t count)
+size_t ddp__frame_payload(int coding, size_t count)
 {
     const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
 
-    if (coding == (int)DDP__AS_BYTES) return (uint32_t)count;
-    if (coding == (int)DDP_AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
-    return (uint32_t)(count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
+    if (coding == (int)DDP__AS_BYTES) return count;
+    if (coding == (int)DDP_AS_INT8) return count + blocks * sizeof(float);
+    return count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
 /* Number i of the eight words of a head, before its checksum. */
@@ -19197,7 +19198,7 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
     f->count = (uint32_t)op->n;
     f->offset = (uint32_t)offset;
     f->coding = (int)op->m.coding;
-    f->length = ddp__frame_payload(f->coding, count);
+    f->length = (uint32_t)ddp__frame_payload(f->coding, count);
     f->layer = op->m.layer;
     f->sent = f->check = 0;
 }
@@ -22870,6 +22871,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     op->span.verb = m->verb;
     op->span.peer = m->peer;
     op->span.size = (int64_t)(op->n * op->unit);
+    op->span.coded = (int64_t)ddp__frame_payload((int)op->m.coding, op->n);
     op->way = ddp__way_of(e, op);
     op->span.algorithm = m->verb == DDP_ALL_REDUCE ? op->way->letter : 'p';
     ddp__guard_all(e, op);
@@ -37833,7 +37835,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
             if (o[j].end > *end) *end = o[j].end;
-            *bytes += (double)o[j].size;
+            *bytes += (double)o[j].coded;
             size++;
         }
     }
@@ -37857,7 +37859,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
         }
         o[j].verb = DDP_ALL_REDUCE;
         o[j].peer++;
-        if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
+        if (o[i].coded > o[j].coded) o[j].coded = o[i].coded; /* that inside a site has all of it */
         if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
         if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
     }

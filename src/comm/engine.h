@@ -25,7 +25,8 @@ typedef struct ddp__op_span {
     int     layer, filler;
     uint32_t seq;        /* as in ddp__frame: equal on all ranks */
     int     peer;
-    int64_t size;        /* bytes of the message */
+    int64_t size;        /* bytes of the message in memory */
+    int64_t coded;       /* and as it travels */
     ddp_verb verb;
     char    algorithm;   /* ddp__algorithm.letter */
 } ddp__op_span;

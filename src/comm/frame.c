@@ -116,13 +116,13 @@ size_t ddp__frame_values(const ddp__frame *f)
     return f->length - blocks * sizeof(float);
 }
 
-uint32_t ddp__frame_payload(int coding, size_t count)
+size_t ddp__frame_payload(int coding, size_t count)
 {
     const size_t blocks = count / DDP__CODING_BLOCK + (count % DDP__CODING_BLOCK != 0);
 
-    if (coding == (int)DDP__AS_BYTES) return (uint32_t)count;
-    if (coding == (int)DDP_AS_INT8) return (uint32_t)(count + blocks * sizeof(float));
-    return (uint32_t)(count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float)));
+    if (coding == (int)DDP__AS_BYTES) return count;
+    if (coding == (int)DDP_AS_INT8) return count + blocks * sizeof(float);
+    return count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
 /* Number i of the eight words of a head, before its checksum. */

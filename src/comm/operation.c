@@ -197,7 +197,7 @@ void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t offset, si
     f->count = (uint32_t)op->n;
     f->offset = (uint32_t)offset;
     f->coding = (int)op->m.coding;
-    f->length = ddp__frame_payload(f->coding, count);
+    f->length = (uint32_t)ddp__frame_payload(f->coding, count);
     f->layer = op->m.layer;
     f->sent = f->check = 0;
 }

@@ -341,7 +341,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
             if (o[j].end > *end) *end = o[j].end;
-            *bytes += (double)o[j].size;
+            *bytes += (double)o[j].coded;
             size++;
         }
     }
@@ -365,7 +365,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
         }
         o[j].verb = DDP_ALL_REDUCE;
         o[j].peer++;
-        if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
+        if (o[i].coded > o[j].coded) o[j].coded = o[i].coded; /* that inside a site has all of it */
         if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
         if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
     }

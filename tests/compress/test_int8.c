@@ -264,7 +264,7 @@ static void an_int8_frame_says_so(void **state)
     f.type = DDP__FRAME_PART;
     f.coding = (int)DDP_AS_INT8;
     for (size_t n = 1; n < 300; n++) {
-        f.length = ddp__frame_payload(f.coding, n);
+        f.length = (uint32_t)ddp__frame_payload(f.coding, n);
         assert_int_equal(f.length, n + (n + 63) / 64 * 4);
         assert_int_equal(ddp__frame_values(&f), n);
     }
