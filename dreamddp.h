@@ -18156,9 +18156,9 @@ typedef struct ddp__op_span {
     uint32_t seq;        /* as in ddp__frame: equal on all ranks */
     int     peer;
     int64_t size;        /* bytes of the message in memory */
-    int64_t coded;       /* and as it travels */
     ddp_verb verb;
     char    algorithm;   /* ddp__algorithm.letter */
+    char    coding;      /* ddp_coding: how it travels */
 } ddp__op_span;
 
 /* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the
@@ -22871,7 +22871,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     op->span.verb = m->verb;
     op->span.peer = m->peer;
     op->span.size = (int64_t)(op->n * op->unit);
-    op->span.coded = (int64_t)ddp__frame_payload((int)op->m.coding, op->n);
+    op->span.coding = (char)op->m.coding;
     op->way = ddp__way_of(e, op);
     op->span.algorithm = m->verb == DDP_ALL_REDUCE ? op->way->letter : 'p';
     ddp__guard_all(e, op);
@@ -37818,6 +37818,14 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 
 /* ---- the link, as operations show it ---- */
 
+/* Bytes of a message as it travels. */
+static double ddp__span_bytes(const ddp__op_span *o)
+{
+    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
+
+    return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
+}
+
 /* Operations that overlap share the link: together they tell seconds for bytes. Grows the
  * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
@@ -37835,7 +37843,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
             if (o[j].end > *end) *end = o[j].end;
-            *bytes += (double)o[j].coded;
+            *bytes += ddp__span_bytes(&o[j]);
             size++;
         }
     }
@@ -37859,7 +37867,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
         }
         o[j].verb = DDP_ALL_REDUCE;
         o[j].peer++;
-        if (o[i].coded > o[j].coded) o[j].coded = o[i].coded; /* that inside a site has all of it */
+        if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
         if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
         if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
     }

@@ -26,9 +26,9 @@ typedef struct ddp__op_span {
     uint32_t seq;        /* as in ddp__frame: equal on all ranks */
     int     peer;
     int64_t size;        /* bytes of the message in memory */
-    int64_t coded;       /* and as it travels */
     ddp_verb verb;
     char    algorithm;   /* ddp__algorithm.letter */
+    char    coding;      /* ddp_coding: how it travels */
 } ddp__op_span;
 
 /* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the

@@ -193,7 +193,7 @@ static void ddp__op_fill(ddp__engine *e, ddp__op *op, const ddp_message *m, long
     op->span.verb = m->verb;
     op->span.peer = m->peer;
     op->span.size = (int64_t)(op->n * op->unit);
-    op->span.coded = (int64_t)ddp__frame_payload((int)op->m.coding, op->n);
+    op->span.coding = (char)op->m.coding;
     op->way = ddp__way_of(e, op);
     op->span.algorithm = m->verb == DDP_ALL_REDUCE ? op->way->letter : 'p';
     ddp__guard_all(e, op);

@@ -324,6 +324,14 @@ void ddp__clock_note(ddp_ctx *d, ddp__moment_kind kind, int layer, ddp__phase ph
 
 /* ---- the link, as operations show it ---- */
 
+/* Bytes of a message as it travels. */
+static double ddp__span_bytes(const ddp__op_span *o)
+{
+    const size_t unit = o->coding == (char)DDP__AS_BYTES ? 1 : sizeof(float);
+
+    return (double)ddp__frame_payload(o->coding, (size_t)o->size / unit);
+}
+
 /* Operations that overlap share the link: together they tell seconds for bytes. Grows the
  * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
@@ -341,7 +349,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
             if (o[j].begin < *begin || (o[j].begin == *begin && j < i)) return 0;
             if (o[j].end < 0 || o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
             if (o[j].end > *end) *end = o[j].end;
-            *bytes += (double)o[j].coded;
+            *bytes += ddp__span_bytes(&o[j]);
             size++;
         }
     }
@@ -365,7 +373,7 @@ static int ddp__chains(ddp_ctx *d, int ops)
         }
         o[j].verb = DDP_ALL_REDUCE;
         o[j].peer++;
-        if (o[i].coded > o[j].coded) o[j].coded = o[i].coded; /* that inside a site has all of it */
+        if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
         if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
         if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
     }
