@@ -13,10 +13,10 @@ size_t ddp__gradient_count(ddp_ctx *d, int layer)
     return count;
 }
 
-/* Where part `part` of a layer of n gradients begins: at whole blocks of int8. */
+/* Where part `part` of a layer of n gradients begins. */
 static size_t ddp__part_begins(size_t n, int part, int cut)
 {
-    return part == cut ? n : n / (size_t)cut * (size_t)part / 64 * 64;
+    return part == cut ? n : n / (size_t)cut * (size_t)part;
 }
 
 /* Gradients begin..end-1 of a layer, behind what the bucket has. */

@@ -41,7 +41,7 @@ static double ddp__part_least(const ddp_profile *p, double alpha)
     return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
-/* A message in parts has a place among those that were posted, of which there are four for each layer and more. */
+/* At most four messages for each layer: so many can be posted at once (ddp_post). */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha, ddp_timeline *t,
                                    ddp_error *err)
 {
@@ -111,46 +111,26 @@ static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, co
     return 0;
 }
 
-static int ddp__timeline_make(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, ddp_blob *out)
+/* A strategy's scheme has its name. */
+static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
+    ddp_scheme scheme = DDP_SCHEME_SSGD;
     ddp_profile own;
     ddp_timeline t;
     ddp_error err;
     ddp_status s;
     int bad;
 
+    (void)self;
     memset(&own, 0, sizeof own);
     memset(&t, 0, sizeof t);
-    s = ddp__timeline_profile(d, p, &own, &err);
+    s = ddp_scheme_named(ddp_strategy_name(ddp_settings(d)->strategy), &scheme, &err);
+    if (s == DDP_OK) s = ddp__timeline_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp_complain(d, s, "%s", err.msg);
     ddp_timeline_free(&t);
     ddp_profile_free(&own);
     return bad;
-}
-
-static int ddp__mgwfbp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__timeline_make(d, DDP_SCHEME_MGWFBP, p, out);
-}
-
-static int ddp__ascwfbp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__timeline_make(d, DDP_SCHEME_ASCWFBP, p, out);
-}
-
-static int ddp__bytescheduler_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__timeline_make(d, DDP_SCHEME_BYTESCHEDULER, p, out);
-}
-
-static int ddp__usbyte_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
-{
-    (void)self;
-    return ddp__timeline_make(d, DDP_SCHEME_USBYTE, p, out);
 }
 
 /* A message of merged layers is one for each group. */
@@ -291,7 +271,7 @@ void ddp__strategy_mgwfbp(ddp_strategy_ops *ops)
     ddp__strategy_wfbp(ops);
     ops->name = "mgwfbp";
     ops->start = NULL;
-    ops->plan_first = ops->plan_make = ddp__mgwfbp_make;
+    ops->plan_first = ops->plan_make = ddp__timeline_make;
     ops->plan_take = ddp__timeline_take;
     ops->plan_exposed = ddp__timeline_exposed;
 }
@@ -300,7 +280,6 @@ void ddp__strategy_ascwfbp(ddp_strategy_ops *ops)
 {
     ddp__strategy_mgwfbp(ops);
     ops->name = "ascwfbp";
-    ops->plan_first = ops->plan_make = ddp__ascwfbp_make;
 }
 
 void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
@@ -311,12 +290,10 @@ void ddp__strategy_bytescheduler(ddp_strategy_ops *ops)
     ops->forward_begin = ddp__by_priority_forward_begin;
     ops->step_end = ddp__by_priority_step_end;
     ops->wait = ddp__by_priority_wait;
-    ops->plan_first = ops->plan_make = ddp__bytescheduler_make;
 }
 
 void ddp__strategy_usbyte(ddp_strategy_ops *ops)
 {
     ddp__strategy_bytescheduler(ops);
     ops->name = "usbyte";
-    ops->plan_first = ops->plan_make = ddp__usbyte_make;
 }
