@@ -59,7 +59,27 @@ static inline void ddp__codec_floats(const unsigned char *p, float *out, size_t 
 }
 
 enum { DDP__ANY_BLOCK = 16 };
-DDP_LIB int ddp__any_above(const float *x, int32_t floor); /* 1 if a magnitude of x[0..15] is above floor */
+typedef int32_t ddp__any_lanes __attribute__((vector_size(16)));
+
+/* 1 if a magnitude of x[0..15] is above floor. */
+static inline int ddp__any_above(const float *x, int32_t floor)
+{
+    const int32_t m = (int32_t)DDP__MAGNITUDE;
+    const ddp__any_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
+    ddp__any_lanes a, b, c, d;
+    uint64_t half[2];
+
+    memcpy(&a, x, sizeof a);
+    memcpy(&b, x + 4, sizeof b);
+    memcpy(&c, x + 8, sizeof c);
+    memcpy(&d, x + 12, sizeof d);
+    a = ((a & magnitude) > least) | ((b & magnitude) > least);
+    c = ((c & magnitude) > least) | ((d & magnitude) > least);
+    a |= c;
+    memcpy(half, &a, sizeof half);
+    return (half[0] | half[1]) != 0;
+}
+
 /* Position of the first of x[0..n-1] whose magnitude's bits are at least `least`; n if none is. */
 DDP_LIB size_t ddp__first_from(const float *x, size_t n, uint32_t least);
 /* Position of the first NaN of x[0..n-1]; n if there is none. */
@@ -83,7 +103,7 @@ DDP_LIB ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpa
                                     size_t n, ddp_error *err);
 #endif
 
-/* Unpacking for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
+/* The same for a quantised payload of n elements whose header has been read; fill writes it, of finite elements. */
 DDP_LIB size_t ddp__quantised_bytes(ddp_packing packing, size_t n); /* 0: does not fit size_t */
 DDP_LIB void   ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned char *payload);
 DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payload,

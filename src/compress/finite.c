@@ -2,26 +2,6 @@
 #include "base/core.h"
 #include "compress/codec.h"
 
-typedef int32_t ddp__any_lanes __attribute__((vector_size(16)));
-
-int ddp__any_above(const float *x, int32_t floor)
-{
-    const int32_t m = (int32_t)DDP__MAGNITUDE;
-    const ddp__any_lanes magnitude = {m, m, m, m}, least = {floor, floor, floor, floor};
-    ddp__any_lanes a, b, c, d;
-    uint64_t half[2];
-
-    memcpy(&a, x, sizeof a);
-    memcpy(&b, x + 4, sizeof b);
-    memcpy(&c, x + 8, sizeof c);
-    memcpy(&d, x + 12, sizeof d);
-    a = ((a & magnitude) > least) | ((b & magnitude) > least);
-    c = ((c & magnitude) > least) | ((d & magnitude) > least);
-    a |= c;
-    memcpy(half, &a, sizeof half);
-    return (half[0] | half[1]) != 0;
-}
-
 size_t ddp__first_from(const float *x, size_t n, uint32_t least)
 {
     size_t at;
