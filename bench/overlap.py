@@ -171,6 +171,19 @@ class Checks:
         if not ok:
             self.missed.append(f"{name}: {where}")
 
+    def report(self, seconds):
+        print(f"\nchecks, {seconds:.0f} s, load {os.getloadavg()[0]:.1f}")
+        for name, (good, all_) in self.seen.items():
+            print(f"  {good:>3} of {all_:<3} {name}")
+        for line in self.missed:
+            print("  missed " + line)
+
+
+def write_rows(path, rows):
+    if path:
+        with open(path, "w") as f:
+            f.writelines(json.dumps(r) + "\n" for r in rows)
+
 
 def judge(check, where, rows, alone):
     d, e = rows["dreamddp"], rows["enp"]
@@ -247,14 +260,8 @@ def main():
         for spec in cells[:1] if args.quick else cells:
             cell(spec, folder, ratios, args.periods, check, out)
     print_paper()
-    print(f"\nchecks, {time.monotonic() - begin:.0f} s, load {os.getloadavg()[0]:.1f}")
-    for name, (good, all_) in check.seen.items():
-        print(f"  {good:>3} of {all_:<3} {name}")
-    for line in check.missed:
-        print("  missed " + line)
-    if args.json:
-        with open(args.json, "w") as f:
-            f.writelines(json.dumps(r) + "\n" for r in out)
+    check.report(time.monotonic() - begin)
+    write_rows(args.json, out)
 
 
 if __name__ == "__main__":

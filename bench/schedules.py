@@ -10,7 +10,6 @@ C = 2(P-1)/P x 4 x params / rate is 0.5, 1 and 2 times T_f + T_b; forward = back
 max(T_f + T_b, C), what no schedule of one link can be below.
 """
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -71,14 +70,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name, workers, ratio in cells[1:2] if args.quick else cells:
             cell(name, workers, ratio, folder, check, out)
-    print(f"\nchecks, {time.monotonic() - begin:.0f} s, load {os.getloadavg()[0]:.1f}")
-    for name, (good, all_) in check.seen.items():
-        print(f"  {good:>3} of {all_:<3} {name}")
-    for line in check.missed:
-        print("  missed " + line)
-    if args.json:
-        with open(args.json, "w") as f:
-            f.writelines(json.dumps(r) + "\n" for r in out)
+    check.report(time.monotonic() - begin)
+    overlap.write_rows(args.json, out)
 
 
 if __name__ == "__main__":
