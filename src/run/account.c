@@ -1,4 +1,5 @@
 /* Where the time of a step went: spans, the layer timer and the hidden share. */
+#include "comm/frame.h"
 #include "run/device.h"
 
 void ddp__record(ddp_ctx *d, ddp_span_kind kind, int layer, double begin, double end)
