@@ -1370,6 +1370,13 @@ DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_op
                                      ddp_error *err);
 DDP_API void       ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
 
+/* ddp_timeline_exposed - what t's step takes beyond its computing where a message occupies the link for its interval
+ * and arrives latency_s later. *each_s: a layer's forward waits for its own gradient alone; *all_s: every forward waits
+ * for all gradients. p is what t was planned from. Outputs are untouched on error. Errors: DDP_ARG (another number of
+ * rows, a latency below 0), DDP_MEMORY. */
+DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s, double *each_s,
+                                        double *all_s, ddp_error *err);
+
 /* Names as the programs spell them (ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft); a bad value gives "unknown".
  * The inverse fails with DDP_ARG and a sentence that lists the names. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);
@@ -30102,6 +30109,36 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     return status;
 }
 
+ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s, double *each_s,
+                                double *all_s, ddp_error *err)
+{
+    double backward = 0, forward = 0, last = 0, end, *arrive;
+
+    DDP__TRY(ddp_profile_check(p, err));
+    if (!t || t->buckets != p->layers || !each_s || !all_s)
+        return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d", t ? t->buckets : 0, p->layers);
+    if (!(latency_s >= 0 && latency_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "a latency of %g s cannot be: 0 or more is needed", latency_s);
+    arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
+    if (!arrive) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", p->layers);
+    for (int i = 0; i < t->intervals; i++) {
+        const ddp_interval *x = &t->interval[i];
+        for (int l = x->bucket; l <= x->last && x->kind == DDP_INTERVAL_LINK; l++)
+            if (x->end_s + latency_s > arrive[l]) arrive[l] = x->end_s + latency_s;
+    }
+    for (int l = 0; l < p->layers; l++) {
+        backward += p->backward_s[l];
+        forward += p->forward_s ? p->forward_s[l] : 0;
+        if (arrive[l] > last) last = arrive[l];
+    }
+    end = backward;
+    for (int l = 0; l < p->layers; l++) end = (arrive[l] > end ? arrive[l] : end) + (p->forward_s ? p->forward_s[l] : 0);
+    *each_s = end - backward - forward;
+    *all_s = last > backward ? last - backward : 0;
+    DDP_FREE(arrive);
+    return DDP_OK;
+}
+
 /* ==== plan/knapsack_exact.c ==== [plan] */
 /* The exact knapsack, by meeting in the middle. */
 
@@ -44462,49 +44499,25 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     }
 }
 
-/* What a step takes beyond its computing: arrive[l], zero, becomes when layer l has all of its gradient. */
-static void ddp__timeline_expose(const ddp_profile *p, double alpha, const ddp_interval *x, double *arrive,
-                                 ddp__packed_messages *head)
-{
-    double backward = 0, forward = 0, last = 0, t;
-
-    for (int i = 0; i < head->messages; i++)
-        for (int l = x[i].bucket; l <= x[i].last; l++)
-            if (x[i].end_s + alpha > arrive[l]) arrive[l] = x[i].end_s + alpha;
-    for (int l = 0; l < p->layers; l++) {
-        backward += p->backward_s[l];
-        forward += p->forward_s[l];
-        if (arrive[l] > last) last = arrive[l];
-    }
-    t = backward;
-    for (int l = 0; l < p->layers; l++) t = (arrive[l] > t ? arrive[l] : t) + p->forward_s[l];
-    head->exposed_s = t - backward - forward;
-    head->barrier_s = last > backward ? last - backward : 0;
-}
-
 static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, const ddp_timeline *t, ddp_blob *out)
 {
     const ddp_interval *x = t->interval + 2 * p->layers;
-    double *arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
     ddp__packed_messages head;
     unsigned char *at;
+    ddp_error err;
 
     memset(&head, 0, sizeof head);
     head.layers = p->layers;
     head.messages = t->intervals - 2 * p->layers;
+    if (ddp_timeline_exposed(p, t, alpha, &head.exposed_s, &head.barrier_s, &err) != DDP_OK)
+        return ddp_complain(d, err.code, "%s", err.msg);
     *out = ddp_blob_new(sizeof head + (size_t)head.messages * sizeof(ddp__packed_message));
-    if (!out->bytes || !arrive) {
-        if (arrive) DDP_FREE(arrive);
-        ddp_blob_free(out);
-        return ddp_complain(d, DDP_MEMORY, "out of memory for %d messages", (int)head.messages);
-    }
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for %d messages", (int)head.messages);
     at = out->bytes + sizeof head;
     for (int i = 0; i < head.messages; i++, at += sizeof(ddp__packed_message)) {
         const ddp__packed_message m = {x[i].last, x[i].bucket, x[i].part, x[i].part + x[i].parts, t->parts[x[i].bucket]};
         memcpy(at, &m, sizeof m);
     }
-    ddp__timeline_expose(p, alpha, x, arrive, &head);
-    DDP_FREE(arrive);
     memcpy(out->bytes, &head, sizeof head);
     return 0;
 }

@@ -555,3 +555,33 @@ ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_options *o
     else ddp_timeline_free(&t);
     return status;
 }
+
+ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s, double *each_s,
+                                double *all_s, ddp_error *err)
+{
+    double backward = 0, forward = 0, last = 0, end, *arrive;
+
+    DDP__TRY(ddp_profile_check(p, err));
+    if (!t || t->buckets != p->layers || !each_s || !all_s)
+        return ddp__fail(err, DDP_ARG, "a timeline of %d rows is not of this profile of %d", t ? t->buckets : 0, p->layers);
+    if (!(latency_s >= 0 && latency_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "a latency of %g s cannot be: 0 or more is needed", latency_s);
+    arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
+    if (!arrive) return ddp__fail(err, DDP_MEMORY, "out of memory for %d layers", p->layers);
+    for (int i = 0; i < t->intervals; i++) {
+        const ddp_interval *x = &t->interval[i];
+        for (int l = x->bucket; l <= x->last && x->kind == DDP_INTERVAL_LINK; l++)
+            if (x->end_s + latency_s > arrive[l]) arrive[l] = x->end_s + latency_s;
+    }
+    for (int l = 0; l < p->layers; l++) {
+        backward += p->backward_s[l];
+        forward += p->forward_s ? p->forward_s[l] : 0;
+        if (arrive[l] > last) last = arrive[l];
+    }
+    end = backward;
+    for (int l = 0; l < p->layers; l++) end = (arrive[l] > end ? arrive[l] : end) + (p->forward_s ? p->forward_s[l] : 0);
+    *each_s = end - backward - forward;
+    *all_s = last > backward ? last - backward : 0;
+    DDP_FREE(arrive);
+    return DDP_OK;
+}

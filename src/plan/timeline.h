@@ -94,6 +94,13 @@ DDP_API ddp_status ddp_plan_timeline(const ddp_profile *p, const ddp_timeline_op
                                      ddp_error *err);
 DDP_API void       ddp_timeline_free(ddp_timeline *t); /* all-zero is fine */
 
+/* ddp_timeline_exposed - what t's step takes beyond its computing where a message occupies the link for its interval
+ * and arrives latency_s later. *each_s: a layer's forward waits for its own gradient alone; *all_s: every forward waits
+ * for all gradients. p is what t was planned from. Outputs are untouched on error. Errors: DDP_ARG (another number of
+ * rows, a latency below 0), DDP_MEMORY. */
+DDP_API ddp_status ddp_timeline_exposed(const ddp_profile *p, const ddp_timeline *t, double latency_s, double *each_s,
+                                        double *all_s, ddp_error *err);
+
 /* Names as the programs spell them (ssgd wfbp mgwfbp ascwfbp bytescheduler usbyte deft); a bad value gives "unknown".
  * The inverse fails with DDP_ARG and a sentence that lists the names. */
 DDP_API const char *ddp_scheme_name(ddp_scheme scheme);

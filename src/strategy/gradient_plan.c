@@ -64,49 +64,25 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     }
 }
 
-/* What a step takes beyond its computing: arrive[l], zero, becomes when layer l has all of its gradient. */
-static void ddp__timeline_expose(const ddp_profile *p, double alpha, const ddp_interval *x, double *arrive,
-                                 ddp__packed_messages *head)
-{
-    double backward = 0, forward = 0, last = 0, t;
-
-    for (int i = 0; i < head->messages; i++)
-        for (int l = x[i].bucket; l <= x[i].last; l++)
-            if (x[i].end_s + alpha > arrive[l]) arrive[l] = x[i].end_s + alpha;
-    for (int l = 0; l < p->layers; l++) {
-        backward += p->backward_s[l];
-        forward += p->forward_s[l];
-        if (arrive[l] > last) last = arrive[l];
-    }
-    t = backward;
-    for (int l = 0; l < p->layers; l++) t = (arrive[l] > t ? arrive[l] : t) + p->forward_s[l];
-    head->exposed_s = t - backward - forward;
-    head->barrier_s = last > backward ? last - backward : 0;
-}
-
 static int ddp__timeline_pack(ddp_ctx *d, const ddp_profile *p, double alpha, const ddp_timeline *t, ddp_blob *out)
 {
     const ddp_interval *x = t->interval + 2 * p->layers;
-    double *arrive = (double *)ddp__calloc((size_t)p->layers, sizeof *arrive);
     ddp__packed_messages head;
     unsigned char *at;
+    ddp_error err;
 
     memset(&head, 0, sizeof head);
     head.layers = p->layers;
     head.messages = t->intervals - 2 * p->layers;
+    if (ddp_timeline_exposed(p, t, alpha, &head.exposed_s, &head.barrier_s, &err) != DDP_OK)
+        return ddp_complain(d, err.code, "%s", err.msg);
     *out = ddp_blob_new(sizeof head + (size_t)head.messages * sizeof(ddp__packed_message));
-    if (!out->bytes || !arrive) {
-        if (arrive) DDP_FREE(arrive);
-        ddp_blob_free(out);
-        return ddp_complain(d, DDP_MEMORY, "out of memory for %d messages", (int)head.messages);
-    }
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for %d messages", (int)head.messages);
     at = out->bytes + sizeof head;
     for (int i = 0; i < head.messages; i++, at += sizeof(ddp__packed_message)) {
         const ddp__packed_message m = {x[i].last, x[i].bucket, x[i].part, x[i].part + x[i].parts, t->parts[x[i].bucket]};
         memcpy(at, &m, sizeof m);
     }
-    ddp__timeline_expose(p, alpha, x, arrive, &head);
-    DDP_FREE(arrive);
     memcpy(out->bytes, &head, sizeof head);
     return 0;
 }
