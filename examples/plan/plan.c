@@ -12,6 +12,7 @@
 #include "place.h"
 #include "models.h"
 #include "fence.h"
+#include "choose.h"
 
 typedef struct subcommand {
     const char *name, *about;
@@ -26,6 +27,7 @@ static const subcommand subcommands[] = {
     {"osp", "which layers a parameter server receives late (OSP)", plan_osp},
     {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
     {"fence", "which device runs which operators (FusionLLM)", plan_fence},
+    {"choose", "which strategy, for a model, a network and a number of workers", plan_choose},
 };
 enum { SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };
 

@@ -1,0 +1,461 @@
+/* plan choose: which strategy suits a model, a network and a number of workers, by the planners' own predictions. */
+#ifndef EXAMPLES_PLAN_CHOOSE_H
+#define EXAMPLES_PLAN_CHOOSE_H
+
+#include "common.h"
+#include "models.h"
+
+typedef struct choose_arguments {
+    const char *profile, *model, *net, *json;
+    double      speed, aim; /* TFLOP/s of a worker; utilisation in per cent */
+    long        workers, period, batch;
+} choose_arguments;
+
+/* What is trained where. */
+typedef struct choose_case {
+    ddp_profile p;         /* comm_s and alpha_s are those of the link that is looked at */
+    double      compute_s; /* of a step */
+    double      bytes;     /* of all parameters */
+    double      delay_s;   /* one way */
+    int         workers;
+} choose_case;
+
+/* How far training is from S-SGD: nearer ones are preferred where they are fast enough. */
+typedef enum choose_kind { CHOOSE_EXACT, CHOOSE_AVERAGED, CHOOSE_LATE, CHOOSE_OUTER } choose_kind;
+
+static const char *const choose_why[] = {
+    "parameters after each step are those of ssgd, bit for bit",
+    "every layer is averaged once in a period, nothing is late",
+    "parts of the gradient are applied an iteration or more late",
+    "changes of a whole period are averaged, by an outer optimizer",
+};
+
+typedef struct choose_entry choose_entry;
+
+struct choose_entry {
+    const char *strategy, *options; /* as the trainers take them */
+    choose_kind kind;
+    int         longest; /* period that is tried; 0: it has none */
+    double      share; /* bytes of a change, as a part of float32's */
+    /* Seconds of a step; *sent is what a worker sends in it, as a part of the model's bytes on the wire. */
+    ddp_status (*step)(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                       ddp_error *err);
+};
+
+/* A worker's part of an all-reduce: it sends its segments and the results of its own. */
+static double choose_all_reduce(const choose_case *c) { return 2.0 * (c->workers - 1) / c->workers; }
+
+static double choose_comm_s(const choose_case *c)
+{
+    double sum = 0;
+    int l;
+
+    for (l = 0; l < c->p.layers; l++) sum += c->p.comm_s[l];
+    return sum;
+}
+
+/* ssgd, wfbp and those that follow a timeline. */
+static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                                  ddp_error *err)
+{
+    ddp_timeline_options o;
+    ddp_timeline t;
+    ddp_profile p = c->p;
+    double each = 0, all = 0;
+    ddp_status s;
+
+    (void)period;
+    memset(&o, 0, sizeof o);
+    p.alpha_s = 0; /* a latency, which ddp_timeline_exposed adds */
+    o.partition_params = 6.5e6; /* ddp_config.partition_bytes */
+    s = ddp_scheme_named(e->strategy, &o.scheme, err);
+    if (o.scheme == DDP_SCHEME_WFBP || o.scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = 26214400;
+    if (s == DDP_OK) s = ddp_plan_timeline(&p, &o, &t, err);
+    if (s != DDP_OK) return s;
+    s = ddp_timeline_exposed(&p, &t, c->p.alpha_s, &each, &all, err);
+    ddp_timeline_free(&t);
+    *step_s = c->compute_s +
+              (o.scheme == DDP_SCHEME_BYTESCHEDULER || o.scheme == DDP_SCHEME_USBYTE ? each : all);
+    *sent = choose_all_reduce(c);
+    return s;
+}
+
+/* Merging more than two iterations into one update is another training, which its Preserver refuses (docs/deft.md): then
+ * the step is stretched until two are enough, which plans reach within some per cent (ddp_delayed_plan.lower_bound_s). */
+static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                              ddp_error *err)
+{
+    const double comm = choose_comm_s(c), most = 0.5;
+    ddp_delayed_options o;
+    ddp_delayed_plan plan;
+    ddp_profile p = c->p;
+    ddp_status s;
+
+    (void)e, (void)period;
+    memset(&o, 0, sizeof o);
+    p.alpha_s = 0; /* a latency: what is late is late once a step */
+    o.partition_params = 6.5e6;
+    *step_s = comm * most > c->compute_s ? comm * most : c->compute_s;
+    *step_s += c->p.alpha_s;
+    *sent = choose_all_reduce(c) * most;
+    s = ddp_plan_delayed(&p, &o, &plan, err);
+    if (s == DDP_ARG || s == DDP_UNSUPPORTED) return DDP_OK; /* too slow a link to be planned for */
+    if (s != DDP_OK) return s;
+    if (plan.update_frequency >= most) {
+        *step_s = plan.iteration_s + c->p.alpha_s;
+        *sent = choose_all_reduce(c) * plan.update_frequency;
+    }
+    ddp_delayed_plan_free(&plan);
+    return DDP_OK;
+}
+
+/* Servers on the workers: a push and a pull are what an all-reduce is. On workers that are alike asp, ssp and r2sp
+ * wait for their own pull, and for nobody. */
+static ddp_status choose_server(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                                ddp_error *err)
+{
+    (void)e, (void)period, (void)err;
+    *step_s = c->compute_s + choose_comm_s(c) + c->p.alpha_s;
+    *sent = choose_all_reduce(c);
+    return DDP_OK;
+}
+
+/* Late layers travel while the next step computes, as many as that hides. */
+static ddp_status choose_osp(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                             ddp_error *err)
+{
+    const double comm = choose_comm_s(c);
+    double late = 0;
+    ddp_status s = DDP_OK;
+
+    (void)e, (void)period;
+    if (comm > 0) s = ddp_osp_umax(c->bytes * c->workers / comm, 0, c->compute_s, c->workers, c->bytes, 0, &late, err);
+    *step_s = c->compute_s + comm * (1 - late / c->bytes) + c->p.alpha_s;
+    *sent = choose_all_reduce(c);
+    return s;
+}
+
+static ddp_status choose_localsgd(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                                  ddp_error *err)
+{
+    (void)err;
+    *step_s = c->compute_s + (choose_comm_s(c) * e->share + c->p.alpha_s) / period;
+    *sent = choose_all_reduce(c) * e->share / period;
+    return DDP_OK;
+}
+
+static ddp_status choose_partial(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                                 ddp_error *err)
+{
+    ddp_plan_options o;
+    ddp_plan plan;
+    ddp_status s;
+
+    memset(&o, 0, sizeof o);
+    o.period = period;
+    o.cost = DDP_COST_WINDOW;
+    o.solver = strcmp(e->strategy, "enp") ? DDP_SOLVER_SCATTER : DDP_SOLVER_ENP;
+    s = ddp_plan_partial(&c->p, &o, &plan, err);
+    if (s != DDP_OK) return s;
+    *step_s = c->compute_s + plan.exposed_s / period;
+    *sent = choose_all_reduce(c) / period;
+    ddp_plan_free(&plan);
+    return DDP_OK;
+}
+
+/* A change has the whole next period to travel; only a link that is busy all the time delays training. */
+static ddp_status choose_overlapped(const choose_entry *e, const choose_case *c, int period, double *step_s,
+                                    double *sent, ddp_error *err)
+{
+    const double comm = (choose_comm_s(c) * e->share + c->p.alpha_s) / period;
+
+    (void)err;
+    *step_s = comm > c->compute_s ? comm : c->compute_s;
+    *sent = choose_all_reduce(c) * e->share / period;
+    return DDP_OK;
+}
+
+/* What everybody kept goes to everybody. */
+static ddp_status choose_gathered(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
+                                  ddp_error *err)
+{
+    (void)err;
+    *sent = (c->workers - 1) * e->share / period;
+    *step_s = c->compute_s + choose_comm_s(c) / choose_all_reduce(c) * *sent + c->p.alpha_s / period;
+    return DDP_OK;
+}
+
+/* Ordered by how far training is from S-SGD, simpler ones first. Shares: four bits a value with a float's scale for
+ * each 64; 64 of 4096 values with 14 bits each and a scale (docs/outer.md). */
+static const choose_entry choose_table[] = {
+    {"ssgd", "", CHOOSE_EXACT, 0, 1, choose_timeline},
+    {"bsp", "--servers colocated", CHOOSE_EXACT, 0, 1, choose_server},
+    {"wfbp", "", CHOOSE_EXACT, 0, 1, choose_timeline},
+    {"mgwfbp", "", CHOOSE_EXACT, 0, 1, choose_timeline},
+    {"ascwfbp", "", CHOOSE_EXACT, 0, 1, choose_timeline},
+    {"bytescheduler", "", CHOOSE_EXACT, 0, 1, choose_timeline},
+    {"usbyte", "", CHOOSE_EXACT, 0, 1, choose_timeline},
+    {"localsgd", "", CHOOSE_AVERAGED, 50, 1, choose_localsgd},
+    {"enp", "", CHOOSE_AVERAGED, 50, 1, choose_partial},
+    {"dreamddp", "", CHOOSE_AVERAGED, 50, 1, choose_partial},
+    {"deft", "", CHOOSE_LATE, 0, 1, choose_deft},
+    {"osp", "--servers colocated", CHOOSE_LATE, 0, 1, choose_osp},
+    {"asp", "--servers colocated", CHOOSE_LATE, 0, 1, choose_server},
+    {"ssp", "--servers colocated --staleness 2", CHOOSE_LATE, 0, 1, choose_server},
+    {"r2sp", "--servers colocated", CHOOSE_LATE, 0, 1, choose_server},
+    {"diloco", "", CHOOSE_OUTER, 500, 1, choose_localsgd},
+    {"diloco", "--overlap stream", CHOOSE_OUTER, 500, 1, choose_overlapped},
+    {"diloco", "--overlap stream --wire int4", CHOOSE_OUTER, 500, 4.5 / 32, choose_overlapped},
+    {"sparseloco", "", CHOOSE_OUTER, 500, (64 * 14.0 + 32) / (4096 * 32.0), choose_gathered},
+};
+enum { CHOOSE_ENTRIES = sizeof choose_table / sizeof choose_table[0], CHOOSE_LEVELS = 4 };
+static const double choose_level[CHOOSE_LEVELS] = {50, 90, 95, 99};
+
+/* All layers over a link of `rate` bytes per second, by direct all-reduce: two one-way delays. */
+static void choose_link(choose_case *c, double rate)
+{
+    int l;
+
+    for (l = 0; l < c->p.layers; l++) c->p.comm_s[l] = choose_all_reduce(c) * 4 * c->p.params[l] / rate;
+    c->p.alpha_s = 2 * c->delay_s;
+}
+
+static ddp_status choose_utilisation(const choose_entry *e, choose_case *c, double rate, int period, double *out,
+                                     ddp_error *err)
+{
+    double step = 0, sent = 0;
+    ddp_status s;
+
+    choose_link(c, rate);
+    s = e->step(e, c, period, &step, &sent, err);
+    *out = step > 0 ? 100 * c->compute_s / step : 100;
+    return s;
+}
+
+/* The slowest link, in bytes per second and to 1 %, that gives `level` per cent; INFINITY where delay forbids it. */
+static ddp_status choose_rate(const choose_entry *e, choose_case *c, int period, double level, double *out,
+                              ddp_error *err)
+{
+    double low = 1, high = 1e12, have = 0;
+    ddp_status s = choose_utilisation(e, c, high, period, &have, err);
+
+    *out = INFINITY;
+    if (s != DDP_OK || have < level) return s;
+    while (s == DDP_OK && high > 1.01 * low) {
+        const double middle = sqrt(low * high);
+        s = choose_utilisation(e, c, middle, period, &have, err);
+        if (have >= level) high = middle;
+        else low = middle;
+    }
+    *out = high;
+    return s;
+}
+
+typedef struct choose_answer {
+    int    period; /* 0 where it has none */
+    double step_s, sent, utilisation, rate[CHOOSE_LEVELS];
+} choose_answer;
+
+/* The shortest usual period that reaches the aim, or the longest that is usual. */
+static ddp_status choose_period(const choose_entry *e, choose_case *c, const choose_arguments *a, double rate, int *out,
+                                ddp_error *err)
+{
+    static const int usual[] = {2, 5, 10, 20, 50, 100, 200, 500};
+    double have = 0;
+    ddp_status s = DDP_OK;
+    size_t i;
+
+    *out = e->longest ? (int)a->period : 0;
+    if (!e->longest || a->period) return s;
+    for (i = 0; i < sizeof usual / sizeof usual[0] && usual[i] <= e->longest && s == DDP_OK && have < a->aim; i++)
+        s = choose_utilisation(e, c, rate, *out = usual[i], &have, err);
+    return s;
+}
+
+static ddp_status choose_answer_of(const choose_entry *e, choose_case *c, const choose_arguments *a, double rate,
+                                   choose_answer *out, ddp_error *err)
+{
+    ddp_status s = choose_period(e, c, a, rate, &out->period, err);
+    int i;
+
+    for (i = 0; i < CHOOSE_LEVELS && s == DDP_OK; i++)
+        s = choose_rate(e, c, out->period, choose_level[i], &out->rate[i], err);
+    if (s == DDP_OK) s = choose_utilisation(e, c, rate, out->period, &out->utilisation, err);
+    if (s == DDP_OK) s = e->step(e, c, out->period, &out->step_s, &out->sent, err);
+    return s;
+}
+
+/* What the trainers need beside --strategy. */
+static void choose_options(FILE *f, const choose_entry *e, const choose_answer *r)
+{
+    fprintf(f, "\"options\": \"%s", e->options);
+    if (r->period) fprintf(f, "%s--period %d", e->options[0] ? " " : "", r->period);
+    fprintf(f, "\", ");
+}
+
+static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, const choose_answer *r, int event)
+{
+    int i;
+
+    fprintf(f, "{%s\"strategy\": \"%s\", ", event ? "\"event\": \"prediction\", " : "", e->strategy);
+    choose_options(f, e, r);
+    fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"bytes_per_step\": %.6g, \"mbit_for_pct\": {",
+            1e3 * r->step_s, r->utilisation, r->sent * c->bytes);
+    for (i = 0; i < CHOOSE_LEVELS; i++) {
+        fprintf(f, "%s\"%g\": ", i ? ", " : "", choose_level[i]);
+        if (r->rate[i] < INFINITY) fprintf(f, "%.3g", 8e-6 * r->rate[i]);
+        else fputs("null", f);
+    }
+    fprintf(f, "}}\n");
+}
+
+/* The nearest to S-SGD that reaches the aim, among equals the fastest, and of two within 1 % the simpler; the fastest
+ * of all where none reaches it. */
+static int choose_best(const choose_answer *r, double aim)
+{
+    int best = -1, i;
+
+    for (i = 0; i < CHOOSE_ENTRIES; i++) {
+        if (r[i].utilisation < aim) continue;
+        if (best >= 0 && choose_table[i].kind != choose_table[best].kind) break;
+        if (best < 0 || r[i].step_s < 0.99 * r[best].step_s) best = i;
+    }
+    for (i = 0; i < CHOOSE_ENTRIES && r[best < 0 ? 0 : best].utilisation < aim; i++)
+        if (best < 0 || r[i].step_s < 0.99 * r[best].step_s) best = i;
+    return best;
+}
+
+static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
+{
+    const int best = choose_best(r, aim);
+    const choose_entry *e = &choose_table[best];
+
+    fprintf(f, "{%s\"choose\": \"%s\", ", event ? "\"event\": \"choice\", " : "", e->strategy);
+    choose_options(f, e, &r[best]);
+    fprintf(f, "\"step_ms\": %.6g, \"utilisation_pct\": %.4g, \"because\": \"", 1e3 * r[best].step_s,
+            r[best].utilisation);
+    if (r[best].utilisation < aim)
+        fprintf(f, "no strategy computes %g %% of the time on this link; this one is the fastest: %s\"}\n", aim,
+                choose_why[e->kind]);
+    else
+        fprintf(f, "of those that compute at least %g %% of the time it is nearest to S-SGD: %s\"}\n", aim,
+                choose_why[e->kind]);
+}
+
+/* ---- the case ---- */
+
+/* Layers of a model as its graph names them, "layer/operator"; backward is twice forward. */
+static ddp_status choose_model(const choose_arguments *a, ddp_profile *p, ddp_error *err)
+{
+    const double seconds_per_flop = 1e-12 / a->speed;
+    ddp_oplist list;
+    int i, l = -1, last = -1, rows = 0, code = plan_model_oplist(a->model, a->batch, &list, err);
+
+    if (code) return (ddp_status)code;
+    for (i = 0; i < list.count; i++)
+        rows += i == 0 || list.op[i].module == 0 || list.op[i].module != list.op[i - 1].module;
+    if (ddp_profile_new(rows, p, err) != DDP_OK) rows = 0;
+    for (i = 0; i < list.count && rows; i++) {
+        const ddp_oplist_entry *op = &list.op[i];
+        if (l < 0 || op->module == 0 || op->module != last) l++;
+        last = op->module;
+        p->params[l] += op->param_bytes / 4;
+        p->forward_s[l] += op->flops * seconds_per_flop;
+        p->backward_s[l] += 2 * op->flops * seconds_per_flop;
+    }
+    ddp_oplist_free(&list);
+    return rows ? DDP_OK : err->code;
+}
+
+static ddp_status choose_read(const choose_arguments *a, choose_case *c, ddp_error *err)
+{
+    const ddp_link any = {0, 1}; /* comm_s is made by choose_link */
+    ddp_status s = a->model ? choose_model(a, &c->p, err) : ddp_profile_read(a->profile, &any, &c->p, err);
+    int l;
+
+    for (l = 0; s == DDP_OK && l < c->p.layers; l++) {
+        c->compute_s += c->p.backward_s[l] + (c->p.forward_s ? c->p.forward_s[l] : 0);
+        c->bytes += c->p.params ? 4 * c->p.params[l] : 0;
+    }
+    if (s == DDP_OK && !(c->bytes > 0 && c->compute_s > 0)) {
+        snprintf(err->msg, sizeof err->msg, "%s: columns params, forward_s and backward_s are needed, with more than "
+                 "zeros", a->model ? a->model : a->profile);
+        return err->code = DDP_ARG;
+    }
+    return s;
+}
+
+static int choose_run(const choose_arguments *a, choose_case *c, double rate)
+{
+    choose_answer r[CHOOSE_ENTRIES];
+    plan_output out;
+    ddp_error err;
+    ddp_status s = DDP_OK;
+    int i;
+
+    memset(r, 0, sizeof r);
+    if (!plan_output_open(&out, "plan choose")) return 1;
+    for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) {
+        s = choose_answer_of(&choose_table[i], c, a, rate, &r[i], &err);
+        if (s != DDP_OK) {
+            fprintf(stderr, "plan choose: %s: %s\n", choose_table[i].strategy, err.msg);
+            break;
+        }
+        choose_json(out.line, &choose_table[i], c, &r[i], 0);
+        choose_json(out.json, &choose_table[i], c, &r[i], 1);
+    }
+    if (s == DDP_OK) choose_say(out.line, r, a->aim, 0), choose_say(out.json, r, a->aim, 1);
+    return plan_output_close(&out, "plan choose", s, a->json, NULL);
+}
+
+static int plan_choose(int argc, char **argv)
+{
+    static const char about[] =
+        "Which strategy for this model, network and number of workers? A line for each: the step that its\n"
+        "planner predicts, how much of it is computing, bytes that a worker sends, and the link rate that it\n"
+        "needs to compute 50, 90, 95 and 99 % of the time. The last line chooses.";
+    choose_arguments a = {NULL, NULL, NULL, NULL, NAN, 90, 0, 0, 0};
+    const cli_option table[] = {
+        {"--profile", CLI_TEXT, &a.profile, "P.csv", "layers and their times; its comm_s is not used"},
+        {"--model", CLI_TEXT, &a.model, "NAME", "or a model (plan fence --help lists them), with --speed"},
+        {"--speed", CLI_REAL, &a.speed, "TFLOPS", "10^12 operations per second that a worker reaches"},
+        {"--batch", CLI_COUNT, &a.batch, "N", "samples per step of a model (default: a usual number)"},
+        {"--net", CLI_TEXT, &a.net, "RATE,DELAY", "each worker's link, such as 100mbit,20ms"},
+        {"--workers", CLI_COUNT, &a.workers, "N", "workers, at least 2"},
+        {"--period", CLI_COUNT, &a.period, "H", "steps between averages (default: for each as many as it needs)"},
+        {"--utilisation", CLI_REAL, &a.aim, "PCT", "how much of the time shall be computing (default 90)"},
+        {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
+    };
+    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    double rate = 0;
+    choose_case c;
+    ddp_error err;
+
+    if (code >= 0) return code;
+    memset(&c, 0, sizeof c);
+    memset(&err, 0, sizeof err);
+    if (!a.profile == !a.model) return plan_usage("plan choose", "either --profile or %s is needed", "--model");
+    if (a.model && isnan(a.speed))
+        return plan_usage("plan choose", "--model needs %s, what a worker reaches", "--speed TFLOPS");
+    if (a.model && !(a.speed > 0)) return plan_usage("plan choose", "%s must be above 0", "--speed");
+    if (a.profile && !isnan(a.speed))
+        return plan_usage("plan choose", "--profile and %s exclude each other", "--speed");
+    if (!a.net) return plan_usage("plan choose", "%s is needed", "--net RATE,DELAY");
+    if (a.workers < 2 || a.workers > 1000000)
+        return plan_usage("plan choose", "--workers %s is needed, from 2 to 1000000", "N");
+    if (a.period > 1000000) return plan_usage("plan choose", "%s is at most 1000000", "--period");
+    if (!(a.aim > 0 && a.aim < 100)) return plan_usage("plan choose", "--utilisation is above 0 and below %s", "100");
+    if (ddp_net_parse(a.net, &rate, &c.delay_s, &err) != DDP_OK) return plan_usage("plan choose", "%s", err.msg);
+    if (!(rate > 0)) return plan_usage("plan choose", "--net needs a %s above 0", "rate");
+    c.workers = (int)a.workers;
+    if (choose_read(&a, &c, &err) != DDP_OK) {
+        fprintf(stderr, "plan choose: %s\n", err.msg);
+        code = ddp_status_exit_code(err.code);
+    } else {
+        code = choose_run(&a, &c, rate);
+    }
+    ddp_profile_free(&c.p);
+    return code;
+}
+
+#endif /* EXAMPLES_PLAN_CHOOSE_H */

@@ -1,0 +1,69 @@
+#!/bin/sh
+# [calm] build/plan choose: its predictions against sums made by hand, its choice, its sentences and exit codes.
+root=$(cd "$(dirname "$0")/../.." && pwd)
+sub=choose
+. "$root/tests/plan/plan_cli.sh"
+
+# four layers of 40, 20, 20, 20 KB that compute in 1 + 2 s; two workers send all of it once in an all-reduce
+printf 'layer,params,forward_s,backward_s,comm_s\na,10000,0.25,0.5,9\nb,5000,0.25,0.5,9\nc,5000,0.25,0.5,\nd,5000,0.25,0.5,\n' >p.csv
+base="--profile p.csv --net 400kbit --workers 2"
+
+# predicts STEP_MS STRATEGY ARGS...
+predicts() {
+    ms=$1 strategy=$2
+    shift 2
+    "$plan" choose "$@" >out 2>err || bad "plan choose $*: $(cat err)"
+    grep "\"strategy\": \"$strategy\", \"options\": " out | head -1 | grep -qF "\"step_ms\": $ms," && ok ||
+        bad "$strategy is not $ms ms: $(grep "\"$strategy\"" out | head -1)"
+}
+
+# shellcheck disable=SC2086
+{
+    predicts 5000 ssgd $base             # 3 s and 2 s on the link
+    predicts 5000 bsp $base
+    predicts 5000 wfbp $base             # one bucket holds all
+    predicts 3800 mgwfbp $base           # d .5-.9, c 1-1.4, b 1.5-1.9, a 2-2.8, forward 1
+    predicts 3400 osp $base              # a fifth of 2 s is sent at once
+    predicts 3500 localsgd $base --period 4
+    predicts 3200 dreamddp $base --period 4 # a is whole .8 s after its backward, b to d in time
+    predicts 3000 deft $base             # all of it hides behind a step
+    predicts 3500 diloco $base --period 4
+    predicts 5020 ssgd --profile p.csv --net 400kbit,10ms --workers 2  # two delays
+    predicts 6000 ssgd --profile p.csv --net 400kbit --workers 4       # 1.5 times the bytes
+    has '"strategy": "ssgd", "options": "", "step_ms": 5000, "utilisation_pct": 60, "bytes_per_step": 100000,' $base
+    has '"options": "--overlap stream --period 2", "step_ms": 3000, "utilisation_pct": 100,' $base
+    # half of the time computing: 100 KB in 3 s; never 99 % where two delays take a second
+    has '"50": 0.26' $base
+    has '"99": null' --profile p.csv --net 400kbit,500ms --workers 2
+    # the nearest to S-SGD that is fast enough: mgwfbp computes 79 % of the time, averages do 95
+    has '"choose": "mgwfbp", "options": ""' $base --utilisation 75
+    has '"choose": "enp", "options": "--period 5"' $base --utilisation 90
+    has '"choose": "ssgd"' --profile p.csv --net 1gbit --workers 2
+    # 200 bit/s: not even sparse changes in every step are few enough
+    has 'no strategy computes 99 % of the time' --profile p.csv --net 200bit --workers 2 --utilisation 99 --period 1
+    has '"choose": ' --model resnet18 --speed 5 --net 1gbit,1ms --workers 4
+    "$plan" choose $base --json p.json >out 2>err || bad "--json: $(cat err)"
+    [ "$(grep -c '"event": "prediction"' p.json)" -eq 19 ] && grep -q '"event": "choice"' p.json && ok || bad "--json: not 19 lines"
+    if command -v python3 >/dev/null; then
+        python3 -c 'import json; [json.loads(l) for f in ("p.json", "out") for l in open(f)]' && ok || bad "JSON is malformed"
+    fi
+
+    says 2 'either --profile or --model is needed' --net 1mbit --workers 2
+    says 2 'either --profile or --model is needed' $base --model gpt2 --speed 1
+    says 2 '--model needs --speed TFLOPS' --model gpt2 --net 1mbit --workers 2
+    says 2 '--speed must be above 0' --model gpt2 --speed 0 --net 1mbit --workers 2
+    says 2 '--profile and --speed exclude each other' $base --speed 1
+    says 2 '--net RATE,DELAY is needed' --profile p.csv --workers 2
+    says 2 '--net needs a rate above 0' --profile p.csv --workers 2 --net 0
+    says 2 '--workers N is needed, from 2' --profile p.csv --net 1mbit --workers 1
+    says 2 '--utilisation is above 0 and below 100' $base --utilisation 100
+    says 2 "there is no model 'gpt9'" --model gpt9 --speed 1 --net 1mbit --workers 2
+    says 1 'cannot read absent.csv' --profile absent.csv --net 1mbit --workers 2
+    printf 'layer,forward_s,backward_s,comm_s\na,1,1,1\n' >bare.csv
+    says 1 'column params is missing' --profile bare.csv --net 1mbit --workers 2
+    "$plan" choose $base --json absent/p.json >out 2>err
+    [ $? -eq 1 ] && [ ! -s out ] && grep -q 'cannot write absent/p.json' err && ok || bad "an unwritable --json: $(cat err)"
+}
+
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed -eq 0 ]
