@@ -45142,7 +45142,7 @@ DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 /* One line of a chart. Points whose x or y is not finite are stepped over. */
 typedef struct ddp__series {
     const char   *name;  /* written at the end of the line; NULL = none */
-    int           style; /* class "s<style>" */
+    int           style; /* classes "s<style % 8> r<style / 8>" */
     int           faint; /* thin and pale: the raw values behind a mean */
     const double *x, *y; /* [count] */
     int           count;
@@ -45421,7 +45421,8 @@ static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s,
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
-        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d\" d=\"", s->faint ? "faint" : "line", s->style);
+        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", s->faint ? "faint" : "line",
+                                       s->style % 8, s->style / 8);
         *end_y = ddp__axes_y(a, s->y[i]);
         ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
     }
@@ -45448,9 +45449,10 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/>"
+        ddp__add_page(t, "<path class=\"line s%d r%d\" d=\"M%d @1h18\"/>"
                          "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
-                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4, s->name);
+                      s->style % 8, s->style / 8, DDP__CHART_RIGHT + 8, y, s->style % 8, DDP__CHART_RIGHT + 31, y + 4,
+                      s->name);
     }
 }
 
@@ -46534,7 +46536,8 @@ static const char ddp__html_head[] =
     "font-size:12px;font-weight:600;fill:var(--c)}\n.line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;"
     "stroke-linejoin:round}.faint{stroke-width:1;stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{"
     "stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}.line.s4{stroke-dasharray:9 3 2 3}.line.s5{"
-    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}\n.s0{--c:var(--s0)}.s1{"
+    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}.line.r1{"
+    "stroke-dasharray:14 3 1 3}.line.r2{stroke-dasharray:1 4;stroke-width:2.6}\n.s0{--c:var(--s0)}.s1{"
     "--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{"
     "--c:var(--s7)}\n.k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
     "--c:var(--k5)}.k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n.key{font-size:13px;"
@@ -46706,7 +46709,8 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 
 typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
 
-/* The default strategy is always s0; the others take the styles in their order. */
+/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other dashes where
+ * there are more: 8 times the round, and the colour. */
 static int ddp__html_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
@@ -46716,7 +46720,7 @@ static int ddp__html_style(const ddp_report_data *d, int run)
         is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
         style += !is_first;
     }
-    return is_first ? 0 : 1 + (style - 1) % 7;
+    return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
 }
 
 /* Mean of the last `over` known losses: what the eye should follow. */

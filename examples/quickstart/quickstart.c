@@ -1,5 +1,5 @@
 /* Four workers on this machine train a small GPT on real text over a slow link, under five
- * strategies: who waits for the network, and who hides it?
+ * strategies or those of --strategies: who waits for the network, and who hides it?
  *
  *   cc -O2 -I. examples/quickstart/quickstart.c -o quickstart -lm -lpthread && ./quickstart
  *
@@ -10,16 +10,17 @@
 #include "../common/cli.h"
 #include "../common/training.h"
 
-enum { STRATEGIES = 5 };
-static const char *const strategies[STRATEGIES] = {"ssgd", "wfbp", "localsgd", "enp", "dreamddp"};
+enum { STRATEGIES = 32 }; /* room */
 
 typedef struct quickstart {
-    const char *data, *net, *out;
+    const char *data, *net, *out, *strategies; /* names, separated by commas, or "all" */
     long   steps, workers, period, seed, batch, layers, heads, dim, seq;
     double lr;
     char   command[256], model[128], host[128];
     ddp_tokens *tokens;
     training    t;
+    ddp_strategy     strategy[STRATEGIES];
+    int              count;
     training_result *result[STRATEGIES];
     /* the report */
     ddp_report_data   data_;
@@ -31,6 +32,7 @@ typedef struct quickstart {
 static int parse(quickstart *q, int argc, char **argv)
 {
     const cli_option table[] = {
+        {"--strategies", CLI_TEXT, &q->strategies, "A,B,..", "or all [ssgd,wfbp,localsgd,enp,dreamddp]"},
         {"--data", CLI_TEXT, &q->data, "FILE", "text to learn [dreamddp.h]"},
         {"--steps", CLI_COUNT, &q->steps, "N", "steps under each strategy [100]"},
         {"--workers", CLI_COUNT, &q->workers, "N", "worker processes [4]"},
@@ -46,8 +48,8 @@ static int parse(quickstart *q, int argc, char **argv)
         {"--out", CLI_TEXT, &q->out, "PREFIX", "of the files that are written [quickstart]"},
     };
 
-    return cli_parse(argc, argv, "Trains a small GPT over a slow link under five strategies and draws what happened.",
-                     table, (int)(sizeof table / sizeof table[0]));
+    return cli_parse(argc, argv,
+                     "Trains a small GPT over a slow link under several strategies and draws what happened.", table, (int)(sizeof table / sizeof table[0]));
 }
 
 static int worker(ddp_ctx *d, void *user)
@@ -61,7 +63,7 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
     ddp_config cfg;
 
     memset(&cfg, 0, sizeof cfg);
-    cfg.strategy = ddp_strategy_named(strategies[s]);
+    cfg.strategy = q->strategy[s];
     cfg.world = (int)q->workers;
     cfg.period = (int)q->period;
     cfg.net = q->net;
@@ -74,7 +76,7 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
         snprintf(err->msg, sizeof err->msg, "out of memory for the results of %ld steps", q->steps);
         return err->code = DDP_MEMORY;
     }
-    q->t.label = strategies[s];
+    q->t.label = ddp_strategy_name(q->strategy[s]);
     q->t.result = q->result[s];
     return (ddp_status)ddp_launch(&cfg, worker, &q->t, err);
 }
@@ -100,16 +102,34 @@ static double time_to_loss(const training_result *r, double target)
     return NAN;
 }
 
+/* The run whose profile and plan are shown: dreamddp's, or the last. */
+static const training_result *shown(const quickstart *q)
+{
+    int s;
+
+    for (s = 0; s < q->count - 1 && q->strategy[s] != ddp_strategy_named("dreamddp"); s++) {}
+    return q->result[s];
+}
+
+/* Whether workers ever differed. */
+static int diverged(const training_result *r)
+{
+    int l, any = 0;
+
+    for (l = 0; l < r->layers; l++) any |= r->layer_divergence[l] > 0;
+    return any;
+}
+
 static ddp_status fill_report(quickstart *q, ddp_error *err)
 {
-    const training_result *base = q->result[STRATEGIES - 1];
+    const training_result *base = shown(q);
     ddp_report_data *d = &q->data_;
     int s, l, k;
 
     d->title = "dreamddp quickstart", d->command = q->command, d->version = DDP_VERSION_STRING;
     d->host = q->host, d->net = q->net, d->model = q->model, d->seed = (uint64_t)q->seed;
     d->workers = (int)q->workers, d->target_loss = -1e300;
-    for (s = 0; s < STRATEGIES; s++) {
+    for (s = 0; s < q->count; s++) {
         double last = smooth_loss(q->result[s], q->result[s]->steps - 1);
         if (last > d->target_loss) d->target_loss = last;
     }
@@ -118,8 +138,8 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
         q->layer[l].backward_s = base->backward_s[l], q->layer[l].comm_s = base->comm_s[l];
     }
     d->layers = q->layer, d->layer_count = base->layers;
-    d->runs = q->run, d->run_count = STRATEGIES;
-    for (s = 0; s < STRATEGIES; s++) {
+    d->runs = q->run, d->run_count = q->count;
+    for (s = 0; s < q->count; s++) {
         const training_result *r = q->result[s];
         ddp_report_run *run = &q->run[s];
         q->worker[s] = (ddp_report_worker *)calloc((size_t)q->workers, sizeof *q->worker[s]);
@@ -129,14 +149,15 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
         }
         for (k = 0; k < q->workers; k++)
             q->worker[s][k].spans = r->rank[k].span, q->worker[s][k].count = r->rank[k].spans;
-        run->strategy = strategies[s], run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
+        run->strategy = ddp_strategy_name(q->strategy[s]);
+        run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
         run->predicted_step_ms = 1e3 * r->rank[0].stats.predicted_step_s;
         run->predicted_hidden_pct = r->rank[0].stats.predicted_hidden_pct;
         run->bytes_sent = r->bytes_sent, run->time_to_loss_s = time_to_loss(r, d->target_loss);
         run->final_loss = r->final_loss, run->param_hash = r->param_hash;
         run->steps = r->step, run->step_count = (int)r->steps;
         run->period = r->period, run->step_of = r->period ? r->step_of : NULL, run->fill = r->period ? r->fill : NULL;
-        run->layer_divergence = s >= 2 ? r->layer_divergence : NULL;
+        run->layer_divergence = diverged(r) ? r->layer_divergence : NULL;
         run->slowest_rank = r->rank[0].stats.slowest_rank;
         run->slow_ratio = r->rank[0].stats.slow_ratio, run->replans = r->rank[0].stats.replans;
         run->workers = q->worker[s], run->worker_count = (int)q->workers;
@@ -147,22 +168,25 @@ static ddp_status fill_report(quickstart *q, ddp_error *err)
 
 static void print_profile(const quickstart *q)
 {
-    const training_result *r = q->result[STRATEGIES - 1];
+    const training_result *r = shown(q);
     double backward = 0, comm = 0;
     int l;
 
-    printf("\nprofile, and the step of the period in which dreamddp averages each layer\n");
-    printf("  layer          parameters   forward ms  backward ms  transfer ms  step\n");
+    printf("\nprofile%s\n", r->period ? ", and the step of the period in which dreamddp averages each layer" : "");
+    printf("  layer          parameters   forward ms  backward ms  transfer ms%s\n", r->period ? "  step" : "");
     for (l = 0; l < r->layers; l++) {
-        printf("  %-14s %10.0f %12.2f %12.2f %12.2f %5d\n", r->name[l], r->params[l],
-               1e3 * r->forward_s[l], 1e3 * r->backward_s[l], 1e3 * r->comm_s[l], r->step_of[l]);
+        printf("  %-14s %10.0f %12.2f %12.2f %12.2f", r->name[l], r->params[l], 1e3 * r->forward_s[l],
+               1e3 * r->backward_s[l], 1e3 * r->comm_s[l]);
+        if (r->period) printf(" %5d", r->step_of[l]);
+        putchar('\n');
         backward += r->backward_s[l], comm += r->comm_s[l];
     }
-    printf("  communication / (H x backward) = %.2f; link: %.1f ms + %.0f ns per byte; plan: %s, "
-           "%s cost, %.1f ms exposed per period\n\n",
-           comm / ((double)r->period * backward), 1e3 * r->rank[0].stats.link.alpha_s,
-           1e9 * r->rank[0].stats.link.beta_s, r->plan_solver, r->plan_cost,
-           1e3 * (r->objective_s - (double)r->period * backward));
+    printf("  communication / (H x backward) = %.2f; link: %.1f ms + %.0f ns per byte",
+           comm / ((double)q->period * backward), 1e3 * r->rank[0].stats.link.alpha_s, 1e9 * r->rank[0].stats.link.beta_s);
+    if (r->period)
+        printf("; plan: %s, %s cost, %.1f ms exposed per period", r->plan_solver, r->plan_cost,
+               1e3 * (r->objective_s - (double)r->period * backward));
+    printf("\n\n");
 }
 
 static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
@@ -174,13 +198,13 @@ static ddp_status write_lines(quickstart *q, const char *path, ddp_error *err)
     if (!j) return err->code;
     ddp_jsonl_run(j, &q->data_);
     ddp_jsonl_profile(j, &q->data_);
-    for (s = 0; s < STRATEGIES; s++) {
+    for (s = 0; s < q->count; s++) {
         const training_result *r = q->result[s];
         ddp_jsonl_plan(j, &q->data_, &q->run[s]);
         for (i = 0; i < r->steps; i++)
-            ddp_jsonl_step(j, strategies[s], i, r->step[i].loss,
+            ddp_jsonl_step(j, q->run[s].strategy, i, r->step[i].loss,
                            1e3 * (r->step[i].time_s - (i ? r->step[i - 1].time_s : 0)), 1e3 * r->wait_s[i],
-                           r->step[i].bytes, s >= 2 ? r->step[i].divergence : NAN);
+                           r->step[i].bytes, diverged(r) ? r->step[i].divergence : NAN);
         ddp_jsonl_result(j, &q->data_, &q->run[s]);
     }
     return ddp_jsonl_close(j, err);
@@ -206,6 +230,31 @@ static ddp_status report(quickstart *q, ddp_error *err)
 }
 
 /* ---- main ---- */
+
+static int choose(quickstart *q)
+{
+    const int all = !strcmp(q->strategies, "all");
+    const char *at = q->strategies;
+    char name[32];
+    ddp_strategy id;
+    size_t n;
+
+    while (q->count < STRATEGIES) {
+        n = strcspn(at, ",");
+        snprintf(name, sizeof name, "%.*s", n < sizeof name ? (int)n : (int)sizeof name - 1, at);
+        id = all ? ddp_strategy_number(q->count) : ddp_strategy_named(name);
+        if (id == DDP_STRATEGY_DEFAULT && all) return -1;
+        if (id == DDP_STRATEGY_DEFAULT) {
+            fprintf(stderr, "quickstart: --strategies: there is no strategy '%s'; train_gpt --help lists them\n", name);
+            return 2;
+        }
+        q->strategy[q->count++] = id;
+        if (!all && !at[n]) return -1;
+        at += n + 1;
+    }
+    fprintf(stderr, "quickstart: --strategies: at most %d are compared at once\n", (int)STRATEGIES);
+    return 2;
+}
 
 static ddp_status prepare(quickstart *q, ddp_error *err)
 {
@@ -253,20 +302,21 @@ int main(int argc, char **argv)
     ddp_error err;
     int code, s;
 
-    q.data = "dreamddp.h", q.net = "70mbit,1ms", q.out = "quickstart";
+    q.strategies = "ssgd,wfbp,localsgd,enp,dreamddp", q.data = "dreamddp.h", q.net = "70mbit,1ms", q.out = "quickstart";
     q.steps = 100, q.workers = 4, q.period = 4, q.seed = 1, q.batch = 4, q.layers = 6, q.heads = 4,
     q.dim = 64, q.seq = 64, q.lr = 4e-3;
     cli_command(argc, argv, q.command, sizeof q.command);
     code = parse(&q, argc, argv);
     if (code < 0) code = check(&q);
+    if (code < 0) code = choose(&q);
     if (code >= 0) return code;
     memset(&err, 0, sizeof err);
     cli_catch_interrupt();
     code = (int)prepare(&q, &err);
-    for (s = 0; !code && s < STRATEGIES; s++) code = (int)train(&q, s, &err);
+    for (s = 0; !code && s < q.count; s++) code = (int)train(&q, s, &err);
     if (!code) code = (int)report(&q, &err);
     ddp_tokens_close(q.tokens);
-    for (s = 0; s < STRATEGIES; s++) free(q.worker[s]);
+    for (s = 0; s < q.count; s++) free(q.worker[s]);
     if (cli_interrupted) return fprintf(stderr, "quickstart: interrupted, nothing was written\n"), 130;
     if (code) return fprintf(stderr, "quickstart: %s\n", err.msg), ddp_status_exit_code(err.code);
     return 0;

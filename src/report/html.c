@@ -28,7 +28,8 @@ static const char ddp__html_head[] =
     "font-size:12px;font-weight:600;fill:var(--c)}\n.line,.faint{fill:none;stroke:var(--c);stroke-width:1.8;"
     "stroke-linejoin:round}.faint{stroke-width:1;stroke-opacity:.22}.line.s0{stroke-width:2.8}.line.s2{"
     "stroke-dasharray:7 3}.line.s3{stroke-dasharray:2 2.5}.line.s4{stroke-dasharray:9 3 2 3}.line.s5{"
-    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}\n.s0{--c:var(--s0)}.s1{"
+    "stroke-dasharray:5 2}.line.s6{stroke-dasharray:1.5 3}.line.s7{stroke-dasharray:12 4}.line.r1{"
+    "stroke-dasharray:14 3 1 3}.line.r2{stroke-dasharray:1 4;stroke-width:2.6}\n.s0{--c:var(--s0)}.s1{"
     "--c:var(--s1)}.s2{--c:var(--s2)}.s3{--c:var(--s3)}.s4{--c:var(--s4)}.s5{--c:var(--s5)}.s6{--c:var(--s6)}.s7{"
     "--c:var(--s7)}\n.k0{--c:var(--k0)}.k1{--c:var(--k1)}.k2{--c:var(--k2)}.k3{--c:var(--k3)}.k4{--c:var(--k4)}.k5{"
     "--c:var(--k5)}.k6{--c:var(--k6)}.lanes rect{fill:var(--c);stroke:var(--bg);stroke-width:.4}\n.key{font-size:13px;"
@@ -200,7 +201,8 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
 
 typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
 
-/* The default strategy is always s0; the others take the styles in their order. */
+/* The default strategy is always s0; the others take the styles in their order, s1 to s7 again with other dashes where
+ * there are more: 8 times the round, and the colour. */
 static int ddp__html_style(const ddp_report_data *d, int run)
 {
     const char *first = ddp_strategy_name(DDP_STRATEGY_DEFAULT);
@@ -210,7 +212,7 @@ static int ddp__html_style(const ddp_report_data *d, int run)
         is_first = d->runs[i].strategy && !strcmp(d->runs[i].strategy, first);
         style += !is_first;
     }
-    return is_first ? 0 : 1 + (style - 1) % 7;
+    return is_first ? 0 : 1 + (style - 1) % 7 + (style - 1) / 7 * 8;
 }
 
 /* Mean of the last `over` known losses: what the eye should follow. */

@@ -217,7 +217,8 @@ static int ddp__svg_line(ddp__text *t, const ddp__axes *a, const ddp__series *s,
     for (int i = 0; i < s->count; i++) {
         if (!ddp__series_has(s, i, a->log_y)) continue;
         if (points++ % stride && i != s->count - 1) continue;
-        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d\" d=\"", s->faint ? "faint" : "line", s->style);
+        if (points == 1) ddp__add_page(t, "<path class=\"%s s%d r%d\" d=\"", s->faint ? "faint" : "line",
+                                       s->style % 8, s->style / 8);
         *end_y = ddp__axes_y(a, s->y[i]);
         ddp__add_page(t, "%s@1 @1", points == 1 ? "M" : "L", ddp__axes_x(a, s->x[i]), *end_y);
     }
@@ -244,9 +245,10 @@ static void ddp__svg_names(ddp__text *t, const ddp__chart *c, const double *end_
         if (y > limit) y = limit;
         if (y < floor_y + DDP__CHART_NAME_H) y = floor_y + DDP__CHART_NAME_H;
         floor_y = y;
-        ddp__add_page(t, "<path class=\"line s%d\" d=\"M%d @1h18\"/>"
+        ddp__add_page(t, "<path class=\"line s%d r%d\" d=\"M%d @1h18\"/>"
                          "<text class=\"name s%d\" x=\"%d\" y=\"@1\">$</text>",
-                      s->style, DDP__CHART_RIGHT + 8, y, s->style, DDP__CHART_RIGHT + 31, y + 4, s->name);
+                      s->style % 8, s->style / 8, DDP__CHART_RIGHT + 8, y, s->style % 8, DDP__CHART_RIGHT + 31, y + 4,
+                      s->name);
     }
 }
 

@@ -25,7 +25,7 @@ DDP_LIB void ddp__add_page(ddp__text *t, const char *fmt, ...);
 /* One line of a chart. Points whose x or y is not finite are stepped over. */
 typedef struct ddp__series {
     const char   *name;  /* written at the end of the line; NULL = none */
-    int           style; /* class "s<style>" */
+    int           style; /* classes "s<style % 8> r<style / 8>" */
     int           faint; /* thin and pale: the raw values behind a mean */
     const double *x, *y; /* [count] */
     int           count;

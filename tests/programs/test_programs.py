@@ -674,6 +674,27 @@ def check(folder):
     expect([s for s in lines if s.startswith("#include")] == ['#include "dreamddp.h"'], "includes")
 
 
+@case("quickstart compares the strategies it is given, and draws each")
+def check(folder):
+    program, names = os.path.join(BUILD, "quickstart"), ["usbyte", "ssgd", "dreamddp"]
+    small = ["--data", "text", "--workers", 2, "--steps", 30, "--layers", 1, "--dim", 16, "--seq", 16,
+             "--net", "100mbit,1ms"]
+    out, err = run(folder, *small, "--strategies", ",".join(names), program=program)
+    rows = re.findall(r"^(\w+) +[0-9.]+ +[0-9.]+x", out, re.M)
+    expect(rows == names, "rows of the table: %s" % rows)
+    with open(os.path.join(folder, "quickstart.jsonl")) as f:
+        results = [json.loads(line) for line in f]
+    results = [r for r in results if r["event"] == "result"]
+    expect([r["strategy"] for r in results] == names, "results: %s" % results)
+    expect(results[0]["param_hash"] == results[1]["param_hash"] != results[2]["param_hash"], "hashes: %s" % results)
+    with open(os.path.join(folder, "quickstart.html")) as f:
+        page = f.read()
+    expect(all("step of 4" in page and n in page for n in names), "quickstart.html lacks a strategy or the plan")
+    for bad in ("ssgd,wish", "ssgd,"):
+        out, err = run(folder, *small, "--strategies", bad, program=program, code=2)
+        sentence(err, "no strategy", program="quickstart")
+
+
 @case("--help names every option")
 def check(folder):
     for command in ["train_gpt", "quickstart", "plan", "plan partial", "own_loop", "own_strategy"]:
