@@ -6,7 +6,7 @@
 #include "models.h"
 
 typedef struct choose_arguments {
-    const char *profile, *model, *net, *json;
+    const char *profile, *model, *net, *json, *svg;
     double      speed, aim; /* TFLOP/s of a worker; utilisation in per cent */
     long        workers, period, batch;
 } choose_arguments;
@@ -80,8 +80,9 @@ static ddp_status choose_timeline(const choose_entry *e, const choose_case *c, i
     return s;
 }
 
-/* Merging more than two iterations into one update is another training, which its Preserver refuses (docs/deft.md): then
- * the step is stretched until two are enough, which plans reach within some per cent (ddp_delayed_plan.lower_bound_s). */
+/* Merging more than two iterations into one update is another training, which its Preserver refuses (docs/deft.md):
+ * then the step is stretched until two are enough, which plans reach within some per cent
+ * (ddp_delayed_plan.lower_bound_s). */
 static ddp_status choose_deft(const choose_entry *e, const choose_case *c, int period, double *step_s, double *sent,
                               ddp_error *err)
 {
@@ -342,6 +343,91 @@ static void choose_say(FILE *f, const choose_answer *r, double aim, int event)
                 choose_why[e->kind]);
 }
 
+/* ---- the picture: utilisation against the link's rate ---- */
+
+enum { CHOOSE_POINTS = 61, CHOOSE_LEFT = 64, CHOOSE_TOP = 64, CHOOSE_WIDE = 620, CHOOSE_HIGH = 360 };
+
+typedef struct choose_picture {
+    FILE  *f;
+    double low, high; /* rates, bytes per second */
+} choose_picture;
+
+static double choose_x(const choose_picture *v, double rate)
+{
+    return CHOOSE_LEFT + CHOOSE_WIDE * log(rate / v->low) / log(v->high / v->low);
+}
+
+static double choose_y(double utilisation) { return CHOOSE_TOP + CHOOSE_HIGH * (1 - utilisation / 100); }
+
+static void choose_axes(const choose_picture *v, double rate)
+{
+    double decade;
+    int level;
+
+    for (level = 0; level <= 100; level += 25)
+        fprintf(v->f, "<path d=\"M%d %.1fh%d\" stroke=\"#ddd\"/><text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%d %%"
+                "</text>\n", CHOOSE_LEFT, choose_y(level), CHOOSE_WIDE, CHOOSE_LEFT - 8, choose_y(level) + 4, level);
+    for (decade = 1e6; 0.99 * decade <= 8 * v->high; decade *= 10) {
+        if (decade < 7.9 * v->low) continue;
+        fprintf(v->f, "<path d=\"M%.1f %dv%d\" stroke=\"#ddd\"/><text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%g %s"
+                "</text>\n", choose_x(v, decade / 8), CHOOSE_TOP, CHOOSE_HIGH, choose_x(v, decade / 8),
+                CHOOSE_TOP + CHOOSE_HIGH + 18, decade < 1e9 ? decade * 1e-6 : decade * 1e-9,
+                decade < 1e9 ? "Mbit/s" : "Gbit/s");
+    }
+    if (rate >= v->low && rate <= v->high)
+        fprintf(v->f, "<path d=\"M%.1f %dv%d\" stroke=\"#b3261e\" stroke-dasharray=\"4 3\"><title>the link of --net"
+                "</title></path>\n", choose_x(v, rate), CHOOSE_TOP, CHOOSE_HIGH);
+}
+
+/* A strategy's curve, and its name in the list beside them. */
+static ddp_status choose_curve(choose_picture *v, int i, choose_case *c, const choose_answer *r, ddp_error *err)
+{
+    static const char *const dash[] = {"", " stroke-dasharray=\"8 3\"", " stroke-dasharray=\"3 3\"",
+                                       " stroke-dasharray=\"10 3 2 3\""};
+    const choose_entry *e = &choose_table[i];
+    const int hue = 360 * i / CHOOSE_ENTRIES;
+    double have = 0;
+    ddp_status s = DDP_OK;
+    int k;
+
+    fprintf(v->f, "<path fill=\"none\" stroke=\"hsl(%d,65%%,%d%%)\" stroke-width=\"2\"%s d=\"",
+            hue, i % 2 ? 60 : 42, dash[e->kind]);
+    for (k = 0; k < CHOOSE_POINTS && s == DDP_OK; k++) {
+        const double rate = v->low * pow(v->high / v->low, (double)k / (CHOOSE_POINTS - 1));
+        s = choose_utilisation(e, c, rate, r->period, &have, err);
+        fprintf(v->f, "%c%.1f %.1f", k ? 'L' : 'M', choose_x(v, rate), choose_y(have));
+    }
+    fprintf(v->f, "\"><title>%s %s", e->strategy, e->options);
+    if (r->period) fprintf(v->f, " --period %d", r->period);
+    fprintf(v->f, "</title></path>\n<text x=\"%d\" y=\"%d\" fill=\"hsl(%d,65%%,%d%%)\">%s",
+            CHOOSE_LEFT + CHOOSE_WIDE + 14, CHOOSE_TOP + 6 + i * 19, hue, i % 2 ? 50 : 38, e->strategy);
+    if (r->period) fprintf(v->f, " H=%d", r->period);
+    fprintf(v->f, " %s</text>\n", e->kind == CHOOSE_OUTER ? e->options : "");
+    return s;
+}
+
+static ddp_status choose_svg(FILE *f, choose_case *c, const choose_answer *r, double rate, ddp_error *err)
+{
+    choose_picture v;
+    ddp_status s = DDP_OK;
+    int i;
+
+    memset(&v, 0, sizeof v);
+    v.f = f;
+    v.low = 125e3, v.high = 12.5e9; /* 1 Mbit/s to 100 Gbit/s */
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"980\" height=\"470\" viewBox=\"0 0 980 470\" "
+            "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
+            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">How much of the time %d workers compute, "
+            "by the rate of their links</text>\n<text x=\"12\" y=\"44\">%.4g MB of parameters, %.4g ms of computing "
+            "in a step, %.4g ms one way; full lines: bits of ssgd; red: the link of --net</text>\n",
+            c->workers, c->bytes * 1e-6, 1e3 * c->compute_s, 1e3 * c->delay_s);
+    choose_axes(&v, rate);
+    for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) s = choose_curve(&v, i, c, &r[i], err);
+    fprintf(f, "</svg>\n");
+    return s;
+}
+
 /* ---- the case ---- */
 
 /* Layers of a model as its graph names them, "layer/operator"; backward is twice forward. */
@@ -397,15 +483,14 @@ static int choose_run(const choose_arguments *a, choose_case *c, double rate)
     if (!plan_output_open(&out, "plan choose")) return 1;
     for (i = 0; i < CHOOSE_ENTRIES && s == DDP_OK; i++) {
         s = choose_answer_of(&choose_table[i], c, a, rate, &r[i], &err);
-        if (s != DDP_OK) {
-            fprintf(stderr, "plan choose: %s: %s\n", choose_table[i].strategy, err.msg);
-            break;
-        }
+        if (s != DDP_OK) break;
         choose_json(out.line, &choose_table[i], c, &r[i], 0);
         choose_json(out.json, &choose_table[i], c, &r[i], 1);
     }
     if (s == DDP_OK) choose_say(out.line, r, a->aim, 0), choose_say(out.json, r, a->aim, 1);
-    return plan_output_close(&out, "plan choose", s, a->json, NULL);
+    if (s == DDP_OK && a->svg) s = choose_svg(out.svg, c, r, rate, &err);
+    if (s != DDP_OK) fprintf(stderr, "plan choose: %s\n", err.msg);
+    return plan_output_close(&out, "plan choose", s, a->json, a->svg);
 }
 
 static int plan_choose(int argc, char **argv)
@@ -414,7 +499,7 @@ static int plan_choose(int argc, char **argv)
         "Which strategy for this model, network and number of workers? A line for each: the step that its\n"
         "planner predicts, how much of it is computing, bytes that a worker sends, and the link rate that it\n"
         "needs to compute 50, 90, 95 and 99 % of the time. The last line chooses.";
-    choose_arguments a = {NULL, NULL, NULL, NULL, NAN, 90, 0, 0, 0};
+    choose_arguments a = {NULL, NULL, NULL, NULL, NULL, NAN, 90, 0, 0, 0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "layers and their times; its comm_s is not used"},
         {"--model", CLI_TEXT, &a.model, "NAME", "or a model (plan fence --help lists them), with --speed"},
@@ -424,6 +509,7 @@ static int plan_choose(int argc, char **argv)
         {"--workers", CLI_COUNT, &a.workers, "N", "workers, at least 2"},
         {"--period", CLI_COUNT, &a.period, "H", "steps between averages (default: for each as many as it needs)"},
         {"--utilisation", CLI_REAL, &a.aim, "PCT", "how much of the time shall be computing (default 90)"},
+        {"--svg", CLI_TEXT, &a.svg, "FILE", "draw utilisation against the rate of the link"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
     };
     int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));

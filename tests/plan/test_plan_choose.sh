@@ -42,10 +42,12 @@ predicts() {
     # 200 bit/s: not even sparse changes in every step are few enough
     has 'no strategy computes 99 % of the time' --profile p.csv --net 200bit --workers 2 --utilisation 99 --period 1
     has '"choose": ' --model resnet18 --speed 5 --net 1gbit,1ms --workers 4
-    "$plan" choose $base --json p.json >out 2>err || bad "--json: $(cat err)"
+    "$plan" choose $base --json p.json --svg p.svg >out 2>err || bad "--json --svg: $(cat err)"
+    [ "$(grep -c '<path fill="none"' p.svg)" -eq 19 ] && ok || bad "--svg: not 19 curves"
     [ "$(grep -c '"event": "prediction"' p.json)" -eq 19 ] && grep -q '"event": "choice"' p.json && ok || bad "--json: not 19 lines"
     if command -v python3 >/dev/null; then
-        python3 -c 'import json; [json.loads(l) for f in ("p.json", "out") for l in open(f)]' && ok || bad "JSON is malformed"
+        python3 -c 'import json,xml.dom.minidom as x
+[json.loads(l) for f in ("p.json", "out") for l in open(f)]; x.parse("p.svg")' && ok || bad "JSON or SVG is malformed"
     fi
 
     says 2 'either --profile or --model is needed' --net 1mbit --workers 2
