@@ -486,18 +486,20 @@ typedef struct ddp_optimizer {
     int         state_per_param;  /* floats of state per parameter: 0, 1 or 2 */
     void      (*update)(const struct ddp_optimizer *self, const ddp_update *u);
     float       lr;               /* default learning rate; ddp_set_lr changes it per step */
-    float       hyper[6];         /* momentum | beta1, beta2, eps; weight decay */
+    float       hyper[6];         /* as the rule's maker fills it */
     void       *user;             /* the rule's own data, borrowed until ddp_close */
 } ddp_optimizer;
 
 /* The built-in rules. Same arithmetic as PyTorch's of the same name (float32, no fused
  * multiply-add, so that unlike processors stay equal).
- *   ddp_sgd    v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
- *   ddp_adam   L2 decay added to the gradient
- *   ddp_adamw  decoupled decay: w -= lr decay w
+ *   ddp_sgd       v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
+ *   ddp_nesterov  the same v; w -= lr (g + decay w + momentum v)
+ *   ddp_adam      L2 decay added to the gradient
+ *   ddp_adamw     decoupled decay: w -= lr decay w
  * Pass the result to ddp_set_optimizer. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
+DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
 
@@ -9787,18 +9789,22 @@ DDP_LIB void ddp__adam_factors(const ddp_optimizer *o, const ddp_update *u, ddp_
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
-/* ---- SGD: hyper = momentum, weight decay ---- */
+/* ---- SGD: hyper = momentum, weight decay, 1 = Nesterov's momentum ---- */
 
-typedef struct ddp__sgd_step { ddp__f4 momentum, decay, lr; } ddp__sgd_step;
+typedef struct ddp__sgd_step {
+    ddp__f4 momentum, decay, lr;
+    int     nesterov;
+} ddp__sgd_step;
 
 /* v may be NULL: no momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
 {
-    ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight);
+    ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight), m;
 
     if (v) {
-        d = ddp__f4_mul(k->momentum, ddp__f4_load(v)) + d;
-        ddp__f4_store(v, d);
+        m = ddp__f4_mul(k->momentum, ddp__f4_load(v)) + d;
+        ddp__f4_store(v, m);
+        d = k->nesterov ? d + ddp__f4_mul(k->momentum, m) : m;
     }
     ddp__f4_store(w, weight - ddp__f4_mul(k->lr, d));
 }
@@ -9813,6 +9819,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     k.momentum = ddp__f4_all(self->hyper[0]);
     k.decay = ddp__f4_all(self->hyper[1]);
     k.lr = ddp__f4_all(u->lr);
+    k.nesterov = self->hyper[2] > 0;
     if (state)
         for (i = 0; i < whole; i += 4) ddp__sgd4(&k, u->params + i, u->grads + i, state + i);
     else
@@ -9955,6 +9962,15 @@ ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)
     const ddp_optimizer o = {"sgd", momentum > 0 || momentum < 0, ddp__sgd_update, lr,
                              {momentum, weight_decay, 0, 0, 0, 0}, NULL};
 
+    return o;
+}
+
+ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay)
+{
+    ddp_optimizer o = ddp_sgd_decay(lr, momentum, weight_decay);
+
+    o.name = "nesterov";
+    o.hyper[2] = 1;
     return o;
 }
 

@@ -93,7 +93,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--recompute", CLI_FLAG, &p->recompute, "",
          "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
-        {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, adam or adamw [adamw]"},
+        {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, nesterov, adam or adamw [adamw]"},
         {"--weight-decay", CLI_REAL, &p->weight_decay, "X", "weight decay [0.01]"},
         {"--schedule", CLI_TEXT, &p->schedule, "NAME", "constant, cosine or step [constant]"},
         {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
@@ -236,11 +236,12 @@ static ddp_status choose(program *p, ddp_error *err)
     if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
         return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);
     if (!strcmp(p->optimizer, "sgd")) p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);
+    else if (!strcmp(p->optimizer, "nesterov")) p->t.optimizer = ddp_nesterov(lr, 0.9f, decay);
     else if (!strcmp(p->optimizer, "adam"))
         p->t.optimizer = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
     else if (!strcmp(p->optimizer, "adamw"))
         p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
-    else return refuse(err, "unknown optimizer %s; choose sgd, adam or adamw", p->optimizer);
+    else return refuse(err, "unknown optimizer %s; choose sgd, nesterov, adam or adamw", p->optimizer);
     return DDP_OK;
 }
 

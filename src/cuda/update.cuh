@@ -12,7 +12,7 @@
 enum { DDP__UPDATE_THREADS = 256 };
 
 /* One element of each rule; s0 and s1 are its state. */
-template <int MOMENTUM> struct ddp__rule_sgd {
+template <int MOMENTUM, int NESTEROV> struct ddp__rule_sgd {
     static const int states = MOMENTUM;
     float momentum, decay, lr;
 
@@ -20,7 +20,10 @@ template <int MOMENTUM> struct ddp__rule_sgd {
     {
         float d = __fadd_rn(g, __fmul_rn(decay, w));
 
-        if (MOMENTUM) *s0 = d = __fadd_rn(__fmul_rn(momentum, *s0), d);
+        if (MOMENTUM) {
+            *s0 = __fadd_rn(__fmul_rn(momentum, *s0), d);
+            d = NESTEROV ? __fadd_rn(d, __fmul_rn(momentum, *s0)) : *s0;
+        }
         return __fsub_rn(w, __fmul_rn(lr, d));
     }
 };
@@ -138,14 +141,16 @@ template <typename R> static inline void ddp__cuda_rule(ddp__cuda_self *c, const
 static void ddp__cuda_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
-    const ddp__rule_sgd<0> sgd = {o->hyper[0], o->hyper[1], u->lr};
-    const ddp__rule_sgd<1> momentum = {o->hyper[0], o->hyper[1], u->lr};
+    const ddp__rule_sgd<0, 0> sgd = {o->hyper[0], o->hyper[1], u->lr};
+    const ddp__rule_sgd<1, 0> momentum = {o->hyper[0], o->hyper[1], u->lr};
+    const ddp__rule_sgd<1, 1> nesterov = {o->hyper[0], o->hyper[1], u->lr};
     ddp__rule_adam adam;
     ddp_update own = *u;
 
     switch (ddp__optimizer_rule(o)) {
     case DDP__RULE_SGD:
-        if (o->state_per_param) ddp__cuda_rule(c, u, zero, momentum);
+        if (o->state_per_param && o->hyper[2] > 0) ddp__cuda_rule(c, u, zero, nesterov);
+        else if (o->state_per_param) ddp__cuda_rule(c, u, zero, momentum);
         else ddp__cuda_rule(c, u, zero, sgd);
         return;
     case DDP__RULE_ADAM:

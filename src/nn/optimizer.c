@@ -4,18 +4,22 @@
 /* "0.999f" means 0.999: taken as it stands, 1 - beta would be off by 1e-5. */
 static double ddp__decimal(float x) { return floor(ddp__product((double)x, 1e7) + 0.5) / 1e7; }
 
-/* ---- SGD: hyper = momentum, weight decay ---- */
+/* ---- SGD: hyper = momentum, weight decay, 1 = Nesterov's momentum ---- */
 
-typedef struct ddp__sgd_step { ddp__f4 momentum, decay, lr; } ddp__sgd_step;
+typedef struct ddp__sgd_step {
+    ddp__f4 momentum, decay, lr;
+    int     nesterov;
+} ddp__sgd_step;
 
 /* v may be NULL: no momentum. */
 static inline void ddp__sgd4(const ddp__sgd_step *k, float *w, const float *g, float *v)
 {
-    ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight);
+    ddp__f4 weight = ddp__f4_load(w), d = ddp__f4_load(g) + ddp__f4_mul(k->decay, weight), m;
 
     if (v) {
-        d = ddp__f4_mul(k->momentum, ddp__f4_load(v)) + d;
-        ddp__f4_store(v, d);
+        m = ddp__f4_mul(k->momentum, ddp__f4_load(v)) + d;
+        ddp__f4_store(v, m);
+        d = k->nesterov ? d + ddp__f4_mul(k->momentum, m) : m;
     }
     ddp__f4_store(w, weight - ddp__f4_mul(k->lr, d));
 }
@@ -30,6 +34,7 @@ static void ddp__sgd_update(const ddp_optimizer *self, const ddp_update *u)
     k.momentum = ddp__f4_all(self->hyper[0]);
     k.decay = ddp__f4_all(self->hyper[1]);
     k.lr = ddp__f4_all(u->lr);
+    k.nesterov = self->hyper[2] > 0;
     if (state)
         for (i = 0; i < whole; i += 4) ddp__sgd4(&k, u->params + i, u->grads + i, state + i);
     else
@@ -172,6 +177,15 @@ ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)
     const ddp_optimizer o = {"sgd", momentum > 0 || momentum < 0, ddp__sgd_update, lr,
                              {momentum, weight_decay, 0, 0, 0, 0}, NULL};
 
+    return o;
+}
+
+ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay)
+{
+    ddp_optimizer o = ddp_sgd_decay(lr, momentum, weight_decay);
+
+    o.name = "nesterov";
+    o.hyper[2] = 1;
     return o;
 }
 

@@ -23,18 +23,20 @@ typedef struct ddp_optimizer {
     int         state_per_param;  /* floats of state per parameter: 0, 1 or 2 */
     void      (*update)(const struct ddp_optimizer *self, const ddp_update *u);
     float       lr;               /* default learning rate; ddp_set_lr changes it per step */
-    float       hyper[6];         /* momentum | beta1, beta2, eps; weight decay */
+    float       hyper[6];         /* as the rule's maker fills it */
     void       *user;             /* the rule's own data, borrowed until ddp_close */
 } ddp_optimizer;
 
 /* The built-in rules. Same arithmetic as PyTorch's of the same name (float32, no fused
  * multiply-add, so that unlike processors stay equal).
- *   ddp_sgd    v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
- *   ddp_adam   L2 decay added to the gradient
- *   ddp_adamw  decoupled decay: w -= lr decay w
+ *   ddp_sgd       v = momentum v + (g + decay w); w -= lr v      (momentum 0: no state)
+ *   ddp_nesterov  the same v; w -= lr (g + decay w + momentum v)
+ *   ddp_adam      L2 decay added to the gradient
+ *   ddp_adamw     decoupled decay: w -= lr decay w
  * Pass the result to ddp_set_optimizer. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
+DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
 

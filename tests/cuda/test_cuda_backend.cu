@@ -105,6 +105,7 @@ static void updates_have_the_cpus_bits(void **state)
 {
     static const size_t sizes[] = {1, 3, 4, 1023, 4097};
     const ddp_optimizer rules[] = {ddp_sgd(0.1f, 0), ddp_sgd_decay(0.1f, 0.9f, 0.01f),
+                                   ddp_nesterov(0.1f, 0.9f, 0.01f),
                                    ddp_adam(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f),
                                    ddp_adamw(0.01f, 0.9f, 0.95f, 1e-8f, 0.1f)};
     rule_check c;
@@ -116,7 +117,7 @@ static void updates_have_the_cpus_bits(void **state)
     for (numbers = 0; numbers < 3; numbers += 2) {
         c.b = ddp_cuda((ddp_cuda_numbers)numbers, 0);
         assert_int_equal(c.b.open(&c.b, 0, NULL, &c.self, &err), DDP_OK);
-        for (k = 0; k < 4; k++)
+        for (k = 0; k < (int)(sizeof rules / sizeof rules[0]); k++)
             for (i = 0; i < 5; i++)
                 for (c.shift = 0; c.shift < 2; c.shift++) {
                     c.n = sizes[i];

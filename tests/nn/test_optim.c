@@ -113,24 +113,28 @@ static float plus(float a, float b)
 
 static void updates_round_every_product(void **unused)
 {
-    ddp_optimizer o = ddp_sgd_decay(0.3f, 0.7f, 0.013f);
     float w[MOST], g[MOST], v[MOST], old_w[MOST], old_v[MOST];
-    int i, fused_differs = 0;
+    int i, nesterov, fused_differs = 0;
 
     (void)unused;
-    fill(w, MOST, 1);
-    fill(g, MOST, 2);
-    fill(v, MOST, 3);
-    memcpy(old_w, w, sizeof w);
-    memcpy(old_v, v, sizeof v);
-    step(&o, w, g, v, MOST, 4);
-    for (i = 0; i < MOST; i++) {
-        float d = plus(g[i], times(0.013f, old_w[i]));
-        float want = plus(times(0.7f, old_v[i]), d);
+    for (nesterov = 0; nesterov < 2; nesterov++) {
+        ddp_optimizer o = nesterov ? ddp_nesterov(0.3f, 0.7f, 0.013f) : ddp_sgd_decay(0.3f, 0.7f, 0.013f);
 
-        assert_true(v[i] == want);
-        assert_true(w[i] == plus(old_w[i], -times(0.3f, want)));
-        fused_differs += fmaf(0.7f, old_v[i], d) != want;
+        fill(w, MOST, 1);
+        fill(g, MOST, 2);
+        fill(v, MOST, 3);
+        memcpy(old_w, w, sizeof w);
+        memcpy(old_v, v, sizeof v);
+        step(&o, w, g, v, MOST, 4);
+        for (i = 0; i < MOST; i++) {
+            float d = plus(g[i], times(0.013f, old_w[i]));
+            float want = plus(times(0.7f, old_v[i]), d);
+
+            assert_true(v[i] == want);
+            d = nesterov ? plus(d, times(0.7f, want)) : want;
+            assert_true(w[i] == plus(old_w[i], -times(0.3f, d)));
+            fused_differs += fmaf(0.7f, old_v[i], d) != want;
+        }
     }
     assert_true(fused_differs > 5); /* else this test could not fail */
 }

@@ -18,6 +18,8 @@ CASES = [
     ("sgd", 0.1, 0.0, 0.0, 0.0, 0.01),
     ("sgd", 0.05, 0.9, 0.0, 0.0, 0.0),
     ("sgd", 0.05, 0.9, 0.0, 0.0, 5e-4),
+    ("nesterov", 0.05, 0.9, 0.0, 0.0, 0.0),
+    ("nesterov", 0.05, 0.95, 0.0, 0.0, 5e-4),
     ("adam", 1e-3, 0.9, 0.999, 1e-8, 0.0),
     ("adam", 1e-2, 0.9, 0.95, 1e-8, 0.1),
     ("adamw", 1e-3, 0.9, 0.999, 1e-8, 0.01),
@@ -27,8 +29,8 @@ CASES = [
 
 def torch_rule(case, w):
     name, lr, a, b, eps, decay = case
-    if name == "sgd":
-        return torch.optim.SGD([w], lr=lr, momentum=a, weight_decay=decay)
+    if name in ("sgd", "nesterov"):
+        return torch.optim.SGD([w], lr=lr, momentum=a, weight_decay=decay, nesterov=name == "nesterov")
     kind = torch.optim.Adam if name == "adam" else torch.optim.AdamW
     return kind([w], lr=lr, betas=(a, b), eps=eps, weight_decay=decay)
 
@@ -61,7 +63,7 @@ def run(program, case):
             worst = max(worst, difference(values, w.detach(), True))
         else:
             s = opt.state[w]
-            key = "momentum_buffer" if case[0] == "sgd" else ("exp_avg", "exp_avg_sq")[int(what[-1])]
+            key = "momentum_buffer" if case[0] in ("sgd", "nesterov") else ("exp_avg", "exp_avg_sq")[int(what[-1])]
             worst = max(worst, difference(values, s[key], key != "exp_avg_sq" or l2))
     return worst
 

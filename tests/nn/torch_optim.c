@@ -1,6 +1,6 @@
 /* Runs one built-in update rule and prints start, gradients, parameters and state of each step,
  * one line each, for test_torch_optim.py and test_same_bits.sh.
- *   torch_optim sgd|adam|adamw LR HYPER0 HYPER1 EPS DECAY STEPS COUNT */
+ *   torch_optim sgd|nesterov|adam|adamw LR HYPER0 HYPER1 EPS DECAY STEPS COUNT */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -53,6 +53,8 @@ int main(int argc, char **argv)
         if (!ddp__parse_double(argv[k + 2], a + k)) return 2;
     if (!strcmp(argv[1], "sgd"))
         rule = ddp_sgd_decay((float)a[0], (float)a[1], (float)a[4]);
+    else if (!strcmp(argv[1], "nesterov"))
+        rule = ddp_nesterov((float)a[0], (float)a[1], (float)a[4]);
     else if (!strcmp(argv[1], "adam"))
         rule = ddp_adam((float)a[0], (float)a[1], (float)a[2], (float)a[3], (float)a[4]);
     else if (!strcmp(argv[1], "adamw"))

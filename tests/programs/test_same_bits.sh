@@ -24,6 +24,7 @@ for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
         built=$((built + 1))
         {
             "$work/run" sgd 0.1 0.9 0 0 0.01 20 1003
+            "$work/run" nesterov 0.1 0.9 0 0 0.01 20 1003
             "$work/run" adam 0.001 0.9 0.999 1e-8 0.01 20 1003
             "$work/run" adamw 0.001 0.9 0.999 1e-8 0.01 20 1003
         } >"$work/now"

@@ -8,7 +8,7 @@
 enum { LAB_RANKS = 5, LAB_LAYERS = 8, LAB_VALUES = 40000, LAB_STEPS = 24 };
 
 typedef enum lab_model { LAB_TINY, LAB_MLP, LAB_GPT, LAB_ODD, LAB_MODELS } lab_model;
-typedef enum lab_rule { LAB_SGD, LAB_MOMENTUM, LAB_ADAMW, LAB_RULES } lab_rule;
+typedef enum lab_rule { LAB_SGD, LAB_MOMENTUM, LAB_NESTEROV, LAB_ADAMW, LAB_RULES } lab_rule;
 
 typedef struct lab {
     ddp_config cfg;
@@ -64,6 +64,7 @@ static ddp_optimizer lab_optimizer(lab_rule rule)
 {
     if (rule == LAB_SGD) return ddp_sgd(0.1f, 0);
     if (rule == LAB_MOMENTUM) return ddp_sgd_decay(0.05f, 0.9f, 0.01f);
+    if (rule == LAB_NESTEROV) return ddp_nesterov(0.05f, 0.9f, 0.01f);
     return ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
 }
 
