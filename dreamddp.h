@@ -449,7 +449,13 @@ typedef struct ddp_block {
     ddp_block_kind kind;
 } ddp_block;
 
-/* What a layer is made of. Name and blocks are copied, the arrays behind them are borrowed
+/* A matrix within a block: what ddp_muon takes as a whole. */
+typedef struct ddp_matrix {
+    const float *params;        /* its first value; row after row */
+    size_t       rows, columns; /* a row makes one output */
+} ddp_matrix;
+
+/* What a layer is made of. Name, blocks and matrices are copied, the arrays behind them are borrowed
  * until ddp_close. A layer of one block fills params, grads and count; more go in blocks. */
 typedef struct ddp_layer {
     const char      *name;        /* for plans, reports and errors; NULL = "layer N" */
@@ -460,6 +466,8 @@ typedef struct ddp_layer {
     int              block_count;
     double           flops;       /* of one forward of a micro-batch, 0 = 2 x count; only deterministic plans read it */
     int              group;       /* of ddp_group: the ranks that average this layer; 0 = all */
+    const ddp_matrix *matrices;   /* in the order of their blocks, without embeddings and heads; only ddp_muon and rules */
+    int              matrix_count; /* of your own ask for them */
 } ddp_layer;
 
 typedef struct ddp_ctx ddp_ctx;
@@ -468,7 +476,8 @@ typedef struct ddp_ctx ddp_ctx;
 /* Optimizers, which are registered, not called: the library decides when an update is applied. And
  * the learning rate as a pure function of the step. */
 
-/* One call updates one contiguous block of a layer. All arrays have count floats. */
+/* One call updates one contiguous block of a layer, or one matrix of it or what lies around them. All arrays have count
+ * floats. */
 typedef struct ddp_update {
     int          layer;
     float       *params;
@@ -478,6 +487,8 @@ typedef struct ddp_update {
     long         step;   /* number of this update, from 0 */
     float        lr;
     void        *stream; /* on a device, whose arrays these are: where the rule queues its kernels; NULL on the CPU */
+    size_t       rows, columns; /* of a matrix, row after row; 0: it is none, or the rule takes all alike */
+    void        *desk;   /* the library's own, for ddp_muon */
 } ddp_update;
 
 /* A registered optimizer. hyper is what the built-in rules read; a user's rule may use user. */
@@ -488,6 +499,8 @@ typedef struct ddp_optimizer {
     float       lr;               /* default learning rate; ddp_set_lr changes it per step */
     float       hyper[6];         /* as the rule's maker fills it */
     void       *user;             /* the rule's own data, borrowed until ddp_close */
+    int         matrix_state;     /* > 0: each matrix (ddp_layer.matrices) has a call of its own, and so many floats of
+                                     state per parameter, at most state_per_param; 0: the rule takes all alike */
 } ddp_optimizer;
 
 /* The built-in rules. Same arithmetic as PyTorch's of the same name (float32, no fused
@@ -496,12 +509,17 @@ typedef struct ddp_optimizer {
  *   ddp_nesterov  the same v; w -= lr (g + decay w + momentum v)
  *   ddp_adam      L2 decay added to the gradient
  *   ddp_adamw     decoupled decay: w -= lr decay w
+ *   ddp_muon      matrices: v = momentum v + (1 - momentum) g, the direction (1 - momentum) g + momentum v brought to
+ *                 the nearest orthogonal matrix by five Newton-Schulz steps (nn/muon.c) and scaled by
+ *                 sqrt(max(1, rows / columns)), at the rate matrix_lr; decoupled decay. All else: AdamW (0.9, 0.95, 1e-8)
+ *                 at the rate lr, above 0. ddp_set_lr changes both in proportion. On the CPU
  * Pass the result to ddp_set_optimizer. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
+DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
 /* ---- learning rate ---- */
 
@@ -903,6 +921,7 @@ typedef struct ddp_stats {
     double   median_compute_s; /* the median rank's; of two ranks the faster one's */
     int      slowest_rank;    /* whose steps are longest ... */
     double   slow_ratio;      /* ... against the median; 0 = not known yet */
+    size_t   optimizer_bytes; /* its state on this rank, and what muon works in */
 } ddp_stats;
 
 /* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of that layer.
@@ -2217,6 +2236,7 @@ typedef struct ddp_param {
     ddp_shape   shape;
     ddp_init    init;
     float       scale;
+    int         matrix; /* 1: its first dimension by all others is a matrix for ddp_muon; not of tables that are looked up */
 } ddp_param;
 
 /* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule that fails or needs no
@@ -6097,22 +6117,47 @@ static ddp_status ddp__build_state(ddp_graph *g)
     return DDP_OK;
 }
 
+/* The matrices of a layer, up to room; how many. The last operator with parameters is the head. */
+static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, int room)
+{
+    int head = g->nodes - 1, n = 0;
+
+    while (head > 0 && !g->node[head]->spec.params) head--;
+    for (int i = 0; i < head; i++) {
+        const ddp_node *x = g->node[i];
+        for (int k = x->tied >= 0; x->layer == layer && k < x->spec.params && n < room; k++) {
+            const ddp_shape *s = &x->spec.param[k].shape;
+            if (!x->spec.param[k].matrix) continue;
+            out[n].params = x->param[k];
+            out[n].rows = (size_t)s->dim[0];
+            out[n++].columns = (size_t)(ddp_shape_count(s) / s->dim[0]);
+        }
+    }
+    return n;
+}
+
 static ddp_status ddp__build_register(ddp_graph *g)
 {
-    int i, code;
+    const int room = DDP_OP_PARAMS * g->nodes;
+    ddp_matrix *matrix;
+    int i, code = 0;
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
-    for (i = 0; i < g->layers; i++) {
+    matrix = (ddp_matrix *)ddp__calloc((size_t)room, sizeof *matrix);
+    if (!matrix) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
+    for (i = 0; i < g->layers && !code; i++) {
         const ddp__graph_layer *l = &g->layer[i];
+        const int matrices = ddp__build_matrices(g, i, matrix, room);
         const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
-        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, 0};
+        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, 0,
+                                 matrix, matrices};
         g->registered = i + 1; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
-        if (code)
-            return ddp__fail(&g->error, (ddp_status)code, "%s", g->host->error.code
-                             ? g->host->error.msg : "the context refused a layer of the graph");
     }
-    return DDP_OK;
+    DDP_FREE(matrix);
+    if (!code) return DDP_OK;
+    return ddp__fail(&g->error, (ddp_status)code, "%s", g->host->error.code ? g->host->error.msg :
+                     "the context refused a layer of the graph");
 }
 
 static ddp_status ddp__graph_build(ddp_graph *g)
@@ -7353,7 +7398,7 @@ ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char
 
 void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale)
 {
-    const ddp_param p = {name, {d1 ? 2 : 1, {d0, d1, 0, 0}}, init, (float)scale};
+    const ddp_param p = {name, {d1 ? 2 : 1, {d0, d1, 0, 0}}, init, (float)scale, 0};
 
     s->param[s->params++] = p;
 }
@@ -7699,6 +7744,7 @@ static ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, dd
     c = s->in[0].dim[s->in[0].dims - 1];
     bound = 1.0 / sqrt((double)c);
     ddp__op_param(s, "weight", width, c, DDP_INIT_UNIFORM, bound);
+    s->param[0].matrix = 1;
     if (bias) ddp__op_param(s, "bias", width, 0, DDP_INIT_UNIFORM, bound);
     ddp__linear_finish(s, width);
     return DDP_OK;
@@ -8125,7 +8171,7 @@ static void ddp__norm_backward(const ddp_op_call *call)
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
-    const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0};
+    const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
     s->out = s->in[0];
@@ -8975,6 +9021,7 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     ddp__op_param(s, "weight", channels, depth, DDP_INIT_UNIFORM, bound);
     s->param[0].shape.dims = 4;
     s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
+    s->param[0].matrix = 1;
     if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
     s->flops = 2 * ddp__image_count(&s->out) * reads;
     s->out_unread = 1;
@@ -9960,7 +10007,7 @@ ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momen
 ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)
 {
     const ddp_optimizer o = {"sgd", momentum > 0 || momentum < 0, ddp__sgd_update, lr,
-                             {momentum, weight_decay, 0, 0, 0, 0}, NULL};
+                             {momentum, weight_decay, 0, 0, 0, 0}, NULL, 0};
 
     return o;
 }
@@ -9976,7 +10023,7 @@ ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay)
 
 ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay)
 {
-    const ddp_optimizer o = {"adam", 2, ddp__adam_update, lr, {beta1, beta2, eps, weight_decay, 0, 0}, NULL};
+    const ddp_optimizer o = {"adam", 2, ddp__adam_update, lr, {beta1, beta2, eps, weight_decay, 0, 0}, NULL, 0};
 
     return o;
 }
@@ -10055,6 +10102,232 @@ int ddp_schedule_named(const char *name, ddp_schedule_kind *out)
     for (k = 0; k < 3 && !(name && !strcmp(name, names[k])); k++) {}
     if (k < 3) *out = (ddp_schedule_kind)k;
     return k < 3;
+}
+
+/* ==== nn/muon.h ==== [nn] */
+/* What ddp_muon needs besides its state: room for a matrix, and threads. */
+
+/* ddp_update.desk of a matrix: working memory of ddp__muon_room floats, and who computes (NULL: the caller). */
+typedef struct ddp__muon_desk {
+    float     *at;
+    ddp__pool *pool;
+} ddp__muon_desk;
+
+DDP_LIB size_t ddp__muon_room(size_t rows, size_t columns);
+DDP_LIB int    ddp__is_muon(const ddp_optimizer *o);
+
+/* ==== nn/muon.c ==== [nn] */
+/* Muon: the momentum of a matrix is brought to the nearest orthogonal one by Newton-Schulz steps (Jordan et al. 2024; MuLoCo,
+ * arXiv:2505.23725). Sums go in the order of their index and no product is fused into one, so that the bits are the same
+ * on every processor and with any number of threads. */
+
+/* ---- c (m x n) += a (m x k) b (k x n), row after row ---- */
+
+/* A panel of b's columns, packed; a's rows go by four. Of a symmetric result only tiles that reach the diagonal are made. */
+enum { DDP__PANEL = 16, DDP__PANEL_ROWS = 4, DDP__PANEL_DEPTH = 256 };
+
+typedef struct ddp__panels {
+    const float *a, *b;
+    float       *c;
+    long         m, k, n;
+    int          symmetric;
+} ddp__panels;
+
+/* c: DDP__PANEL_ROWS rows of a panel; a: as many rows, `stride` apart, of depth values. */
+#define DDP__PANEL_SET(S, BYTES, ATTR)                                                                                 \
+    typedef float ddp__panel_vec_##S __attribute__((vector_size(BYTES)));                                              \
+                                                                                                                       \
+    static ATTR void ddp__panel_##S(float *c, const float *a, long stride, const float *b, long depth)                 \
+    {                                                                                                                  \
+        enum { LANES = (BYTES) / 4, PAIR = 2 * LANES };                                                                \
+        for (int at = 0; at < DDP__PANEL; at += PAIR) {                                                                \
+            ddp__panel_vec_##S sum[DDP__PANEL_ROWS][2], left, right, p, q;                                             \
+            const ddp__panel_vec_##S zero = {0};                                                                       \
+            for (int i = 0; i < DDP__PANEL_ROWS; i++) memcpy(sum[i], c + i * DDP__PANEL + at, sizeof sum[i]);          \
+            for (long l = 0; l < depth; l++) {                                                                         \
+                memcpy(&left, b + l * DDP__PANEL + at, sizeof left);                                                   \
+                memcpy(&right, b + l * DDP__PANEL + at + LANES, sizeof right);                                         \
+                DDP__PANEL_ROW(0) DDP__PANEL_ROW(1) DDP__PANEL_ROW(2) DDP__PANEL_ROW(3)                                \
+            }                                                                                                          \
+            for (int i = 0; i < DDP__PANEL_ROWS; i++) memcpy(c + i * DDP__PANEL + at, sum[i], sizeof sum[i]);          \
+        }                                                                                                              \
+    }
+#define DDP__PANEL_ROW(i)                   \
+    p = left * (a[(i) * stride + l] - zero);  \
+    q = right * (a[(i) * stride + l] - zero); \
+    DDP__ROUNDED(p);                        \
+    DDP__ROUNDED(q);                        \
+    sum[i][0] = sum[i][0] + p;              \
+    sum[i][1] = sum[i][1] + q;
+
+DDP__PANEL_SET(base, 16, )
+#if defined(__x86_64__)
+DDP__PANEL_SET(avx, 32, __attribute__((target("avx"))))
+#endif
+
+static void ddp__panel(float *c, const float *a, long stride, const float *b, long depth)
+{
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx")) {
+        ddp__panel_avx(c, a, stride, b, depth);
+        return;
+    }
+#endif
+    ddp__panel_base(c, a, stride, b, depth);
+}
+
+/* Rows i..i+3 of a panel of `width` columns from column j; those that do not exist are zeros. */
+static void ddp__panel_tile(const ddp__panels *g, long i, long j, long width, long from, long depth, const float *b)
+{
+    const long rows = g->m - i < DDP__PANEL_ROWS ? g->m - i : (long)DDP__PANEL_ROWS;
+    float tile[DDP__PANEL_ROWS * DDP__PANEL], edge[DDP__PANEL_ROWS * DDP__PANEL_DEPTH];
+    const float *a = g->a + i * g->k + from;
+    long stride = g->k;
+
+    memset(tile, 0, sizeof tile);
+    for (long r = 0; r < rows; r++)
+        memcpy(tile + r * DDP__PANEL, g->c + (i + r) * g->n + j, (size_t)width * sizeof *tile);
+    if (rows < DDP__PANEL_ROWS) {
+        memset(edge, 0, sizeof edge);
+        for (long r = 0; r < rows; r++) memcpy(edge + r * depth, a + r * g->k, (size_t)depth * sizeof *edge);
+        a = edge;
+        stride = depth;
+    }
+    ddp__panel(tile, a, stride, b, depth);
+    for (long r = 0; r < rows; r++)
+        memcpy(g->c + (i + r) * g->n + j, tile + r * DDP__PANEL, (size_t)width * sizeof *tile);
+}
+
+static void ddp__panels_some(void *user, long first, long last)
+{
+    const ddp__panels *g = (const ddp__panels *)user;
+    float b[DDP__PANEL_DEPTH * DDP__PANEL];
+
+    for (long j = first * DDP__PANEL; j < last * DDP__PANEL && j < g->n; j += DDP__PANEL) {
+        const long width = g->n - j < DDP__PANEL ? g->n - j : (long)DDP__PANEL;
+        const long most = g->symmetric && j + width < g->m ? j + width : g->m;
+        for (long from = 0; from < g->k; from += DDP__PANEL_DEPTH) {
+            const long depth = g->k - from < DDP__PANEL_DEPTH ? g->k - from : (long)DDP__PANEL_DEPTH;
+            memset(b, 0, sizeof b);
+            for (long l = 0; l < depth; l++)
+                memcpy(b + l * DDP__PANEL, g->b + (from + l) * g->n + j, (size_t)width * sizeof *b);
+            for (long i = 0; i < most; i += DDP__PANEL_ROWS) ddp__panel_tile(g, i, j, width, from, depth, b);
+        }
+    }
+}
+
+static void ddp__panels_run(ddp__pool *pool, ddp__panels *g)
+{
+    ddp__pool_run(pool, (g->n + DDP__PANEL - 1) / DDP__PANEL, 1, ddp__panels_some, g);
+    for (long i = 1; g->symmetric && i < g->m; i++) /* (i, j) adds up the same products in the same order as (j, i) */
+        for (long j = 0; j < i; j++) g->c[i * g->n + j] = g->c[j * g->n + i];
+}
+
+/* ---- the steps ---- */
+
+/* y = s x + t y, each product rounded. */
+static void ddp__mix(float *y, float t, const float *x, float s, size_t n)
+{
+    size_t i = 0;
+
+    for (; i + 4 <= n; i += 4)
+        ddp__f4_store(y + i, ddp__f4_mul(ddp__f4_all(s), ddp__f4_load(x + i)) +
+                                 ddp__f4_mul(ddp__f4_all(t), ddp__f4_load(y + i)));
+    for (; i < n; i++) {
+        float p = s * x[i], q = t * y[i];
+        DDP__ROUNDED(p);
+        DDP__ROUNDED(q);
+        y[i] = p + q;
+    }
+}
+
+/* to (columns x rows) = from (rows x columns), turned. */
+static void ddp__transpose(float *to, const float *from, long rows, long columns)
+{
+    for (long i = 0; i < rows; i += 16)
+        for (long j = 0; j < columns; j++)
+            for (long r = i; r < rows && r < i + 16; r++) to[j * rows + r] = from[r * columns + j];
+}
+
+size_t ddp__muon_room(size_t rows, size_t columns)
+{
+    const size_t m = rows < columns ? rows : columns;
+
+    return 3 * rows * columns + 2 * m * m;
+}
+
+/* x (m x n, m <= n) comes to orthogonal rows: five times X = a X + (b A + c A A) X with A = X X'. The rest of the room
+ * is taken; the result lies where the return says. */
+static float *ddp__newton_schulz(ddp__pool *pool, float *x, long m, long n)
+{
+    const float a = 3.4445f, b = -4.7750f, c = 2.0315f;
+    const size_t whole = (size_t)m * (size_t)n, square = (size_t)m * (size_t)m;
+    float *next = x + whole, *turned = next + whole, *gram = turned + whole, *poly = gram + square, *swap;
+
+    for (int step = 0; step < 5; step++) {
+        ddp__panels to_gram = {x, turned, gram, m, n, m, 1}, to_square = {gram, gram, poly, m, m, m, 1};
+        ddp__panels to_next = {poly, x, next, m, m, n, 0};
+        ddp__transpose(turned, x, m, n);
+        memset(gram, 0, 2 * square * sizeof *gram);
+        ddp__panels_run(pool, &to_gram);
+        ddp__panels_run(pool, &to_square);
+        ddp__mix(poly, c, gram, b, square);
+        memset(next, 0, whole * sizeof *next);
+        ddp__mix(next, 0, x, a, whole);
+        ddp__panels_run(pool, &to_next);
+        swap = x, x = next, next = swap;
+    }
+    return x;
+}
+
+/* ---- the rule: hyper = momentum, weight decay, the matrices' rate by the rest's, beta1, beta2, eps of the rest ---- */
+
+static void ddp__muon_matrix(const ddp_optimizer *self, const ddp_update *u)
+{
+    const ddp__muon_desk *desk = (const ddp__muon_desk *)u->desk;
+    const float momentum = self->hyper[0], gain = 1 - momentum;
+    const double rate = ddp__product((double)u->lr, (double)self->hyper[2]);
+    const long rows = (long)u->rows, columns = (long)u->columns, m = rows < columns ? rows : columns;
+    const long n = rows < columns ? columns : rows;
+    float *x = desk->at, *result = x + u->count;
+    double norm;
+
+    ddp__mix(u->state, momentum, u->grads, gain, u->count);
+    memcpy(x, u->grads, u->count * sizeof *x);
+    ddp__mix(x, gain, u->state, momentum, u->count); /* Nesterov's */
+    norm = sqrt(ddp__sum_squares(x, u->count));
+    ddp__scale(x, u->count, (float)(1 / (norm > 1e-7 ? norm : 1e-7)));
+    if (rows > columns) {
+        memcpy(result, x, u->count * sizeof *x);
+        ddp__transpose(x, result, rows, columns);
+    }
+    result = ddp__newton_schulz(desk->pool, x, m, n);
+    if (rows > columns) {
+        x = result == desk->at ? desk->at + u->count : desk->at;
+        ddp__transpose(x, result, m, n);
+        result = x;
+    }
+    ddp__mix(u->params, (float)(1 - ddp__product(rate, (double)self->hyper[1])), result,
+             (float)(-ddp__product(rate, sqrt(rows > columns ? (double)rows / (double)columns : 1))), u->count);
+}
+
+static void ddp__muon_update(const ddp_optimizer *self, const ddp_update *u)
+{
+    const float *h = self->hyper;
+    const ddp_optimizer rest = ddp_adamw(self->lr, h[3], h[4], h[5], h[1]);
+
+    if (u->rows) ddp__muon_matrix(self, u);
+    else rest.update(&rest, u);
+}
+
+int ddp__is_muon(const ddp_optimizer *o) { return o->update == ddp__muon_update; }
+
+ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay)
+{
+    const float ratio = lr > 0 ? matrix_lr / lr : 0;
+    const ddp_optimizer o = {"muon", 2, ddp__muon_update, lr, {momentum, weight_decay, ratio, 0.9f, 0.95f, 1e-8f}, NULL, 1};
+
+    return o;
 }
 
 #ifndef DDP_NO_MODELS
@@ -36699,13 +36972,16 @@ typedef struct ddp__unit {
     char       *name;
     ddp_block  *block;          /* [blocks] */
     int         blocks;
+    ddp_matrix *matrix;         /* [matrices] */
+    int         matrices;
     double      flops;
     int         group, link;    /* that averages it, 0: all; that its messages take, of a bucket its last layer's */
     size_t      count;          /* floats that averaging moves, optimizer state left out */
     float      *state;          /* [state_count] of the optimizer */
     size_t      state_count, trained; /* the latter: floats with gradients */
     ddp_piece  *average;        /* [averages] what averaging the layer moves */
-    ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of */
+    ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
+    ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
     ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
@@ -36766,6 +37042,8 @@ struct ddp_ctx {
     int          layers, room;
     ddp_optimizer optimizer;
     float        lr;
+    ddp__muon_desk desk;         /* of the largest matrix, desk_count floats */
+    size_t       desk_count;
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
@@ -37018,6 +37296,8 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
+/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+DDP_LIB int  ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
@@ -37501,8 +37781,13 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
 
     for (int l = 0; l < d->layers; l++) {
-        uint64_t u = ddp__unit_hash(&d->unit[l]);
+        const ddp__unit *unit = &d->unit[l];
+        uint64_t u = ddp__unit_hash(unit);
         h = ddp__hash(h, &u, sizeof u);
+        for (int i = 0; d->optimizer.matrix_state && i < unit->gradients; i++) {
+            const uint64_t shape[2] = {unit->shape[i].rows, unit->shape[i].columns};
+            h = ddp__hash(h, shape, sizeof shape);
+        }
     }
     return h;
 }
@@ -37716,7 +38001,11 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         }
     }
     out->divergence = 0;
-    for (int l = 0; l < d->layers; l++) out->divergence += d->unit[l].last_divergence;
+    out->optimizer_bytes = d->desk_count * sizeof(float);
+    for (int l = 0; l < d->layers; l++) {
+        out->divergence += d->unit[l].last_divergence;
+        out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
+    }
     out->link = d->measured ? d->fit.link : d->link;
 }
 
@@ -38502,6 +38791,11 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
+int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
+{
+    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
+}
+
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
@@ -38520,7 +38814,10 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
         call.count = n;
         call.step = u->updates;
         call.lr = d->lr;
-        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        call.rows = u->shape[i].rows;
+        call.columns = u->shape[i].columns;
+        call.desk = &d->desk;
+        if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (d->host.backend) {
             d->host.backend->update(d->host.device, &d->optimizer, &call, !from);
@@ -42799,27 +43096,62 @@ ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err)
 
 /* ---- memory of the layers ---- */
 
+/* The first matrix of a block at or behind `at`; NULL: none, or the rule takes all alike. */
+static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
+{
+    const ddp_matrix *next = NULL, *x = u->matrix;
+
+    for (; d->optimizer.matrix_state && x < u->matrix + u->matrices; x++)
+        if (x->params >= k->params + at && x->params < k->params + k->count && (!next || x->params < next->params))
+            next = x;
+    return next;
+}
+
+/* A block as the optimizer takes it: each of its matrices, and what lies around them. */
+static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
+{
+    size_t at = 0, n;
+
+    for (; at < k->count; at += n) {
+        const ddp_matrix *x = ddp__next_matrix(d, u, k, at);
+        n = (x ? (size_t)(x->params - k->params) : k->count) - at;
+        if (n == 0) {
+            u->shape[u->gradients] = *x;
+            n = x->rows * x->columns;
+        }
+        u->trains[u->gradients].data = k->params + at;
+        u->gradient[u->gradients].data = k->grads + at;
+        u->trains[u->gradients].count = u->gradient[u->gradients].count = n;
+        u->state_count += n * (size_t)ddp__piece_state(d, u, u->gradients++);
+    }
+    u->trained += k->count;
+}
+
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
-    size_t trained = 0;
+    const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
 
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
-    u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    u->trains = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->trains);
-    if (!u->average || !u->gradient || !u->trains)
+    u->gradient = (ddp_piece *)ddp__calloc(room, sizeof *u->gradient);
+    u->trains = (ddp_piece *)ddp__calloc(room, sizeof *u->trains);
+    u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
+    if (!u->average || !u->gradient || !u->trains || !u->shape)
         return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
-        const ddp_piece values = {{k->params}, k->count}, grads = {{k->grads}, k->count};
+        const ddp_piece values = {{k->params}, k->count};
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
         u->average[u->averages++] = values;
         u->count += k->count;
-        if (k->kind != DDP_PARAMS) continue;
-        u->trains[u->gradients] = values;
-        u->gradient[u->gradients++] = grads;
-        trained += k->count;
+        if (k->kind == DDP_PARAMS) ddp__unit_trains(d, u, k);
     }
-    u->state_count = trained * (size_t)d->optimizer.state_per_param;
+    u->ticket = u->other_ticket = -1;
+    u->forward_step = -1;
+    return DDP_OK;
+}
+
+static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
     if (u->state_count) {
         u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
@@ -42830,10 +43162,35 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
             u->average[u->averages++].count = u->state_count;
         }
     }
-    u->trained = trained;
-    u->ticket = u->other_ticket = -1;
-    u->forward_step = -1;
     return DDP_OK;
+}
+
+/* Muon's room, and what it cannot do. */
+static ddp_status ddp__session_desk(ddp_ctx *d, ddp_error *err)
+{
+    int matrices = 0;
+
+    if (!ddp__is_muon(&d->optimizer)) return DDP_OK;
+    if (d->host.backend)
+        return ddp__fail(err, DDP_UNSUPPORTED, "optimizer muon with a backend: its matrices are multiplied on the CPU: "
+                         "train there, or choose adamw");
+    if (d->ops.traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "optimizer muon with strategy %s: a server updates what it serves on its "
+                         "own, not matrix by matrix: choose adamw, or a strategy without servers", d->ops.name);
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_matrix *x = &d->unit[l].shape[i];
+            const size_t room = ddp__muon_room(x->rows, x->columns);
+            matrices += x->rows > 0;
+            if (room > d->desk_count) d->desk_count = room;
+        }
+    if (!matrices)
+        return ddp__fail(err, DDP_USAGE, "optimizer muon: none of %d layers has a matrix to train: give them in "
+                         "ddp_layer.matrices, or choose adamw", d->layers);
+    d->desk.pool = d->host.pool;
+    d->desk.at = (float *)ddp__alloc(&d->host.allocator, d->desk_count * sizeof(float));
+    return d->desk.at ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
+                                           d->desk_count * sizeof(float));
 }
 
 /* A system that promises more memory than it has would end the process later, without a word. */
@@ -42844,11 +43201,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const ddp__owned *o;
 
     if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++)
-            if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
-                state += (double)d->unit[l].block[b].count;
-    state *= (double)d->optimizer.state_per_param * sizeof(float);
+    for (int l = 0; l < d->layers; l++) state += (double)d->unit[l].state_count * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
@@ -42860,8 +43213,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
 
-    DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    DDP__TRY(ddp__session_fits(d, err));
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    DDP__TRY(ddp__session_desk(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
@@ -43863,6 +44218,8 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->average) DDP_FREE(u->average);
     if (u->gradient) DDP_FREE(u->gradient);
     if (u->trains) DDP_FREE(u->trains);
+    if (u->matrix) DDP_FREE(u->matrix);
+    if (u->shape) DDP_FREE(u->shape);
     if (u->other) DDP_FREE(u->other);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
@@ -43887,6 +44244,7 @@ void ddp_close(ddp_ctx *d)
     ddp__posted_close(d);
     ddp__device_close(d);
     ddp__coded_close(d);
+    ddp__release(&d->host.allocator, d->desk.at, d->desk_count * sizeof(float));
     ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
     if (d->span) DDP_FREE(d->span);
@@ -43917,6 +44275,24 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
     return DDP_OK;
 }
 
+/* Matrix i lies in one block and in no other matrix. */
+static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
+{
+    const ddp_matrix *x = &u->matrix[i];
+    const size_t most = (size_t)-1 / sizeof(float), count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns
+                                                                                                    : 0;
+    int b = 0, k = 0;
+
+    while (b < u->blocks && !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params && count <=
+           u->block[b].count && (size_t)(x->params - u->block[b].params) <= u->block[b].count - count)) b++;
+    while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
+                     x->params + count <= u->matrix[k].params)) k++;
+    if (count && b < u->blocks && k == i) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers, u->name, i,
+                     x->rows, x->columns, count && b < u->blocks ? "overlaps another: leave one of them out" :
+                     "does not lie in one block of parameters: give its first value, rows and columns");
+}
+
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
 {
     int own = layer->params || layer->count;
@@ -43925,7 +44301,8 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    u->matrix = (ddp_matrix *)ddp__calloc((size_t)layer->matrix_count + 1, sizeof *u->matrix);
+    if (!u->name || !u->block || !u->matrix) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -43936,6 +44313,10 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     u->flops = layer->flops;
     u->group = layer->group;
     for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < layer->matrix_count; i++) {
+        u->matrix[u->matrices++] = layer->matrices[i];
+        DDP__TRY(ddp__check_matrix(d, u, i, err));
+    }
     return DDP_OK;
 }
 
@@ -43944,8 +44325,10 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
     ddp__unit u;
 
     DDP__ENTER(d);
-    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
+    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) || layer->matrix_count < 0 ||
+        (layer->matrix_count > 0 && !layer->matrices))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks or matrices without an array",
+                              d->layers);
     if (d->started)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before", d->layers,
@@ -43970,9 +44353,10 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
-    if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning "
-                              "rate >= 0 are needed");
+    if (!o || !o->update || o->state_per_param < 0 || o->matrix_state < 0 || o->matrix_state > o->state_per_param ||
+        !(o->lr >= 0))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0, matrix_state from "
+                              "0 to that and a learning rate >= 0 are needed");
     if (d->started)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");

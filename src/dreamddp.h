@@ -137,6 +137,7 @@
 #endif
 #include "nn/exact.h"
 #include "nn/optimizer.c"
+#include "nn/muon.c"
 #ifndef DDP_NO_MODELS
 #include "nn/models.c"
 #include "data/tokens.c"

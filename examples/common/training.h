@@ -579,7 +579,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
     r->param_mb = (double)ddp_param_count(m->graph) * sizeof(float) / 1048576;
-    r->state_mb = r->param_mb * t->optimizer.state_per_param;
+    r->state_mb = (double)own->stats.optimizer_bytes / 1048576;
     r->activation_mb = (double)ddp_activation_bytes(m->graph) / 1048576;
     if (t->store) {
         ddp_error why;

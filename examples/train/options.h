@@ -20,7 +20,7 @@ typedef struct program {
     const char *algorithm;
     long   bucket_bytes, partition_bytes;
     double credit;
-    double lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
+    double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
     double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
     const char *dump;
     char   dump_path[1024]; /* with %r in it */
@@ -61,7 +61,7 @@ static void defaults(program *p, const char *name)
     p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
     p->samples = "sequence";
     p->t.keep = 2;
-    p->lr = 3e-3, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
+    p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
 
 /* The names of the library's strategies, the first of which is the default, stand last. */
@@ -93,7 +93,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--recompute", CLI_FLAG, &p->recompute, "",
          "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
-        {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, nesterov, adam or adamw [adamw]"},
+        {"--optimizer", CLI_TEXT, &p->optimizer, "NAME", "sgd, nesterov, adam, adamw or muon [adamw]"},
+        {"--muon-lr", CLI_REAL, &p->muon_lr, "X", "of the matrices under muon; --lr is of the rest [0.02]"},
         {"--weight-decay", CLI_REAL, &p->weight_decay, "X", "weight decay [0.01]"},
         {"--schedule", CLI_TEXT, &p->schedule, "NAME", "constant, cosine or step [constant]"},
         {"--warmup", CLI_COUNT, &p->warmup, "N", "steps of linear warm-up [0]"},
@@ -241,7 +242,8 @@ static ddp_status choose(program *p, ddp_error *err)
         p->t.optimizer = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
     else if (!strcmp(p->optimizer, "adamw"))
         p->t.optimizer = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
-    else return refuse(err, "unknown optimizer %s; choose sgd, nesterov, adam or adamw", p->optimizer);
+    else if (!strcmp(p->optimizer, "muon")) p->t.optimizer = ddp_muon(lr, (float)p->muon_lr, 0.95f, decay);
+    else return refuse(err, "unknown optimizer %s; choose sgd, nesterov, adam, adamw or muon", p->optimizer);
     return DDP_OK;
 }
 
@@ -258,6 +260,7 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch", p->accumulate);
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
+    if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);
     if (!(p->weight_decay >= 0)) return refuse(err, "--weight-decay %g: it must not be negative", p->weight_decay);
     if (!(p->connect_timeout >= 0 && p->join_timeout >= 0 && p->peer_timeout >= 0 && p->op_timeout >= 0))
         return refuse(err, "a time-out below 0 s is not possible; 0 is the default");

@@ -260,22 +260,47 @@ static ddp_status ddp__build_state(ddp_graph *g)
     return DDP_OK;
 }
 
+/* The matrices of a layer, up to room; how many. The last operator with parameters is the head. */
+static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, int room)
+{
+    int head = g->nodes - 1, n = 0;
+
+    while (head > 0 && !g->node[head]->spec.params) head--;
+    for (int i = 0; i < head; i++) {
+        const ddp_node *x = g->node[i];
+        for (int k = x->tied >= 0; x->layer == layer && k < x->spec.params && n < room; k++) {
+            const ddp_shape *s = &x->spec.param[k].shape;
+            if (!x->spec.param[k].matrix) continue;
+            out[n].params = x->param[k];
+            out[n].rows = (size_t)s->dim[0];
+            out[n++].columns = (size_t)(ddp_shape_count(s) / s->dim[0]);
+        }
+    }
+    return n;
+}
+
 static ddp_status ddp__build_register(ddp_graph *g)
 {
-    int i, code;
+    const int room = DDP_OP_PARAMS * g->nodes;
+    ddp_matrix *matrix;
+    int i, code = 0;
 
     if (!g->host || !g->host->hooks || !g->host->hooks->add_layer) return DDP_OK;
-    for (i = 0; i < g->layers; i++) {
+    matrix = (ddp_matrix *)ddp__calloc((size_t)room, sizeof *matrix);
+    if (!matrix) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
+    for (i = 0; i < g->layers && !code; i++) {
         const ddp__graph_layer *l = &g->layer[i];
+        const int matrices = ddp__build_matrices(g, i, matrix, room);
         const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
-        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, 0};
+        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, 0,
+                                 matrix, matrices};
         g->registered = i + 1; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
-        if (code)
-            return ddp__fail(&g->error, (ddp_status)code, "%s", g->host->error.code
-                             ? g->host->error.msg : "the context refused a layer of the graph");
     }
-    return DDP_OK;
+    DDP_FREE(matrix);
+    if (!code) return DDP_OK;
+    return ddp__fail(&g->error, (ddp_status)code, "%s", g->host->error.code ? g->host->error.msg :
+                     "the context refused a layer of the graph");
 }
 
 static ddp_status ddp__graph_build(ddp_graph *g)

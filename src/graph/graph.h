@@ -26,6 +26,7 @@ typedef struct ddp_param {
     ddp_shape   shape;
     ddp_init    init;
     float       scale;
+    int         matrix; /* 1: its first dimension by all others is a matrix for ddp_muon; not of tables that are looked up */
 } ddp_param;
 
 /* What the shape rule reads and fills. Inputs and args are given; the rest starts zeroed. A rule that fails or needs no

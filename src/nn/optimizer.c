@@ -175,7 +175,7 @@ ddp_optimizer ddp_sgd(float lr, float momentum) { return ddp_sgd_decay(lr, momen
 ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay)
 {
     const ddp_optimizer o = {"sgd", momentum > 0 || momentum < 0, ddp__sgd_update, lr,
-                             {momentum, weight_decay, 0, 0, 0, 0}, NULL};
+                             {momentum, weight_decay, 0, 0, 0, 0}, NULL, 0};
 
     return o;
 }
@@ -191,7 +191,7 @@ ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay)
 
 ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay)
 {
-    const ddp_optimizer o = {"adam", 2, ddp__adam_update, lr, {beta1, beta2, eps, weight_decay, 0, 0}, NULL};
+    const ddp_optimizer o = {"adam", 2, ddp__adam_update, lr, {beta1, beta2, eps, weight_decay, 0, 0}, NULL, 0};
 
     return o;
 }

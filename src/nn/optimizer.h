@@ -5,7 +5,8 @@
 
 #include "base/status.h"
 
-/* One call updates one contiguous block of a layer. All arrays have count floats. */
+/* One call updates one contiguous block of a layer, or one matrix of it or what lies around them. All arrays have count
+ * floats. */
 typedef struct ddp_update {
     int          layer;
     float       *params;
@@ -15,6 +16,8 @@ typedef struct ddp_update {
     long         step;   /* number of this update, from 0 */
     float        lr;
     void        *stream; /* on a device, whose arrays these are: where the rule queues its kernels; NULL on the CPU */
+    size_t       rows, columns; /* of a matrix, row after row; 0: it is none, or the rule takes all alike */
+    void        *desk;   /* the library's own, for ddp_muon */
 } ddp_update;
 
 /* A registered optimizer. hyper is what the built-in rules read; a user's rule may use user. */
@@ -25,6 +28,8 @@ typedef struct ddp_optimizer {
     float       lr;               /* default learning rate; ddp_set_lr changes it per step */
     float       hyper[6];         /* as the rule's maker fills it */
     void       *user;             /* the rule's own data, borrowed until ddp_close */
+    int         matrix_state;     /* > 0: each matrix (ddp_layer.matrices) has a call of its own, and so many floats of
+                                     state per parameter, at most state_per_param; 0: the rule takes all alike */
 } ddp_optimizer;
 
 /* The built-in rules. Same arithmetic as PyTorch's of the same name (float32, no fused
@@ -33,12 +38,17 @@ typedef struct ddp_optimizer {
  *   ddp_nesterov  the same v; w -= lr (g + decay w + momentum v)
  *   ddp_adam      L2 decay added to the gradient
  *   ddp_adamw     decoupled decay: w -= lr decay w
+ *   ddp_muon      matrices: v = momentum v + (1 - momentum) g, the direction (1 - momentum) g + momentum v brought to
+ *                 the nearest orthogonal matrix by five Newton-Schulz steps (nn/muon.c) and scaled by
+ *                 sqrt(max(1, rows / columns)), at the rate matrix_lr; decoupled decay. All else: AdamW (0.9, 0.95, 1e-8)
+ *                 at the rate lr, above 0. ddp_set_lr changes both in proportion. On the CPU
  * Pass the result to ddp_set_optimizer. Pure; safe from any thread. */
 DDP_API ddp_optimizer ddp_sgd(float lr, float momentum);
 DDP_API ddp_optimizer ddp_sgd_decay(float lr, float momentum, float weight_decay);
 DDP_API ddp_optimizer ddp_nesterov(float lr, float momentum, float weight_decay);
 DDP_API ddp_optimizer ddp_adam(float lr, float beta1, float beta2, float eps, float weight_decay);
 DDP_API ddp_optimizer ddp_adamw(float lr, float beta1, float beta2, float eps, float weight_decay);
+DDP_API ddp_optimizer ddp_muon(float lr, float matrix_lr, float momentum, float weight_decay);
 
 /* ---- learning rate ---- */
 

@@ -28,6 +28,7 @@ static ddp_status ddp__conv2d_shape(ddp_op_spec *s, ddp_error *err)
     ddp__op_param(s, "weight", channels, depth, DDP_INIT_UNIFORM, bound);
     s->param[0].shape.dims = 4;
     s->param[0].shape.dim[2] = s->param[0].shape.dim[3] = kernel;
+    s->param[0].matrix = 1;
     if (s->arg[5] != 0) ddp__op_param(s, "bias", channels, 0, DDP_INIT_UNIFORM, bound);
     s->flops = 2 * ddp__image_count(&s->out) * reads;
     s->out_unread = 1;

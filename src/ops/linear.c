@@ -267,6 +267,7 @@ static ddp_status ddp__linear_start(ddp_op_spec *s, const char *op, int bias, dd
     c = s->in[0].dim[s->in[0].dims - 1];
     bound = 1.0 / sqrt((double)c);
     ddp__op_param(s, "weight", width, c, DDP_INIT_UNIFORM, bound);
+    s->param[0].matrix = 1;
     if (bias) ddp__op_param(s, "bias", width, 0, DDP_INIT_UNIFORM, bound);
     ddp__linear_finish(s, width);
     return DDP_OK;

@@ -129,7 +129,7 @@ static void ddp__norm_backward(const ddp_op_call *call)
 
 static ddp_status ddp__batch_norm2d_shape(ddp_op_spec *s, ddp_error *err)
 {
-    const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0};
+    const ddp_param mean = {"running_mean", {1, {s->in[0].dim[1], 0, 0, 0}}, DDP_INIT_ZERO, 0, 0};
 
     DDP__TRY(ddp__image_input(s, "batch_norm2d", err));
     s->out = s->in[0];

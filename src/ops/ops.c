@@ -36,7 +36,7 @@ ddp_status ddp__op_count(const ddp_op_spec *s, const char *op, int i, const char
 
 void ddp__op_param(ddp_op_spec *s, const char *name, long d0, long d1, ddp_init init, double scale)
 {
-    const ddp_param p = {name, {d1 ? 2 : 1, {d0, d1, 0, 0}}, init, (float)scale};
+    const ddp_param p = {name, {d1 ? 2 : 1, {d0, d1, 0, 0}}, init, (float)scale, 0};
 
     s->param[s->params++] = p;
 }

@@ -164,8 +164,13 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
     uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
 
     for (int l = 0; l < d->layers; l++) {
-        uint64_t u = ddp__unit_hash(&d->unit[l]);
+        const ddp__unit *unit = &d->unit[l];
+        uint64_t u = ddp__unit_hash(unit);
         h = ddp__hash(h, &u, sizeof u);
+        for (int i = 0; d->optimizer.matrix_state && i < unit->gradients; i++) {
+            const uint64_t shape[2] = {unit->shape[i].rows, unit->shape[i].columns};
+            h = ddp__hash(h, shape, sizeof shape);
+        }
     }
     return h;
 }

@@ -5,7 +5,7 @@
 #include "base/backend.h"
 #include "base/core.h"
 #include "graph/host.h"
-#include "nn/optimizer.h"
+#include "nn/muon.h"
 #include "comm/engine.h"
 #include "member/join.h"
 #include "member/state.h"
@@ -40,13 +40,16 @@ typedef struct ddp__unit {
     char       *name;
     ddp_block  *block;          /* [blocks] */
     int         blocks;
+    ddp_matrix *matrix;         /* [matrices] */
+    int         matrices;
     double      flops;
     int         group, link;    /* that averages it, 0: all; that its messages take, of a bucket its last layer's */
     size_t      count;          /* floats that averaging moves, optimizer state left out */
     float      *state;          /* [state_count] of the optimizer */
     size_t      state_count, trained; /* the latter: floats with gradients */
     ddp_piece  *average;        /* [averages] what averaging the layer moves */
-    ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of */
+    ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
+    ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
     ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
@@ -107,6 +110,8 @@ struct ddp_ctx {
     int          layers, room;
     ddp_optimizer optimizer;
     float        lr;
+    ddp__muon_desk desk;         /* of the largest matrix, desk_count floats */
+    size_t       desk_count;
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
@@ -359,6 +364,8 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
+/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+DDP_LIB int  ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */

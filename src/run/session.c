@@ -73,6 +73,8 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->average) DDP_FREE(u->average);
     if (u->gradient) DDP_FREE(u->gradient);
     if (u->trains) DDP_FREE(u->trains);
+    if (u->matrix) DDP_FREE(u->matrix);
+    if (u->shape) DDP_FREE(u->shape);
     if (u->other) DDP_FREE(u->other);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
@@ -97,6 +99,7 @@ void ddp_close(ddp_ctx *d)
     ddp__posted_close(d);
     ddp__device_close(d);
     ddp__coded_close(d);
+    ddp__release(&d->host.allocator, d->desk.at, d->desk_count * sizeof(float));
     ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
     if (d->span) DDP_FREE(d->span);
@@ -127,6 +130,24 @@ static ddp_status ddp__check_block(const ddp_ctx *d, const char *name, const ddp
     return DDP_OK;
 }
 
+/* Matrix i lies in one block and in no other matrix. */
+static ddp_status ddp__check_matrix(const ddp_ctx *d, const ddp__unit *u, int i, ddp_error *err)
+{
+    const ddp_matrix *x = &u->matrix[i];
+    const size_t most = (size_t)-1 / sizeof(float), count = x->rows && x->columns <= most / x->rows ? x->rows * x->columns
+                                                                                                    : 0;
+    int b = 0, k = 0;
+
+    while (b < u->blocks && !(u->block[b].kind == DDP_PARAMS && x->params >= u->block[b].params && count <=
+           u->block[b].count && (size_t)(x->params - u->block[b].params) <= u->block[b].count - count)) b++;
+    while (k < i && (x->params >= u->matrix[k].params + u->matrix[k].rows * u->matrix[k].columns ||
+                     x->params + count <= u->matrix[k].params)) k++;
+    if (count && b < u->blocks && k == i) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "layer %d (%s): matrix %d of %zu rows and %zu columns %s", d->layers, u->name, i,
+                     x->rows, x->columns, count && b < u->blocks ? "overlaps another: leave one of them out" :
+                     "does not lie in one block of parameters: give its first value, rows and columns");
+}
+
 static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *layer, ddp_error *err)
 {
     int own = layer->params || layer->count;
@@ -135,7 +156,8 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     snprintf(number, sizeof number, "layer %d", d->layers);
     u->name = ddp__strdup(layer->name ? layer->name : number);
     u->block = (ddp_block *)ddp__calloc((size_t)(layer->block_count + own), sizeof *u->block);
-    if (!u->name || !u->block) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
+    u->matrix = (ddp_matrix *)ddp__calloc((size_t)layer->matrix_count + 1, sizeof *u->matrix);
+    if (!u->name || !u->block || !u->matrix) return ddp__fail(err, DDP_MEMORY, "out of memory registering layer %d", d->layers);
     if (own) {
         u->block[0].params = layer->params;
         u->block[0].grads = layer->grads;
@@ -146,6 +168,10 @@ static ddp_status ddp__unit_fill(ddp_ctx *d, ddp__unit *u, const ddp_layer *laye
     u->flops = layer->flops;
     u->group = layer->group;
     for (int i = 0; i < u->blocks; i++) DDP__TRY(ddp__check_block(d, u->name, &u->block[i], err));
+    for (int i = 0; i < layer->matrix_count; i++) {
+        u->matrix[u->matrices++] = layer->matrices[i];
+        DDP__TRY(ddp__check_matrix(d, u, i, err));
+    }
     return DDP_OK;
 }
 
@@ -154,8 +180,10 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
     ddp__unit u;
 
     DDP__ENTER(d);
-    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks without an array", d->layers);
+    if (!layer || layer->block_count < 0 || (layer->block_count > 0 && !layer->blocks) || layer->matrix_count < 0 ||
+        (layer->matrix_count > 0 && !layer->matrices))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_add_layer: layer %d is NULL or has blocks or matrices without an array",
+                              d->layers);
     if (d->started)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_add_layer: layer %d (%s) comes too late: the list was frozen at %d "
                               "layers by ddp_set_optimizer or the first hook; register all layers before", d->layers,
@@ -180,9 +208,10 @@ int ddp_add_layer(ddp_ctx *d, const ddp_layer *layer)
 int ddp_set_optimizer(ddp_ctx *d, const ddp_optimizer *o)
 {
     DDP__ENTER(d);
-    if (!o || !o->update || o->state_per_param < 0 || !(o->lr >= 0))
-        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0 and a learning "
-                              "rate >= 0 are needed");
+    if (!o || !o->update || o->state_per_param < 0 || o->matrix_state < 0 || o->matrix_state > o->state_per_param ||
+        !(o->lr >= 0))
+        return ddp__ctx_failf(d, DDP_ARG, "ddp_set_optimizer: an update function, state_per_param >= 0, matrix_state from "
+                              "0 to that and a learning rate >= 0 are needed");
     if (d->started)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_set_optimizer: %s comes too late, training has begun",
                               o->name ? o->name : "the optimizer");

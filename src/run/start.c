@@ -3,27 +3,62 @@
 
 /* ---- memory of the layers ---- */
 
+/* The first matrix of a block at or behind `at`; NULL: none, or the rule takes all alike. */
+static const ddp_matrix *ddp__next_matrix(const ddp_ctx *d, const ddp__unit *u, const ddp_block *k, size_t at)
+{
+    const ddp_matrix *next = NULL, *x = u->matrix;
+
+    for (; d->optimizer.matrix_state && x < u->matrix + u->matrices; x++)
+        if (x->params >= k->params + at && x->params < k->params + k->count && (!next || x->params < next->params))
+            next = x;
+    return next;
+}
+
+/* A block as the optimizer takes it: each of its matrices, and what lies around them. */
+static void ddp__unit_trains(const ddp_ctx *d, ddp__unit *u, const ddp_block *k)
+{
+    size_t at = 0, n;
+
+    for (; at < k->count; at += n) {
+        const ddp_matrix *x = ddp__next_matrix(d, u, k, at);
+        n = (x ? (size_t)(x->params - k->params) : k->count) - at;
+        if (n == 0) {
+            u->shape[u->gradients] = *x;
+            n = x->rows * x->columns;
+        }
+        u->trains[u->gradients].data = k->params + at;
+        u->gradient[u->gradients].data = k->grads + at;
+        u->trains[u->gradients].count = u->gradient[u->gradients].count = n;
+        u->state_count += n * (size_t)ddp__piece_state(d, u, u->gradients++);
+    }
+    u->trained += k->count;
+}
+
 static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
-    size_t trained = 0;
+    const size_t room = (size_t)(u->blocks + 2 * u->matrices + 1);
 
     u->average = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->average);
-    u->gradient = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->gradient);
-    u->trains = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->trains);
-    if (!u->average || !u->gradient || !u->trains)
+    u->gradient = (ddp_piece *)ddp__calloc(room, sizeof *u->gradient);
+    u->trains = (ddp_piece *)ddp__calloc(room, sizeof *u->trains);
+    u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
+    if (!u->average || !u->gradient || !u->trains || !u->shape)
         return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
-        const ddp_piece values = {{k->params}, k->count}, grads = {{k->grads}, k->count};
+        const ddp_piece values = {{k->params}, k->count};
         if (k->kind == DDP_PARAMS && !k->grads) continue; /* frozen: equal from the start on */
         u->average[u->averages++] = values;
         u->count += k->count;
-        if (k->kind != DDP_PARAMS) continue;
-        u->trains[u->gradients] = values;
-        u->gradient[u->gradients++] = grads;
-        trained += k->count;
+        if (k->kind == DDP_PARAMS) ddp__unit_trains(d, u, k);
     }
-    u->state_count = trained * (size_t)d->optimizer.state_per_param;
+    u->ticket = u->other_ticket = -1;
+    u->forward_step = -1;
+    return DDP_OK;
+}
+
+static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
     if (u->state_count) {
         u->state = (float *)ddp__host_alloc(&d->host, u->state_count * sizeof(float));
         if (!u->state)
@@ -34,10 +69,35 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
             u->average[u->averages++].count = u->state_count;
         }
     }
-    u->trained = trained;
-    u->ticket = u->other_ticket = -1;
-    u->forward_step = -1;
     return DDP_OK;
+}
+
+/* Muon's room, and what it cannot do. */
+static ddp_status ddp__session_desk(ddp_ctx *d, ddp_error *err)
+{
+    int matrices = 0;
+
+    if (!ddp__is_muon(&d->optimizer)) return DDP_OK;
+    if (d->host.backend)
+        return ddp__fail(err, DDP_UNSUPPORTED, "optimizer muon with a backend: its matrices are multiplied on the CPU: "
+                         "train there, or choose adamw");
+    if (d->ops.traits & DDP_NEEDS_SERVERS)
+        return ddp__fail(err, DDP_UNSUPPORTED, "optimizer muon with strategy %s: a server updates what it serves on its "
+                         "own, not matrix by matrix: choose adamw, or a strategy without servers", d->ops.name);
+    for (int l = 0; l < d->layers; l++)
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_matrix *x = &d->unit[l].shape[i];
+            const size_t room = ddp__muon_room(x->rows, x->columns);
+            matrices += x->rows > 0;
+            if (room > d->desk_count) d->desk_count = room;
+        }
+    if (!matrices)
+        return ddp__fail(err, DDP_USAGE, "optimizer muon: none of %d layers has a matrix to train: give them in "
+                         "ddp_layer.matrices, or choose adamw", d->layers);
+    d->desk.pool = d->host.pool;
+    d->desk.at = (float *)ddp__alloc(&d->host.allocator, d->desk_count * sizeof(float));
+    return d->desk.at ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
+                                           d->desk_count * sizeof(float));
 }
 
 /* A system that promises more memory than it has would end the process later, without a word. */
@@ -48,11 +108,7 @@ static ddp_status ddp__session_fits(const ddp_ctx *d, ddp_error *err)
     const ddp__owned *o;
 
     if (d->host.backend || d->host.allocator.alloc || !(total > 0)) return DDP_OK;
-    for (int l = 0; l < d->layers; l++)
-        for (int b = 0; b < d->unit[l].blocks; b++)
-            if (d->unit[l].block[b].kind == DDP_PARAMS && d->unit[l].block[b].grads)
-                state += (double)d->unit[l].block[b].count;
-    state *= (double)d->optimizer.state_per_param * sizeof(float);
+    for (int l = 0; l < d->layers; l++) state += (double)d->unit[l].state_count * sizeof(float);
     for (o = d->host.owned; o; o = o->next) graphs += o->bytes;
     if (state + graphs <= total) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory: %.0f bytes of optimizer state (%.40s) beside %.0f of parameters, "
@@ -64,8 +120,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 {
     int per_step = 8 * d->layers * d->cfg.micro_batches + 64;
 
-    DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
+    DDP__TRY(ddp__session_fits(d, err));
+    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    DDP__TRY(ddp__session_desk(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;

@@ -35,6 +35,7 @@ typedef struct ddp_stats {
     double   median_compute_s; /* the median rank's; of two ranks the faster one's */
     int      slowest_rank;    /* whose steps are longest ... */
     double   slow_ratio;      /* ... against the median; 0 = not known yet */
+    size_t   optimizer_bytes; /* its state on this rank, and what muon works in */
 } ddp_stats;
 
 /* ddp_get_stats - those numbers, now. ddp_divergence - this rank's share of Gamma at the last averaging of that layer.

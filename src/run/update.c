@@ -82,6 +82,11 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
+int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
+{
+    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
+}
+
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
@@ -100,7 +105,10 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
         call.count = n;
         call.step = u->updates;
         call.lr = d->lr;
-        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        call.rows = u->shape[i].rows;
+        call.columns = u->shape[i].columns;
+        call.desk = &d->desk;
+        if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (d->host.backend) {
             d->host.backend->update(d->host.device, &d->optimizer, &call, !from);

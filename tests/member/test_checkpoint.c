@@ -29,7 +29,7 @@ typedef struct leg {
     int         load, keep;
     long        last, save_every; /* 0 = only at the end */
     int         save, layers, sync_all;
-    int         momentum;         /* 1: SGD with momentum, 0: AdamW, -1: plain SGD */
+    int         momentum;         /* 2: Muon, 1: SGD with momentum, 0: AdamW, -1: plain SGD */
     int         vision;           /* a residual block with batch norms instead of a GPT-2 */
     int         apart;            /* ranks 0, 1 and 2, 3 have disks of their own; 2: changed ones */
     long        width, heads;     /* of the model, 0 = 6, 2 */
@@ -113,7 +113,8 @@ static int run_leg(ddp_ctx *d, void *user)
     leg *x = (leg *)user;
     char folder[100];
     ddp_graph *g = ddp_graph_new(d);
-    ddp_optimizer o = x->momentum > 0   ? ddp_sgd(0.05f, 0.9f)
+    ddp_optimizer o = x->momentum > 1   ? ddp_muon(0.003f, 0.02f, 0.95f, 0.01f)
+                      : x->momentum > 0 ? ddp_sgd(0.05f, 0.9f)
                       : x->momentum < 0 ? ddp_sgd(0.05f, 0)
                                         : ddp_adamw(0.003f, 0.9f, 0.999f, 1e-8f, 0.01f);
     ddp_node *loss = x->vision ? residual(g) : gpt2(g, x);
@@ -226,6 +227,7 @@ static void going_on_gives_the_same_bits(void **unused)
     (void)unused;
     for (s = 0; s < (int)(sizeof all / sizeof all[0]); s++)
         for (world = 1; world <= 4; world += 3) {
+            same_bits(all[s], world, 2, 0, 4);
             same_bits(all[s], world, s % 2, 0, 5); /* in the middle of a period */
             same_bits(all[s], world, 1 - s % 2, 0, 6);
             same_bits(all[s], world, s % 2, 1, 4); /* with running statistics of each rank's own */

@@ -35,6 +35,46 @@ def torch_rule(case, w):
     return kind([w], lr=lr, betas=(a, b), eps=eps, weight_decay=decay)
 
 
+MUON = [(17, 59, 0.02, 0.95, 0.01), (59, 17, 0.02, 0.95, 0.0), (24, 24, 0.01, 0.9, 0.1)]  # rows, columns, lr, momentum, decay
+
+
+def newton_schulz(u):
+    """torch.optim.Muon's, in float32 where that takes bfloat16."""
+    x = u.T if u.size(0) > u.size(1) else u
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(5):
+        gram = x @ x.T
+        x = 3.4445 * x + (-4.7750 * gram + 2.0315 * gram @ gram) @ x
+    return x.T if u.size(0) > u.size(1) else x
+
+
+def run_muon(program, case):
+    """The largest difference by the root mean square, against that formula; and, where PyTorch has Muon, against it."""
+    rows, columns, lr, momentum, decay = case
+    args = ["muon"] + [repr(x) for x in (lr, momentum, 0.0, 0.0, decay)] + [str(STEPS), str(rows * columns), str(rows)]
+    worst, w, v, whole, opt, worst_whole = 0.0, None, None, None, None, 0.0
+    for line in companion.output(program, *args).splitlines():
+        what, *numbers = line.split()
+        values = torch.tensor([float(x) for x in numbers], dtype=torch.float32).reshape(rows, columns)
+        if what == "start":
+            w, v = values.clone(), torch.zeros_like(values)
+            whole = values.clone().requires_grad_()
+            if hasattr(torch.optim, "Muon"):
+                opt = torch.optim.Muon([whole], lr=lr, momentum=momentum, weight_decay=decay)
+        elif what == "grads":
+            v.lerp_(values, 1 - momentum)
+            w.mul_(1 - lr * decay).sub_(newton_schulz(values.lerp(v, momentum)), alpha=lr * max(1, rows / columns) ** 0.5)
+            whole.grad = values
+            if opt:
+                opt.step()
+        elif what == "params":
+            worst = max(worst, difference(values, w, True))
+            worst_whole = max(worst_whole, difference(values, whole.detach(), True)) if opt else 0.0
+        else:
+            worst = max(worst, difference(values, v, True))
+    return worst, worst_whole
+
+
 def difference(ours, theirs, cancels):
     """Largest relative difference. Where terms of both signs are added a value near zero keeps
     the rounding of its terms, so it is compared with the root mean square of the array."""
@@ -76,6 +116,12 @@ def main():
         ok = worst < 1e-6
         failed += not ok
         print("%s %s: largest relative difference %.2e" % ("ok" if ok else "FAILED", case, worst))
+    for case in MUON:
+        worst, whole = run_muon(program, case)
+        ok = worst < 1e-5 and whole < 0.005  # its bfloat16 products
+        failed += not ok
+        print("%s muon %s: largest relative difference %.2e, %.2e from torch.optim.Muon" %
+              ("ok" if ok else "FAILED", case, worst, whole))
     return 1 if failed else 0
 
 

@@ -10,7 +10,7 @@ built=0 failed=0
 build() { # CC FLAGS: the rules and what lies under them
     # shellcheck disable=SC2086
     "$1" ${CPPFLAGS:-} -isystem build/include -DDDP_SEPARATE $2 -Ibuild/headers -Isrc tests/nn/torch_optim.c \
-        src/nn/optimizer.c src/base/*.c -o "$work/run" -lm -lpthread
+        src/nn/optimizer.c src/nn/muon.c src/base/*.c -o "$work/run" -lm -lpthread
 }
 
 for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
@@ -27,6 +27,7 @@ for flags in "-O2" "-O0" "-std=gnu11 -O3 -march=native -ffp-contract=fast"; do
             "$work/run" nesterov 0.1 0.9 0 0 0.01 20 1003
             "$work/run" adam 0.001 0.9 0.999 1e-8 0.01 20 1003
             "$work/run" adamw 0.001 0.9 0.999 1e-8 0.01 20 1003
+            "$work/run" muon 0.02 0.95 0 0 0.01 20 1003 17
         } >"$work/now"
         [ -f "$work/first" ] || cp "$work/now" "$work/first"
         if cmp -s "$work/first" "$work/now"; then

@@ -600,6 +600,22 @@ static void a_rank_lost_behind_an_average_is_no_hang(void **state)
     }
 }
 
+static void muon_stays_on_the_cpu(void **state)
+{
+    const ddp_backend b = fake_backend();
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    lab_new(&x, 1, DDP_SSGD, 3);
+    x.model = LAB_MLP;
+    x.rule = LAB_MUON;
+    x.cfg.backend = &b;
+    assert_int_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "optimizer muon with a backend"));
+    lab_free(&x);
+}
+
 /* ---- a loop of one's own, a rule of one's own, and the times of a device ---- */
 
 static void own_rule(const ddp_optimizer *self, const ddp_update *u)
@@ -687,6 +703,7 @@ int main(void)
         cmocka_unit_test(two_levels_give_the_cpus_bits),
         cmocka_unit_test(both_links_give_the_cpus_bits),
         cmocka_unit_test(a_rank_lost_behind_an_average_is_no_hang),
+        cmocka_unit_test(muon_stays_on_the_cpu),
         cmocka_unit_test(an_own_loop_is_timed_by_the_device),
     };
 

@@ -139,6 +139,7 @@ typedef struct outcome {
 typedef struct trial {
     ddp_config cfg;
     long inputs, width, classes; /* of a perceptron; 0 = hand-written layers */
+    int  muon;                   /* else AdamW */
     int  layers_of_last;         /* hand-written: layers of the last rank */
     int  steady_after, steps;    /* no allocation from the one to the other; 0: not counted */
     pthread_barrier_t meet;      /* the ranks of the threads transport */
@@ -229,7 +230,7 @@ static ddp_graph *build(ddp_ctx *d, const trial *t, ddp_node **loss, int *bad)
 static int train(ddp_ctx *d, void *user)
 {
     trial *t = (trial *)user;
-    ddp_optimizer o = ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
+    ddp_optimizer o = t->muon ? ddp_muon(0.001f, 0.02f, 0.95f, 0.01f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
     int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step,
         bad = 0;
     ddp_graph *g = NULL;
@@ -360,7 +361,7 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                         5; /* the first look at a drifted link, which may plan again, comes later */
                     t.cfg.fill = DDP_FILL_EXACT;
                     t.cfg.clip_norm = s == 3 ? 1.0f : 0;
-                    if (graph) t.inputs = 12, t.width = 9, t.classes = 3;
+                    if (graph) t.inputs = 12, t.width = 9, t.classes = 3, t.muon = s % 2;
                     t.steady_after = 6;
                     t.steps = 15;
                     count_reset(0, 0);

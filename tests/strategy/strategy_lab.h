@@ -8,7 +8,7 @@
 enum { LAB_RANKS = 5, LAB_LAYERS = 8, LAB_VALUES = 40000, LAB_STEPS = 24 };
 
 typedef enum lab_model { LAB_TINY, LAB_MLP, LAB_GPT, LAB_ODD, LAB_MODELS } lab_model;
-typedef enum lab_rule { LAB_SGD, LAB_MOMENTUM, LAB_NESTEROV, LAB_ADAMW, LAB_RULES } lab_rule;
+typedef enum lab_rule { LAB_SGD, LAB_MOMENTUM, LAB_NESTEROV, LAB_ADAMW, LAB_RULES, LAB_MUON } lab_rule;
 
 typedef struct lab {
     ddp_config cfg;
@@ -65,6 +65,7 @@ static ddp_optimizer lab_optimizer(lab_rule rule)
     if (rule == LAB_SGD) return ddp_sgd(0.1f, 0);
     if (rule == LAB_MOMENTUM) return ddp_sgd_decay(0.05f, 0.9f, 0.01f);
     if (rule == LAB_NESTEROV) return ddp_nesterov(0.05f, 0.9f, 0.01f);
+    if (rule == LAB_MUON) return ddp_muon(0.01f, 0.02f, 0.95f, 0.1f);
     return ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
 }
 
@@ -113,6 +114,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
 
     for (l = 0; l < L; l++) {
         ddp_layer layer;
+        ddp_matrix matrix;
         memset(&layer, 0, sizeof layer);
         w[l] = (float *)calloc(count[l], sizeof(float));
         g[l] = (float *)calloc(count[l], sizeof(float));
@@ -121,6 +123,11 @@ static int lab_hand(ddp_ctx *d, lab *x)
         layer.params = w[l];
         layer.grads = g[l];
         layer.count = count[l];
+        layer.matrices = &matrix; /* 2 rows behind the first value */
+        layer.matrix_count = count[l] >= 3;
+        matrix.params = w[l] + 1;
+        matrix.rows = 2;
+        matrix.columns = (count[l] - 1) / 2;
         if (ddp_add_layer(d, &layer)) return (int)ddp_last_error(d)->code;
     }
     bad = ddp_set_optimizer(d, &o);
