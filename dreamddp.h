@@ -375,6 +375,8 @@ struct ddp_config {
     float clip_norm;          /* global gradient norm limit. Makes dreamddp and enp average
                                  before the update (their transfer needs no gradient); 0 = none */
     int average_state;        /* 1: average the optimizer state with the parameters */
+    int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th period alone,
+                                 the other arrays in every so many-th; the second as the first; 1 with average_state */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
     int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
     int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end */
@@ -36983,6 +36985,7 @@ typedef struct ddp__unit {
     ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
     ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
     ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
+    ddp_piece  *moved;          /* what of `average` or `other` goes in this period; NULL: all, in every period */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
     float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
@@ -37132,10 +37135,14 @@ DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
+/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
+/* The pieces that this period's average of a layer takes of a whole list. */
+DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
  * as numbers, those that a newcomer must have too first; and what they are called. */
-enum { DDP__SETTINGS = 14, DDP__SETTINGS_JOIN = 8 };
+enum { DDP__SETTINGS = 16, DDP__SETTINGS_JOIN = 10 };
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
@@ -37296,8 +37303,6 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
-/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
-DDP_LIB int  ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
@@ -37745,14 +37750,55 @@ ddp_coding ddp__wire_coding(ddp_wire wire)
                                    : DDP_AS_FLOAT;
 }
 
+int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
+{
+    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
+}
+
+/* Floats of optimizer state in an average of the layer, the mean over periods. */
+static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
+{
+    double n = 0;
+
+    for (int i = 0; d->cfg.average_state && i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++)
+            n += (double)u->gradient[i].count / d->cfg.state_period[k > 0];
+    return (size_t)n;
+}
+
 size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained, others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+    const size_t trained = u->trained, others = u->count - trained + ddp__state_moved(d, u);
 
     if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
+ * a checkpoint or a newcomer needs no count. */
+void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+{
+    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+    const long period = d->step / (plan ? plan->period : d->cfg.period) + 1;
+    const ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+    int n = 0;
+
+    m->from = list;
+    m->from_count = count;
+    if (!u->moved || (period % d->cfg.state_period[0] == 0 && period % d->cfg.state_period[1] == 0)) return;
+    for (int i = 0; i < count; i++)
+        if (list[i].data != u->state) u->moved[n++] = list[i];
+    for (int i = 0; i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
+            if (period % d->cfg.state_period[k > 0]) continue;
+            u->moved[n].data = state;
+            u->moved[n++].count = u->gradient[i].count;
+        }
+    m->from = u->moved;
+    m->from_count = n;
 }
 
 int ddp_has_forward(const ddp_ctx *d)
@@ -37802,19 +37848,22 @@ void ddp__settings(const ddp_ctx *d, double *value)
     value[5] = d->links.slowest; /* decides the size of chunks */
     value[6] = (double)d->cfg.seed;
     value[7] = (double)d->optimizer.lr;
-    value[8] = d->cfg.period;
-    value[9] = d->cfg.nccl;
-    value[10] = d->cfg.min_world;
-    value[11] = d->cfg.profile_steps;
-    value[12] = (double)d->cfg.partition_bytes;
-    value[13] = d->cfg.credit;
+    value[8] = d->cfg.state_period[0];
+    value[9] = d->cfg.state_period[1];
+    value[10] = d->cfg.period;
+    value[11] = d->cfg.nccl;
+    value[12] = d->cfg.min_world;
+    value[13] = d->cfg.profile_steps;
+    value[14] = (double)d->cfg.partition_bytes;
+    value[15] = d->cfg.credit;
 }
 
 const char *ddp__setting_name(int i)
 {
     static const char *const name[DDP__SETTINGS] = {
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps",
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "first state_period",
+        "second state_period", "period", "nccl", "min_world", "profile_steps",
         "partition_bytes", "credit"};
 
     return name[i];
@@ -38789,11 +38838,6 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
 
     for (int i = 0; d->cfg.micro_batches > 1 && i < u->gradients; i++)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
-}
-
-int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
-{
-    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
 }
 
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
@@ -39875,6 +39919,9 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);
     DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
                 "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
+    DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
+                c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
+                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
     DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
     DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
@@ -39901,6 +39948,9 @@ static void ddp__config_defaults(ddp_config *c)
     if (c->world == 0) c->world = 1;
     if (c->threads == 0) c->threads = 1;
     if (c->micro_batches == 0) c->micro_batches = 1;
+    if (c->state_period[0] > 0) c->average_state = 1;
+    if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
+    if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
     if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
     if (c->partition_bytes == 0) c->partition_bytes = 26000000; /* 6.5 million parameters */
     if (!(c->credit > 0)) c->credit = 1;
@@ -40576,7 +40626,8 @@ static int ddp__levels_room(const ddp_ctx *d)
 {
     int n = DDP__PROBE_MOST;
 
-    for (int l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
+    for (int l = 0; l < d->layers; l++)
+        n += d->unit[l].averages + d->unit[l].gradients * (1 + d->optimizer.state_per_param);
     return n;
 }
 
@@ -41177,9 +41228,8 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
     const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
 
-    if (u->others) {
-        m->from = u->other;
-        m->from_count = u->others;
+    ddp__average_takes(d, layer, u->other, u->others, m);
+    if (m->from_count) {
         m->coding = DDP_AS_FLOAT;
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
     }
@@ -41213,7 +41263,8 @@ void ddp__coded_arrived(ddp_ctx *d, int layer)
 /* ==== run/average.c ==== [run] */
 /* Averages of a layer: what it moves, posted and held. */
 
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
+/* exact: all, as floats. */
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, int exact, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
@@ -41224,15 +41275,16 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
-    if (coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
-    m.coding = coding;
+    m.coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
+    if (m.coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
+    if (!exact) ddp__average_takes(d, layer, u->average, u->averages, &m);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }
 
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err)
 {
-    return ddp__average_as(d, layer, priority, filler, ddp__wire_coding(d->cfg.wire), err);
+    return ddp__average_as(d, layer, priority, filler, 0, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
@@ -41259,7 +41311,7 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 
 ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
-    DDP__TRY(ddp__average_as(d, layer, 0, 1, DDP_AS_FLOAT, err));
+    DDP__TRY(ddp__average_as(d, layer, 0, 1, 1, err));
     return ddp__average_hold(d, layer, err);
 }
 
@@ -43157,6 +43209,11 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         if (!u->state)
             return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
                              u->state_count * sizeof(float));
+        if (d->cfg.average_state && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)) {
+            const size_t room = (size_t)(u->blocks + u->gradients * d->optimizer.state_per_param);
+            u->moved = (ddp_piece *)ddp__calloc(room, sizeof *u->moved);
+            if (!u->moved) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+        }
         if (d->cfg.average_state) {
             u->average[u->averages].data = u->state;
             u->average[u->averages++].count = u->state_count;
@@ -44221,6 +44278,7 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->matrix) DDP_FREE(u->matrix);
     if (u->shape) DDP_FREE(u->shape);
     if (u->other) DDP_FREE(u->other);
+    if (u->moved) DDP_FREE(u->moved);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 

@@ -8,7 +8,7 @@ struct pictures;
 typedef struct program {
     const char *name;    /* "train_gpt" */
     const char *samples; /* what a batch is of: "sequence" */
-    const char *strategy, *transport, *model, *optimizer, *schedule, *solver, *cost, *fill;
+    const char *strategy, *transport, *model, *optimizer, *state_period, *schedule, *solver, *cost, *fill;
     const char *net, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
     const char *device, *numbers;
     int    nccl, both_links;
@@ -112,6 +112,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "bytescheduler, usbyte: most bytes of a layer in one part [26 MB]"},
         {"--credit", CLI_REAL, &p->credit, "C", "bytescheduler: parts on their way at once [1]"},
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
+        {"--state-period", CLI_TEXT, &p->state_period, "M,V",
+         "and that only in every M-th period, its second moments in every V-th [1,1]"},
         {"--workers", CLI_COUNT, &p->workers, "N",
          "workers to start, or the world with --rank [1]"},
         {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes), threads, or mpi under mpirun [tcp]"},
@@ -210,6 +212,17 @@ static const char *or_environment(const char *given, const char *variable, const
     return v && *v ? v : otherwise;
 }
 
+/* "3,6", or "3" for both. */
+static int choose_state_period(const char *text, int period[2])
+{
+    char *end;
+    long first = strtol(text, &end, 10), second = *end == ',' ? strtol(end + 1, &end, 10) : first;
+
+    if (*end || first < 1 || second < 1 || first > 1000000 || second > 1000000) return 0;
+    period[0] = (int)first, period[1] = (int)second;
+    return 1;
+}
+
 /* Names to enumerations. */
 static ddp_status choose(program *p, ddp_error *err)
 {
@@ -234,6 +247,8 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "unknown cost %s; choose timeline, sum or window", p->cost);
     if (p->fill && ddp_fill_named(p->fill, &c->fill, NULL))
         return refuse(err, "unknown filling %s; choose none, exact or eq12", p->fill);
+    if (p->state_period && !choose_state_period(p->state_period, c->state_period))
+        return refuse(err, "--state-period %s: one or two whole numbers of periods from 1 on, as in 3,6", p->state_period);
     if (!ddp_schedule_named(p->schedule, &p->t.schedule.kind))
         return refuse(err, "unknown schedule %s; choose constant, cosine or step", p->schedule);
     if (!strcmp(p->optimizer, "sgd")) p->t.optimizer = ddp_sgd_decay(lr, 0.9f, decay);

@@ -1,7 +1,8 @@
 /* Averages of a layer: what it moves, posted and held. */
 #include "run/device.h"
 
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, ddp_error *err)
+/* exact: all, as floats. */
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, int exact, ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
@@ -12,15 +13,16 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
-    if (coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
-    m.coding = coding;
+    m.coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
+    if (m.coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
+    if (!exact) ddp__average_takes(d, layer, u->average, u->averages, &m);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }
 
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err)
 {
-    return ddp__average_as(d, layer, priority, filler, ddp__wire_coding(d->cfg.wire), err);
+    return ddp__average_as(d, layer, priority, filler, 0, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
@@ -47,6 +49,6 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 
 ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
-    DDP__TRY(ddp__average_as(d, layer, 0, 1, DDP_AS_FLOAT, err));
+    DDP__TRY(ddp__average_as(d, layer, 0, 1, 1, err));
     return ddp__average_hold(d, layer, err);
 }

@@ -99,6 +99,9 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);
     DDP__REFUSE(c->max_world < 0 || c->max_world > 64 || (c->max_world > 0 && c->max_world < c->world), "max_world %d: "
                 "an elastic world of %d workers has room for %d to 64 ids", c->max_world, c->world, c->world);
+    DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
+                c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
+                "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
     DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
     DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
@@ -125,6 +128,9 @@ static void ddp__config_defaults(ddp_config *c)
     if (c->world == 0) c->world = 1;
     if (c->threads == 0) c->threads = 1;
     if (c->micro_batches == 0) c->micro_batches = 1;
+    if (c->state_period[0] > 0) c->average_state = 1;
+    if (c->average_state && c->state_period[0] == 0) c->state_period[0] = 1;
+    if (c->state_period[1] == 0) c->state_period[1] = c->state_period[0];
     if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
     if (c->partition_bytes == 0) c->partition_bytes = 26000000; /* 6.5 million parameters */
     if (!(c->credit > 0)) c->credit = 1;

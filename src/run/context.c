@@ -128,14 +128,55 @@ ddp_coding ddp__wire_coding(ddp_wire wire)
                                    : DDP_AS_FLOAT;
 }
 
+int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
+{
+    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
+}
+
+/* Floats of optimizer state in an average of the layer, the mean over periods. */
+static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
+{
+    double n = 0;
+
+    for (int i = 0; d->cfg.average_state && i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++)
+            n += (double)u->gradient[i].count / d->cfg.state_period[k > 0];
+    return (size_t)n;
+}
+
 size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     const ddp__unit *u = &d->unit[layer];
-    const size_t trained = u->trained, others = u->count - trained + (d->cfg.average_state ? u->state_count : 0);
+    const size_t trained = u->trained, others = u->count - trained + ddp__state_moved(d, u);
 
     if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
+}
+
+/* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
+ * a checkpoint or a newcomer needs no count. */
+void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+{
+    const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
+    const long period = d->step / (plan ? plan->period : d->cfg.period) + 1;
+    const ddp__unit *u = &d->unit[layer];
+    float *state = u->state;
+    int n = 0;
+
+    m->from = list;
+    m->from_count = count;
+    if (!u->moved || (period % d->cfg.state_period[0] == 0 && period % d->cfg.state_period[1] == 0)) return;
+    for (int i = 0; i < count; i++)
+        if (list[i].data != u->state) u->moved[n++] = list[i];
+    for (int i = 0; i < u->gradients; i++)
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
+            if (period % d->cfg.state_period[k > 0]) continue;
+            u->moved[n].data = state;
+            u->moved[n++].count = u->gradient[i].count;
+        }
+    m->from = u->moved;
+    m->from_count = n;
 }
 
 int ddp_has_forward(const ddp_ctx *d)
@@ -185,19 +226,22 @@ void ddp__settings(const ddp_ctx *d, double *value)
     value[5] = d->links.slowest; /* decides the size of chunks */
     value[6] = (double)d->cfg.seed;
     value[7] = (double)d->optimizer.lr;
-    value[8] = d->cfg.period;
-    value[9] = d->cfg.nccl;
-    value[10] = d->cfg.min_world;
-    value[11] = d->cfg.profile_steps;
-    value[12] = (double)d->cfg.partition_bytes;
-    value[13] = d->cfg.credit;
+    value[8] = d->cfg.state_period[0];
+    value[9] = d->cfg.state_period[1];
+    value[10] = d->cfg.period;
+    value[11] = d->cfg.nccl;
+    value[12] = d->cfg.min_world;
+    value[13] = d->cfg.profile_steps;
+    value[14] = (double)d->cfg.partition_bytes;
+    value[15] = d->cfg.credit;
 }
 
 const char *ddp__setting_name(int i)
 {
     static const char *const name[DDP__SETTINGS] = {
         "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "period", "nccl", "min_world", "profile_steps",
+        "net (bytes/s of the slowest link)", "seed", "learning rate", "first state_period",
+        "second state_period", "period", "nccl", "min_world", "profile_steps",
         "partition_bytes", "credit"};
 
     return name[i];

@@ -51,6 +51,7 @@ typedef struct ddp__unit {
     ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
     ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
     ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
+    ddp_piece  *moved;          /* what of `average` or `other` goes in this period; NULL: all, in every period */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
     float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
@@ -200,10 +201,14 @@ DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
+/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
+DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
+/* The pieces that this period's average of a layer takes of a whole list. */
+DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
  * as numbers, those that a newcomer must have too first; and what they are called. */
-enum { DDP__SETTINGS = 14, DDP__SETTINGS_JOIN = 8 };
+enum { DDP__SETTINGS = 16, DDP__SETTINGS_JOIN = 10 };
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
@@ -364,8 +369,6 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 /* A message with one worker: its scale is applied. */
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
-/* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
-DDP_LIB int  ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */

@@ -163,9 +163,8 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
     const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
 
-    if (u->others) {
-        m->from = u->other;
-        m->from_count = u->others;
+    ddp__average_takes(d, layer, u->other, u->others, m);
+    if (m->from_count) {
         m->coding = DDP_AS_FLOAT;
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
     }

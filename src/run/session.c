@@ -76,6 +76,7 @@ static void ddp__unit_free(ddp_ctx *d, ddp__unit *u)
     if (u->matrix) DDP_FREE(u->matrix);
     if (u->shape) DDP_FREE(u->shape);
     if (u->other) DDP_FREE(u->other);
+    if (u->moved) DDP_FREE(u->moved);
     ddp__host_release(&d->host, u->state, u->state_count * sizeof(float));
 }
 

@@ -151,7 +151,8 @@ static int ddp__levels_room(const ddp_ctx *d)
 {
     int n = DDP__PROBE_MOST;
 
-    for (int l = 0; l < d->layers; l++) n += d->unit[l].averages + d->unit[l].gradients;
+    for (int l = 0; l < d->layers; l++)
+        n += d->unit[l].averages + d->unit[l].gradients * (1 + d->optimizer.state_per_param);
     return n;
 }
 

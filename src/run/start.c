@@ -64,6 +64,11 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         if (!u->state)
             return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
                              u->state_count * sizeof(float));
+        if (d->cfg.average_state && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)) {
+            const size_t room = (size_t)(u->blocks + u->gradients * d->optimizer.state_per_param);
+            u->moved = (ddp_piece *)ddp__calloc(room, sizeof *u->moved);
+            if (!u->moved) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+        }
         if (d->cfg.average_state) {
             u->average[u->averages].data = u->state;
             u->average[u->averages++].count = u->state_count;

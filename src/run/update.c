@@ -82,11 +82,6 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
-int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
-{
-    return u->shape[i].rows ? d->optimizer.matrix_state : d->optimizer.state_per_param;
-}
-
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];

@@ -253,6 +253,27 @@ static void clipping_and_averaged_state_go_on_too(void **unused)
     remove_folder(folder);
 }
 
+/* Cut in each of the first twelve steps: the period that state is averaged in follows from the step. */
+static void state_periods_go_on_too(void **unused)
+{
+    ddp_config c = world_of(3, DDP_DREAMDDP, 3);
+    leg whole = leg_of(NULL, 16);
+
+    (void)unused;
+    c.state_period[0] = 2, c.state_period[1] = 3;
+    go(&c, &whole);
+    for (long cut = 1; cut < 12; cut += 2) {
+        char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+        leg first = leg_of(folder, cut), second = leg_of(folder, 16);
+        assert_non_null(mkdtemp(folder));
+        first.save = second.load = 1;
+        go(&c, &first);
+        go(&c, &second);
+        assert_memory_equal(whole.hash, second.hash, sizeof whole.hash);
+        remove_folder(folder);
+    }
+}
+
 static void only_a_synchronised_state_goes_to_another_world(void **unused)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
@@ -634,6 +655,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(going_on_gives_the_same_bits),
         cmocka_unit_test(clipping_and_averaged_state_go_on_too),
+        cmocka_unit_test(state_periods_go_on_too),
         cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),
         cmocka_unit_test(buffers_go_to_another_world_from_the_rank_of_the_same_number),
         cmocka_unit_test(what_does_not_fit_is_refused),

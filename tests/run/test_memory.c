@@ -360,6 +360,7 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     t.cfg.period =
                         5; /* the first look at a drifted link, which may plan again, comes later */
                     t.cfg.fill = DDP_FILL_EXACT;
+                    t.cfg.state_period[0] = 2;
                     t.cfg.clip_norm = s == 3 ? 1.0f : 0;
                     if (graph) t.inputs = 12, t.width = 9, t.classes = 3, t.muon = s % 2;
                     t.steady_after = 6;

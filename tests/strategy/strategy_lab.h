@@ -256,6 +256,19 @@ static void lab_average(lab_replica *r, int world, int layer, size_t n, int grad
     lab_mean(parts, world, n);
 }
 
+/* Arrays of state go in every state_period-th period of theirs. */
+static void lab_average_state(const lab *x, lab_replica *r, const ddp_optimizer *o, int layer, size_t n, int period)
+{
+    float *parts[LAB_RANKS];
+    int k, array;
+
+    for (array = 0; array < o->state_per_param; array++) {
+        if (!x->cfg.state_period[0] || (period + 1) % x->cfg.state_period[array]) continue;
+        for (k = 0; k < x->cfg.world; k++) parts[k] = r[k].s[layer] + (size_t)array * n;
+        lab_mean(parts, x->cfg.world, n);
+    }
+}
+
 static void lab_update(const ddp_optimizer *o, lab_replica *r, int layer, size_t n, int step)
 {
     ddp_update u;
@@ -294,8 +307,10 @@ static DDP__UNUSED void lab_reference(const lab *x, int gradients, const int *st
         for (l = 0; l < L; l++) {
             if (gradients) lab_average(r, K, l, count[l], 1);
             for (k = 0; k < K; k++) lab_update(&o, &r[k], l, count[l], step);
-            if (!gradients && step % H == (step_of ? step_of[l] : H - 1))
+            if (!gradients && step % H == (step_of ? step_of[l] : H - 1)) {
                 lab_average(r, K, l, count[l], 0);
+                lab_average_state(x, r, &o, l, count[l], step / H);
+            }
         }
     }
     for (k = 0; k < K; k++)
