@@ -1474,7 +1474,7 @@ typedef struct ddp_delayed_options {
     double              partition_params; /* or most parameters in a block; 0 = no such limit */
     ddp_delayed_select  select;
     ddp_knapsack_solver solver;           /* 0 = exact where it is quick, else greedy; on two links the better plan of
-                                           * that and of greedy alone; paper on two links: greedy */
+                                           * that, of greedy and of a queue; paper on two links: greedy */
     double              capacity_scale;   /* knapsacks of both stages are this much larger; 0 = 1 */
     double              target_frequency; /* 0 = none; else the shortest iteration found with at
                                            * least this many updates per iteration (0..1] */
@@ -1520,6 +1520,7 @@ typedef struct ddp_delayed_plan {
     double            lower_bound_s;    /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
     double            capacity_scale;
     int               no_barrier;       /* sends may straddle the stages */
+    int                 limited;          /* the search was ended: more of it might find a better plan */
 } ddp_delayed_plan;
 
 /* ddp_plan_delayed - DeFT's schedule for buckets (rows of the profile, row 0 = input side).
@@ -1530,15 +1531,18 @@ typedef struct ddp_delayed_plan {
  * T_b.
  *
  * Partition: a bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal parts of alpha + (c -
- * alpha)/k, limit = min(partition, min(T_f, T_b)/mu); parts of a bucket are ready together. With a startup and a
- * partition, parts of min(T_f, T_b)/mu are planned as well, each of several blocks of the partition with one startup
- * (rule 2, US-Byte's unequal operations), and the better plan is returned. A stage that computes nothing is left out of
- * the rule. Where it would give more than 512 parts (or two a bucket) only the fast link, then only the longer stage,
- * has to take every part. If limit <= alpha the slow link is left unused. no_barrier: also one knapsack of T_f + T_b an
- * iteration, with the parts above and with parts of up to (T_f + T_b)/mu. Of all plans the one with the least time per
- * update is taken, with a target the shortest iteration. target_frequency: the capacity is bisected and the shortest
- * iteration of all tries kept (equal: more updates); capacity_scale is then the start of the search. The floor is
- * lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha.
+ * alpha)/k; parts of a bucket are ready together. limit = min(partition, min(T_f, T_b)/mu), the paper's rule 3. With a
+ * startup, or on two links, longer parts may be better, so that limits of min(T_f, T_b), max(T_f, T_b)/mu and max(T_f,
+ * T_b) are planned as well: a part that only one stage can take still travels once an iteration. Without, they are
+ * tried in turn where more than 512 parts (or two a bucket) would result. With a startup and a partition, parts are
+ * also planned as long as the limit, each of several blocks of the partition with one startup (rule 2, US-Byte's
+ * unequal operations). A stage that computes nothing is left out of the rule. no_barrier: also one knapsack of T_f +
+ * T_b an iteration, with the parts above and with limits that have T_f + T_b for both stages. By default a stage is
+ * filled by the knapsack and, with a startup or two links, also by greedy and by a plain queue. Of all plans the one
+ * with the least time per update is taken, with a target the shortest iteration. target_frequency: the capacity is
+ * bisected and the shortest iteration of all tries kept (equal: more updates); capacity_scale is then the start of the
+ * search. The floor is lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha. After 5e7 entries
+ * of knapsacks (a second or less) the search ends with what it has, on every machine the same: `limited`.
  *
  * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the print: the first remainTime
  * of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a part starts at max(link load,
@@ -28213,12 +28217,13 @@ typedef struct ddp__knapsack {
     int                 *order; /* [items] item index by position */
     double              *key;   /* [items] what greedy sorts by */
     int64_t              total; /* value of all classes */
+    int64_t             *work;  /* grows by one for each entry that the exact search lists; or NULL */
     ddp__scratch         room;
 } ddp__knapsack;
 
-/* ddp_knapsack with the number of entries that a half of the exact search may list. */
+/* ddp_knapsack with the number of entries that a half of the exact search may list; work may be NULL. */
 DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
-                                        int *assign, double *value, ddp_error *err);
+                                        int64_t *work, int *assign, double *value, ddp_error *err);
 
 /* Writes assign [items] and the value in ticks into *out, or leaves assign and returns `known`, a value that can be
  * reached, where nothing is better. most = entries of a half. */
@@ -28227,21 +28232,37 @@ DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, si
 
 /* ---- deft: buckets cut into parts, and one stage's choice ---- */
 
-/* One way to plan. coarse: parts as long as T_f + T_b allows. joined: rule 2, no smaller parts than rule 3 asks for. */
+/* The longest part: of the shorter stage, over mu (the paper's rule 3) or on the fast link, then of the longer one. */
+enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
+
+/* One way to plan. coarse: stages as long as T_f + T_b. joined: rule 2, no smaller parts than the rule asks for. */
 typedef struct ddp__deft_way {
-    int no_barrier, coarse, joined;
+    int no_barrier, coarse, joined, rule;
 } ddp__deft_way;
+
+/* All ways of one call. */
+typedef struct ddp__deft_search {
+    const ddp_profile         *p;
+    const ddp_delayed_options *o;
+    ddp_delayed_plan           best;  /* all-zero: none */
+    int64_t                    work;  /* entries of knapsacks, and what iterations cost beside them */
+    uint64_t                   seen[2 * DDP__DEFT_WAYS]; /* hashes of the partitions that were tried */
+    int                        ways;
+} ddp__deft_search;
 
 /* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
 typedef struct ddp__deft {
     int                 buckets, links;
     double              mu;
     double              forward, backward; /* T_f, T_b */
+    double              alpha;             /* startup of every part */
     double              scale;             /* of the capacities */
     ddp_delayed_select  select;
     ddp_knapsack_solver solver;
     size_t              most;              /* entries of the exact search */
+    int                 queue; /* no knapsack: parts go in the order of release */
     ddp__deft_way       way;
+    int64_t            *work;
     double             *ready;    /* [N] after the start of backward */
     double             *part_s;   /* [N] */
     int                *parts_of; /* [N] */
@@ -28252,9 +28273,10 @@ typedef struct ddp__deft {
     ddp__scratch        room;
 } ddp__deft;
 
-/* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
-DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
-                                     ddp_delayed_plan *best, ddp_error *err);
+/* Plans one way; s->best is replaced if the plan is better. */
+DDP_LIB ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *err);
+/* Has the search done enough? From then on knapsacks are greedy by default, and one plan suffices. */
+DDP_LIB int ddp__deft_spent(int64_t work);
 
 /* Iterates to the steady period and fills out (untouched on error). */
 DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);
@@ -30509,6 +30531,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     ddp__knapsack_list *a = &s->spare;
     ddp__knapsack_entry *to;
     if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
+    if (s->k->work) ++*s->k->work;
     to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;
@@ -30962,8 +30985,8 @@ static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_probl
     return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
 }
 
-ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int *assign,
-                                double *value, ddp_error *err)
+ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int64_t *work,
+                                int *assign, double *value, ddp_error *err)
 {
     ddp__knapsack k;
     ddp_status status;
@@ -30974,6 +30997,7 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT && solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
+    k.work = work;
     own = status == DDP_OK ? ddp__ints(&k.room, (size_t)p->items) : NULL;
     if (own) status = ddp__knapsack_solve(&k, p, solver, most, own, err);
     else if (status == DDP_OK) status = ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
@@ -30990,7 +31014,7 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
 ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign, double *value,
                         ddp_error *err)
 {
-    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign, value, err);
+    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, NULL, assign, value, err);
 }
 
 static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};
@@ -31016,11 +31040,29 @@ static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset
     return n;
 }
 
+/* Each part in the order of the list, over the first link that has it there in time. */
+static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
+{
+    double busy[2] = {p->start_s[0], p->start_s[1]}, after;
+    for (int i = 0, l; i < p->items; i++) {
+        d->assign[i] = -1;
+        for (l = 0; l < p->links && d->assign[i] < 0; l++) {
+            after = busy[l];
+            ddp__link_take(&after, p->ready_s ? p->ready_s[i] : 0, p->item_s[i] * p->slowdown[l]);
+            if (after > p->deadline_s[l] * (1 + 1e-13)) continue; /* mere rounding */
+            d->assign[i] = l;
+            busy[l] = after;
+        }
+    }
+}
+
 /* Fills the links from start[l] to room with the n listed parts; adds up what goes where. */
 static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const double *start, double room, int *on,
                                  double *sum, int *sent, ddp_error *err)
 {
+    ddp_knapsack_solver solver = d->solver;
     ddp_knapsack_problem p;
+    if (solver == DDP_KNAPSACK_DEFAULT && ddp__deft_spent(*d->work)) solver = DDP_KNAPSACK_GREEDY;
     memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
     *sum = 0;
     *sent = 0;
@@ -31035,7 +31077,8 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
         p.deadline_s[l] = room;
         p.slowdown[l] = l ? d->mu : 1;
     }
-    DDP__TRY(ddp__knapsack_within(&p, d->solver, d->most, d->assign, sum, err));
+    if (d->queue) ddp__deft_queue(d, &p);
+    else DDP__TRY(ddp__knapsack_within(&p, solver, d->most, d->work, d->assign, sum, err));
     for (int i = 0; i < n; i++)
         if (d->assign[i] >= 0) {
             on[d->assign[i] * d->buckets + d->bucket[i]]++;
@@ -31086,8 +31129,8 @@ static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *bus
     return ddp__deft_fill(d, n, d->item_ready, busy, room, on, &sum, &sent, err);
 }
 
-/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state decides what happens
- * next, so the iterations since its first appearance repeat forever. */
+/* The two queues of DeFT, iteration by iteration, until a state comes back. From there the iterations since its first
+ * appearance can be repeated forever. */
 
 /* Iterations that may pass before a state must have come back. */
 #define DDP__DEFT_ITERATIONS 4096
@@ -31275,6 +31318,7 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
             if (r->hash[u] == r->hash[t] && !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
                 return ddp__deft_result(r, u, t, out, err);
         DDP__TRY(ddp__deft_iterate(r, t, err));
+        *r->d->work += 64 * r->d->parts + t; /* greedy knapsacks, and the comparisons above */
     }
     return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use fewer, larger parts",
                      DDP__DEFT_ITERATIONS, r->d->parts);
@@ -31306,6 +31350,9 @@ ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err)
 /* More parts than this, or than two a bucket, and the partition rule asks for less. */
 #define DDP__DEFT_PARTS 512
 #define DDP__DEFT_TRIES 40
+
+/* Half a second or so, but counted: every machine has the same plan. */
+int ddp__deft_spent(int64_t work) { return work > 50000000; }
 
 static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
 {
@@ -31353,53 +31400,48 @@ static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o
     return k;
 }
 
-/* The longest part that the knapsacks must take: paper's rule 3, then the weaker ones. */
-static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, double *limit,
-                                  ddp_error *err)
+/* The longest part that the way allows; *longest of the stages, one that computes nothing left out. */
+static double ddp__deft_limit(const ddp__deft *d, double *longest)
 {
-    double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
-    int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
-    if (d->way.coarse) f = b = f + b;
-    rule[2] = f > b ? f : b;
-    rule[1] = f < b ? f : b;
-    if (!(rule[1] > 0)) rule[1] = rule[2];
-    rule[0] = rule[1] / d->mu;
-    if (d->links == 2 && rule[0] <= alpha) d->links = 1;
-    for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
-        if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
-        if (n > most) continue;
-        *limit = rule[i];
-        return DDP_OK;
-    }
-    if (rule[2] <= alpha)
-        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
-                         "%g s; nothing can hide", d->forward, d->backward, alpha);
-    return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, or check "
-                     "that times are in seconds", most);
+    double f = d->forward, b = d->backward, s;
+    if (d->way.coarse || !(f > 0 && b > 0)) f = b = f + b;
+    *longest = f > b ? f : b;
+    s = d->way.rule < 2 ? (f < b ? f : b) : *longest;
+    return d->way.rule % 2 ? s : s / d->mu;
 }
 
 static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
 {
-    double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
-    DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
+    int most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
+    double longest, limit = ddp__deft_limit(d, &longest), alpha = d->alpha, n = 0, ready = 0, k, c;
+    double shortest = INFINITY;
+    if (limit <= alpha)
+        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
+                         "%g s; nothing can hide", d->forward, d->backward, alpha);
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
         d->ready[i] = ready;
         k = ddp__deft_parts(p, o, limit, d->way.joined, i);
         if (!(k > 0)) continue;
+        n += k;
+        if (n > most)
+            return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, "
+                             "or check that times are in seconds", most);
         c = p->comm_s[i] + p->alpha_s;
         d->parts_of[i] = (int)k;
         d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
         d->parts += (int)k;
+        if (d->part_s[i] < shortest) shortest = d->part_s[i];
     }
+    if (shortest * d->mu > longest * d->scale * (1 + 1e-12)) d->links = 1; /* the slow one carries none of them */
     return DDP_OK;
 }
 
 /* Cuts the buckets into parts and checks that they can travel; d->room is to be freed in any case. */
-static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way, ddp__deft *d,
-                                 ddp_error *err)
+static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__deft *d, ddp_error *err)
 {
+    const ddp_profile *p = s->p;
+    const ddp_delayed_options *o = s->o;
     size_t N = (size_t)p->layers;
     double sum = 0;
 
@@ -31411,6 +31453,8 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     d->solver = o->solver;
     d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
     d->way = way;
+    d->work = &s->work;
+    d->alpha = o->alpha_s + p->alpha_s;
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
     for (int i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
@@ -31466,6 +31510,7 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     if (!(target > 0)) return ddp__deft_cycle(d, out, err);
     memset(&best, 0, sizeof best);
     for (int tries = 0; tries < DDP__DEFT_TRIES && !(high > 0 && high - low <= 1e-6 * high); tries++) {
+        if (best.period && ddp__deft_spent(*d->work)) break;
         if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
         status = ddp__deft_cycle(d, &next, err);
         if (status != DDP_OK) break;
@@ -31482,56 +31527,94 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     return status;
 }
 
-/* Neither knapsack is better in every period, so by default both try. */
-ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
-                             ddp_delayed_plan *best, ddp_error *err)
+/* Is it a partition that no other way has had? With other stages or links it is another problem. */
+static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
 {
+    uint64_t h = ddp__hash(DDP__HASH_START, d->parts_of, (size_t)d->buckets * sizeof *d->parts_of);
+    h = ddp__hash(h, &d->links, sizeof d->links);
+    h = ddp__hash(h, &d->way.no_barrier, sizeof d->way.no_barrier);
+    for (int i = 0; i < s->ways; i++)
+        if (s->seen[i] == h) return 0;
+    s->seen[s->ways++] = h;
+    return 1;
+}
+
+/* No way to fill a stage is better in every period, so by default greedy, the plain queue and the exact knapsack try. */
+static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error *err)
+{
+    int all = s->o->solver == DDP_KNAPSACK_DEFAULT && (d->links == 2 || d->alpha > 0), done = 0;
+    ddp_status status = DDP_OK;
     ddp_delayed_plan next;
-    ddp_status status, first = DDP_FAILED;
+    for (int i = all ? 0 : 2; i < 3 && status != DDP_MEMORY; i++) {
+        if (done && s->o->select == DDP_SELECT_PAPER) break;
+        d->solver = all && i < 2 ? DDP_KNAPSACK_GREEDY : s->o->solver;
+        d->queue = i == 1;
+        status = ddp__deft_solve(d, s->o->target_frequency, &next, done ? NULL : err);
+        if (status != DDP_OK) continue;
+        ddp__deft_keep(s->o->target_frequency, &next, &s->best);
+        done = 1;
+    }
+    return done && status != DDP_MEMORY ? DDP_OK : status;
+}
+
+ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
+{
     ddp__deft d;
-    status = ddp__deft_open(p, o, way, &d, err);
-    if (status != DDP_OK) {
-        ddp__scratch_free(&d.room);
-        return status;
-    }
-    if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
-        d.solver = DDP_KNAPSACK_GREEDY;
-        first = ddp__deft_solve(&d, o->target_frequency, &next, err);
-        if (first == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
-        d.solver = DDP_KNAPSACK_DEFAULT;
-    }
-    status = first;
-    if (first != DDP_OK || o->select != DDP_SELECT_PAPER) {
-        status = ddp__deft_solve(&d, o->target_frequency, &next, first == DDP_OK ? NULL : err);
-        if (status == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
-        if (first == DDP_OK) status = DDP_OK;
-    }
+    ddp_status status = ddp__deft_open(s, way, &d, err);
+    if (status == DDP_OK && ddp__deft_new_cut(s, &d)) status = ddp__deft_choices(s, &d, err);
     ddp__scratch_free(&d.room);
     return status;
+}
+
+/* No plan has less time per update than an update in every iteration that takes no longer than it computes. */
+static int ddp__deft_ideal(const ddp_delayed_plan *p)
+{
+    return p->period && p->updates == p->period && p->iteration_s <= p->forward_s + p->backward_s;
+}
+
+/* The rules from the finest parts on. Startups make fine parts dear and two links pack some coarse parts better, so that
+ * every rule is tried; else the first that does not give too many parts. */
+static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
+{
+    int all = s->o->alpha_s + s->p->alpha_s > 0 || s->o->links == 2;
+    ddp_status status = DDP_OK;
+    for (way.rule = 0; way.rule < DDP__DEFT_RULES && !ddp__deft_ideal(&s->best); way.rule++) {
+        if (s->best.period && ddp__deft_spent(s->work)) break;
+        status = ddp__deft_variant(s, way, s->best.period ? NULL : err);
+        if (status == DDP_MEMORY || (!all && status != DDP_ARG)) break;
+    }
+    return status != DDP_MEMORY && s->best.period ? DDP_OK : status;
 }
 
 ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
                             ddp_error *err)
 {
+    ddp_status status = DDP_OK;
+    ddp__deft_search s;
     ddp__deft_way way;
-    ddp_delayed_plan best;
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
-    memset(&best, 0, sizeof best);
+    memset(&s, 0, sizeof s);
     memset(&way, 0, sizeof way);
+    s.p = buckets;
+    s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + buckets->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
-    DDP__TRY(ddp__deft_variant(buckets, o, way, &best, err));
-    for (int i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
+    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;
         if ((way.joined && !may_join) || (way.no_barrier && !o->no_barrier)) continue;
-        (void)ddp__deft_variant(buckets, o, way, &best, NULL);
+        status = ddp__deft_rules(&s, way, err);
     }
-    *out = best;
-    return DDP_OK;
+    if (status == DDP_OK) {
+        s.best.limited = ddp__deft_spent(s.work);
+        *out = s.best;
+    } else {
+        ddp_delayed_plan_free(&s.best);
+    }
+    return status;
 }
 
 void ddp_delayed_plan_free(ddp_delayed_plan *plan)

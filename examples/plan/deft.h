@@ -200,8 +200,8 @@ static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select,
     for (i = 0; i < plan->updates; i++) fprintf(f, "%s%d", i ? ", " : "", plan->k[i]);
     fprintf(f, "], \"delay\": [");
     for (i = 0; i < plan->updates; i++) fprintf(f, "%s%d", i ? ", " : "", plan->delay[i]);
-    fprintf(f, "], \"buckets\": %d, \"parts\": %d, \"solve_ms\": %.6f}\n", plan->buckets,
-            plan->parts, seconds * 1e3);
+    fprintf(f, "], \"buckets\": %d, \"parts\": %d, \"limited\": %s, \"solve_ms\": %.6f}\n", plan->buckets,
+            plan->parts, plan->limited ? "true" : "false", seconds * 1e3);
 }
 
 /* The first steady iteration from its backward on, then the forward of the next: what a picture
@@ -280,6 +280,8 @@ static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r,
     status = ddp_plan_delayed(p, &o, plan, err);
     if (status != DDP_OK) return status;
     start = ddp_now() - start;
+    if (plan->limited)
+        fprintf(stderr, "plan timeline: deft: the search was ended after %.1f s; a better plan may exist\n", start);
     deft_json(line, plan, ddp_delayed_select_name(o.select), start, 0);
     deft_json(json, plan, ddp_delayed_select_name(o.select), start, 1);
     return DDP_OK;

@@ -5,6 +5,9 @@
 #define DDP__DEFT_PARTS 512
 #define DDP__DEFT_TRIES 40
 
+/* Half a second or so, but counted: every machine has the same plan. */
+int ddp__deft_spent(int64_t work) { return work > 50000000; }
+
 static ddp_status ddp__deft_check(const ddp_profile *p, const ddp_delayed_options *o, ddp_error *err)
 {
     if (!o) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: options is NULL");
@@ -51,53 +54,48 @@ static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o
     return k;
 }
 
-/* The longest part that the knapsacks must take: paper's rule 3, then the weaker ones. */
-static ddp_status ddp__deft_limit(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, double *limit,
-                                  ddp_error *err)
+/* The longest part that the way allows; *longest of the stages, one that computes nothing left out. */
+static double ddp__deft_limit(const ddp__deft *d, double *longest)
 {
-    double alpha = o->alpha_s + p->alpha_s, f = d->forward, b = d->backward, rule[3], n;
-    int i, l, most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
-    if (d->way.coarse) f = b = f + b;
-    rule[2] = f > b ? f : b;
-    rule[1] = f < b ? f : b;
-    if (!(rule[1] > 0)) rule[1] = rule[2];
-    rule[0] = rule[1] / d->mu;
-    if (d->links == 2 && rule[0] <= alpha) d->links = 1;
-    for (i = d->links == 2 ? 0 : 1; i < 3; i++) {
-        if (rule[i] <= alpha) continue;
-        for (n = 0, l = 0; l < p->layers; l++) n += ddp__deft_parts(p, o, rule[i], d->way.joined, l);
-        if (n > most) continue;
-        *limit = rule[i];
-        return DDP_OK;
-    }
-    if (rule[2] <= alpha)
-        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
-                         "%g s; nothing can hide", d->forward, d->backward, alpha);
-    return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, or check "
-                     "that times are in seconds", most);
+    double f = d->forward, b = d->backward, s;
+    if (d->way.coarse || !(f > 0 && b > 0)) f = b = f + b;
+    *longest = f > b ? f : b;
+    s = d->way.rule < 2 ? (f < b ? f : b) : *longest;
+    return d->way.rule % 2 ? s : s / d->mu;
 }
 
 static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft *d, ddp_error *err)
 {
-    double limit = 0, alpha = o->alpha_s + p->alpha_s, ready = 0, k, c;
-    DDP__TRY(ddp__deft_limit(p, o, d, &limit, err));
+    int most = 2 * p->layers > DDP__DEFT_PARTS ? 2 * p->layers : DDP__DEFT_PARTS;
+    double longest, limit = ddp__deft_limit(d, &longest), alpha = d->alpha, n = 0, ready = 0, k, c;
+    double shortest = INFINITY;
+    if (limit <= alpha)
+        return ddp__fail(err, DDP_ARG, "forward %g s and backward %g s are not longer than the startup of a transfer, "
+                         "%g s; nothing can hide", d->forward, d->backward, alpha);
     for (int i = p->layers - 1; i >= 0; i--) {
         ready += p->backward_s[i];
         d->ready[i] = ready;
         k = ddp__deft_parts(p, o, limit, d->way.joined, i);
         if (!(k > 0)) continue;
+        n += k;
+        if (n > most)
+            return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, "
+                             "or check that times are in seconds", most);
         c = p->comm_s[i] + p->alpha_s;
         d->parts_of[i] = (int)k;
         d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
         d->parts += (int)k;
+        if (d->part_s[i] < shortest) shortest = d->part_s[i];
     }
+    if (shortest * d->mu > longest * d->scale * (1 + 1e-12)) d->links = 1; /* the slow one carries none of them */
     return DDP_OK;
 }
 
 /* Cuts the buckets into parts and checks that they can travel; d->room is to be freed in any case. */
-static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way, ddp__deft *d,
-                                 ddp_error *err)
+static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__deft *d, ddp_error *err)
 {
+    const ddp_profile *p = s->p;
+    const ddp_delayed_options *o = s->o;
     size_t N = (size_t)p->layers;
     double sum = 0;
 
@@ -109,6 +107,8 @@ static ddp_status ddp__deft_open(const ddp_profile *p, const ddp_delayed_options
     d->solver = o->solver;
     d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
     d->way = way;
+    d->work = &s->work;
+    d->alpha = o->alpha_s + p->alpha_s;
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
     for (int i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
@@ -164,6 +164,7 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     if (!(target > 0)) return ddp__deft_cycle(d, out, err);
     memset(&best, 0, sizeof best);
     for (int tries = 0; tries < DDP__DEFT_TRIES && !(high > 0 && high - low <= 1e-6 * high); tries++) {
+        if (best.period && ddp__deft_spent(*d->work)) break;
         if (tries > 0) d->scale = high > 0 ? 0.5 * (low + high) : 2 * d->scale;
         status = ddp__deft_cycle(d, &next, err);
         if (status != DDP_OK) break;
@@ -180,56 +181,94 @@ static ddp_status ddp__deft_solve(ddp__deft *d, double target, ddp_delayed_plan 
     return status;
 }
 
-/* Neither knapsack is better in every period, so by default both try. */
-ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
-                             ddp_delayed_plan *best, ddp_error *err)
+/* Is it a partition that no other way has had? With other stages or links it is another problem. */
+static int ddp__deft_new_cut(ddp__deft_search *s, const ddp__deft *d)
 {
+    uint64_t h = ddp__hash(DDP__HASH_START, d->parts_of, (size_t)d->buckets * sizeof *d->parts_of);
+    h = ddp__hash(h, &d->links, sizeof d->links);
+    h = ddp__hash(h, &d->way.no_barrier, sizeof d->way.no_barrier);
+    for (int i = 0; i < s->ways; i++)
+        if (s->seen[i] == h) return 0;
+    s->seen[s->ways++] = h;
+    return 1;
+}
+
+/* No way to fill a stage is better in every period, so by default greedy, the plain queue and the exact knapsack try. */
+static ddp_status ddp__deft_choices(ddp__deft_search *s, ddp__deft *d, ddp_error *err)
+{
+    int all = s->o->solver == DDP_KNAPSACK_DEFAULT && (d->links == 2 || d->alpha > 0), done = 0;
+    ddp_status status = DDP_OK;
     ddp_delayed_plan next;
-    ddp_status status, first = DDP_FAILED;
+    for (int i = all ? 0 : 2; i < 3 && status != DDP_MEMORY; i++) {
+        if (done && s->o->select == DDP_SELECT_PAPER) break;
+        d->solver = all && i < 2 ? DDP_KNAPSACK_GREEDY : s->o->solver;
+        d->queue = i == 1;
+        status = ddp__deft_solve(d, s->o->target_frequency, &next, done ? NULL : err);
+        if (status != DDP_OK) continue;
+        ddp__deft_keep(s->o->target_frequency, &next, &s->best);
+        done = 1;
+    }
+    return done && status != DDP_MEMORY ? DDP_OK : status;
+}
+
+ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
+{
     ddp__deft d;
-    status = ddp__deft_open(p, o, way, &d, err);
-    if (status != DDP_OK) {
-        ddp__scratch_free(&d.room);
-        return status;
-    }
-    if (d.links == 2 && o->solver == DDP_KNAPSACK_DEFAULT) {
-        d.solver = DDP_KNAPSACK_GREEDY;
-        first = ddp__deft_solve(&d, o->target_frequency, &next, err);
-        if (first == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
-        d.solver = DDP_KNAPSACK_DEFAULT;
-    }
-    status = first;
-    if (first != DDP_OK || o->select != DDP_SELECT_PAPER) {
-        status = ddp__deft_solve(&d, o->target_frequency, &next, first == DDP_OK ? NULL : err);
-        if (status == DDP_OK) ddp__deft_keep(o->target_frequency, &next, best);
-        if (first == DDP_OK) status = DDP_OK;
-    }
+    ddp_status status = ddp__deft_open(s, way, &d, err);
+    if (status == DDP_OK && ddp__deft_new_cut(s, &d)) status = ddp__deft_choices(s, &d, err);
     ddp__scratch_free(&d.room);
     return status;
+}
+
+/* No plan has less time per update than an update in every iteration that takes no longer than it computes. */
+static int ddp__deft_ideal(const ddp_delayed_plan *p)
+{
+    return p->period && p->updates == p->period && p->iteration_s <= p->forward_s + p->backward_s;
+}
+
+/* The rules from the finest parts on. Startups make fine parts dear and two links pack some coarse parts better, so that
+ * every rule is tried; else the first that does not give too many parts. */
+static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
+{
+    int all = s->o->alpha_s + s->p->alpha_s > 0 || s->o->links == 2;
+    ddp_status status = DDP_OK;
+    for (way.rule = 0; way.rule < DDP__DEFT_RULES && !ddp__deft_ideal(&s->best); way.rule++) {
+        if (s->best.period && ddp__deft_spent(s->work)) break;
+        status = ddp__deft_variant(s, way, s->best.period ? NULL : err);
+        if (status == DDP_MEMORY || (!all && status != DDP_ARG)) break;
+    }
+    return status != DDP_MEMORY && s->best.period ? DDP_OK : status;
 }
 
 ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_options *o, ddp_delayed_plan *out,
                             ddp_error *err)
 {
+    ddp_status status = DDP_OK;
+    ddp__deft_search s;
     ddp__deft_way way;
-    ddp_delayed_plan best;
     int may_join;
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_plan_delayed: out is NULL");
     DDP__TRY(ddp__deft_check(buckets, o, err));
-    memset(&best, 0, sizeof best);
+    memset(&s, 0, sizeof s);
     memset(&way, 0, sizeof way);
+    s.p = buckets;
+    s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
     may_join = o->alpha_s + buckets->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
-    DDP__TRY(ddp__deft_variant(buckets, o, way, &best, err));
-    for (int i = 1; i < 6; i++) { /* further tries; what has been found stays if they fail */
+    for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
         way.coarse = i >= 4;
         if ((way.joined && !may_join) || (way.no_barrier && !o->no_barrier)) continue;
-        (void)ddp__deft_variant(buckets, o, way, &best, NULL);
+        status = ddp__deft_rules(&s, way, err);
     }
-    *out = best;
-    return DDP_OK;
+    if (status == DDP_OK) {
+        s.best.limited = ddp__deft_spent(s.work);
+        *out = s.best;
+    } else {
+        ddp_delayed_plan_free(&s.best);
+    }
+    return status;
 }
 
 void ddp_delayed_plan_free(ddp_delayed_plan *plan)

@@ -70,7 +70,7 @@ typedef struct ddp_delayed_options {
     double              partition_params; /* or most parameters in a block; 0 = no such limit */
     ddp_delayed_select  select;
     ddp_knapsack_solver solver;           /* 0 = exact where it is quick, else greedy; on two links the better plan of
-                                           * that and of greedy alone; paper on two links: greedy */
+                                           * that, of greedy and of a queue; paper on two links: greedy */
     double              capacity_scale;   /* knapsacks of both stages are this much larger; 0 = 1 */
     double              target_frequency; /* 0 = none; else the shortest iteration found with at
                                            * least this many updates per iteration (0..1] */
@@ -116,6 +116,7 @@ typedef struct ddp_delayed_plan {
     double            lower_bound_s;    /* max(T_f + T_b, frequency x T_c / (1 + 1/mu)) */
     double            capacity_scale;
     int               no_barrier;       /* sends may straddle the stages */
+    int                 limited;          /* the search was ended: more of it might find a better plan */
 } ddp_delayed_plan;
 
 /* ddp_plan_delayed - DeFT's schedule for buckets (rows of the profile, row 0 = input side).
@@ -126,15 +127,18 @@ typedef struct ddp_delayed_plan {
  * T_b.
  *
  * Partition: a bucket of c seconds becomes k = max(1, ceil((c - alpha)/(limit - alpha))) equal parts of alpha + (c -
- * alpha)/k, limit = min(partition, min(T_f, T_b)/mu); parts of a bucket are ready together. With a startup and a
- * partition, parts of min(T_f, T_b)/mu are planned as well, each of several blocks of the partition with one startup
- * (rule 2, US-Byte's unequal operations), and the better plan is returned. A stage that computes nothing is left out of
- * the rule. Where it would give more than 512 parts (or two a bucket) only the fast link, then only the longer stage,
- * has to take every part. If limit <= alpha the slow link is left unused. no_barrier: also one knapsack of T_f + T_b an
- * iteration, with the parts above and with parts of up to (T_f + T_b)/mu. Of all plans the one with the least time per
- * update is taken, with a target the shortest iteration. target_frequency: the capacity is bisected and the shortest
- * iteration of all tries kept (equal: more updates); capacity_scale is then the start of the search. The floor is
- * lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha.
+ * alpha)/k; parts of a bucket are ready together. limit = min(partition, min(T_f, T_b)/mu), the paper's rule 3. With a
+ * startup, or on two links, longer parts may be better, so that limits of min(T_f, T_b), max(T_f, T_b)/mu and max(T_f,
+ * T_b) are planned as well: a part that only one stage can take still travels once an iteration. Without, they are
+ * tried in turn where more than 512 parts (or two a bucket) would result. With a startup and a partition, parts are
+ * also planned as long as the limit, each of several blocks of the partition with one startup (rule 2, US-Byte's
+ * unequal operations). A stage that computes nothing is left out of the rule. no_barrier: also one knapsack of T_f +
+ * T_b an iteration, with the parts above and with limits that have T_f + T_b for both stages. By default a stage is
+ * filled by the knapsack and, with a startup or two links, also by greedy and by a plain queue. Of all plans the one
+ * with the least time per update is taken, with a target the shortest iteration. target_frequency: the capacity is
+ * bisected and the shortest iteration of all tries kept (equal: more updates); capacity_scale is then the start of the
+ * search. The floor is lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha. After 5e7 entries
+ * of knapsacks (a second or less) the search ends with what it has, on every machine the same: `limited`.
  *
  * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the print: the first remainTime
  * of Algorithm 1 is the backward time of the buckets below N, not all of it; in case 3 a part starts at max(link load,

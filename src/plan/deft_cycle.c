@@ -17,11 +17,29 @@ static int ddp__deft_list(ddp__deft *d, const int *left, int last, double offset
     return n;
 }
 
+/* Each part in the order of the list, over the first link that has it there in time. */
+static void ddp__deft_queue(ddp__deft *d, const ddp_knapsack_problem *p)
+{
+    double busy[2] = {p->start_s[0], p->start_s[1]}, after;
+    for (int i = 0, l; i < p->items; i++) {
+        d->assign[i] = -1;
+        for (l = 0; l < p->links && d->assign[i] < 0; l++) {
+            after = busy[l];
+            ddp__link_take(&after, p->ready_s ? p->ready_s[i] : 0, p->item_s[i] * p->slowdown[l]);
+            if (after > p->deadline_s[l] * (1 + 1e-13)) continue; /* mere rounding */
+            d->assign[i] = l;
+            busy[l] = after;
+        }
+    }
+}
+
 /* Fills the links from start[l] to room with the n listed parts; adds up what goes where. */
 static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const double *start, double room, int *on,
                                  double *sum, int *sent, ddp_error *err)
 {
+    ddp_knapsack_solver solver = d->solver;
     ddp_knapsack_problem p;
+    if (solver == DDP_KNAPSACK_DEFAULT && ddp__deft_spent(*d->work)) solver = DDP_KNAPSACK_GREEDY;
     memset(on, 0, 2 * (size_t)d->buckets * sizeof *on);
     *sum = 0;
     *sent = 0;
@@ -36,7 +54,8 @@ static ddp_status ddp__deft_fill(ddp__deft *d, int n, const double *ready, const
         p.deadline_s[l] = room;
         p.slowdown[l] = l ? d->mu : 1;
     }
-    DDP__TRY(ddp__knapsack_within(&p, d->solver, d->most, d->assign, sum, err));
+    if (d->queue) ddp__deft_queue(d, &p);
+    else DDP__TRY(ddp__knapsack_within(&p, solver, d->most, d->work, d->assign, sum, err));
     for (int i = 0; i < n; i++)
         if (d->assign[i] >= 0) {
             on[d->assign[i] * d->buckets + d->bucket[i]]++;
@@ -87,8 +106,8 @@ static ddp_status ddp__deft_new(ddp__deft *d, const int *left, const double *bus
     return ddp__deft_fill(d, n, d->item_ready, busy, room, on, &sum, &sent, err);
 }
 
-/* The two queues of DeFT, iteration by iteration, until a state comes back. Nothing but the state decides what happens
- * next, so the iterations since its first appearance repeat forever. */
+/* The two queues of DeFT, iteration by iteration, until a state comes back. From there the iterations since its first
+ * appearance can be repeated forever. */
 
 /* Iterations that may pass before a state must have come back. */
 #define DDP__DEFT_ITERATIONS 4096
@@ -276,6 +295,7 @@ static ddp_status ddp__deft_to_steady(ddp__deft_run *r, ddp_delayed_plan *out, d
             if (r->hash[u] == r->hash[t] && !memcmp(r->history + (size_t)u * (size_t)r->n, r->state, bytes))
                 return ddp__deft_result(r, u, t, out, err);
         DDP__TRY(ddp__deft_iterate(r, t, err));
+        *r->d->work += 64 * r->d->parts + t; /* greedy knapsacks, and the comparisons above */
     }
     return ddp__fail(err, DDP_UNSUPPORTED, "no steady period within %d iterations of %d parts; use fewer, larger parts",
                      DDP__DEFT_ITERATIONS, r->d->parts);

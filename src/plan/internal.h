@@ -152,12 +152,13 @@ typedef struct ddp__knapsack {
     int                 *order; /* [items] item index by position */
     double              *key;   /* [items] what greedy sorts by */
     int64_t              total; /* value of all classes */
+    int64_t             *work;  /* grows by one for each entry that the exact search lists; or NULL */
     ddp__scratch         room;
 } ddp__knapsack;
 
-/* ddp_knapsack with the number of entries that a half of the exact search may list. */
+/* ddp_knapsack with the number of entries that a half of the exact search may list; work may be NULL. */
 DDP_LIB ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most,
-                                        int *assign, double *value, ddp_error *err);
+                                        int64_t *work, int *assign, double *value, ddp_error *err);
 
 /* Writes assign [items] and the value in ticks into *out, or leaves assign and returns `known`, a value that can be
  * reached, where nothing is better. most = entries of a half. */
@@ -166,21 +167,37 @@ DDP_LIB ddp_status ddp__knapsack_exact(const ddp__knapsack *k, int64_t known, si
 
 /* ---- deft: buckets cut into parts, and one stage's choice ---- */
 
-/* One way to plan. coarse: parts as long as T_f + T_b allows. joined: rule 2, no smaller parts than rule 3 asks for. */
+/* The longest part: of the shorter stage, over mu (the paper's rule 3) or on the fast link, then of the longer one. */
+enum { DDP__DEFT_RULES = 4, DDP__DEFT_WAYS = 6 * DDP__DEFT_RULES };
+
+/* One way to plan. coarse: stages as long as T_f + T_b. joined: rule 2, no smaller parts than the rule asks for. */
 typedef struct ddp__deft_way {
-    int no_barrier, coarse, joined;
+    int no_barrier, coarse, joined, rule;
 } ddp__deft_way;
+
+/* All ways of one call. */
+typedef struct ddp__deft_search {
+    const ddp_profile         *p;
+    const ddp_delayed_options *o;
+    ddp_delayed_plan           best;  /* all-zero: none */
+    int64_t                    work;  /* entries of knapsacks, and what iterations cost beside them */
+    uint64_t                   seen[2 * DDP__DEFT_WAYS]; /* hashes of the partitions that were tried */
+    int                        ways;
+} ddp__deft_search;
 
 /* Equal parts of a bucket are interchangeable, so that a state is a count of parts per bucket. */
 typedef struct ddp__deft {
     int                 buckets, links;
     double              mu;
     double              forward, backward; /* T_f, T_b */
+    double              alpha;             /* startup of every part */
     double              scale;             /* of the capacities */
     ddp_delayed_select  select;
     ddp_knapsack_solver solver;
     size_t              most;              /* entries of the exact search */
+    int                 queue; /* no knapsack: parts go in the order of release */
     ddp__deft_way       way;
+    int64_t            *work;
     double             *ready;    /* [N] after the start of backward */
     double             *part_s;   /* [N] */
     int                *parts_of; /* [N] */
@@ -191,9 +208,10 @@ typedef struct ddp__deft {
     ddp__scratch        room;
 } ddp__deft;
 
-/* Plans one way; *best (all-zero: none) is replaced if the plan is better. */
-DDP_LIB ddp_status ddp__deft_variant(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way,
-                                     ddp_delayed_plan *best, ddp_error *err);
+/* Plans one way; s->best is replaced if the plan is better. */
+DDP_LIB ddp_status ddp__deft_variant(ddp__deft_search *s, ddp__deft_way way, ddp_error *err);
+/* Has the search done enough? From then on knapsacks are greedy by default, and one plan suffices. */
+DDP_LIB int ddp__deft_spent(int64_t work);
 
 /* Iterates to the steady period and fills out (untouched on error). */
 DDP_LIB ddp_status ddp__deft_cycle(ddp__deft *d, ddp_delayed_plan *out, ddp_error *err);

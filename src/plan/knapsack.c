@@ -215,8 +215,8 @@ static ddp_status ddp__knapsack_solve(ddp__knapsack *k, const ddp_knapsack_probl
     return status == DDP_UNSUPPORTED && solver == DDP_KNAPSACK_DEFAULT ? DDP_OK : status;
 }
 
-ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int *assign,
-                                double *value, ddp_error *err)
+ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, size_t most, int64_t *work,
+                                int *assign, double *value, ddp_error *err)
 {
     ddp__knapsack k;
     ddp_status status;
@@ -227,6 +227,7 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
     if (solver != DDP_KNAPSACK_DEFAULT && solver != DDP_KNAPSACK_EXACT && solver != DDP_KNAPSACK_GREEDY)
         return ddp__fail(err, DDP_ARG, "solver %d is unknown; use exact or greedy", (int)solver);
     status = ddp__knapsack_open(&k, p, err);
+    k.work = work;
     own = status == DDP_OK ? ddp__ints(&k.room, (size_t)p->items) : NULL;
     if (own) status = ddp__knapsack_solve(&k, p, solver, most, own, err);
     else if (status == DDP_OK) status = ddp__fail(err, DDP_MEMORY, "no memory for a knapsack of %d items", p->items);
@@ -243,7 +244,7 @@ ddp_status ddp__knapsack_within(const ddp_knapsack_problem *p, ddp_knapsack_solv
 ddp_status ddp_knapsack(const ddp_knapsack_problem *p, ddp_knapsack_solver solver, int *assign, double *value,
                         ddp_error *err)
 {
-    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, assign, value, err);
+    return ddp__knapsack_within(p, solver, solver == DDP_KNAPSACK_EXACT ? 1 << 20 : 1 << 16, NULL, assign, value, err);
 }
 
 static const char *const ddp__knapsacks[] = {"default", "exact", "greedy", NULL};

@@ -77,6 +77,7 @@ static ddp_status ddp__knapsack_add(ddp__knapsack_search *s, const ddp__knapsack
     ddp__knapsack_list *a = &s->spare;
     ddp__knapsack_entry *to;
     if (a->n == 4 * s->most) return ddp__knapsack_too_many(s, err);
+    if (s->k->work) ++*s->k->work;
     to = (ddp__knapsack_entry *)ddp__grow(a->at, &a->room, a->n + 1, sizeof *to);
     if (!to) return ddp__knapsack_no_memory(s, err);
     a->at = to;

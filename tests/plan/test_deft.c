@@ -95,6 +95,19 @@ static ddp_delayed_plan plan_of(const ddp_profile *p, const ddp_delayed_options 
     return plan;
 }
 
+/* One of the ways that ddp_plan_delayed tries; 0 if it cannot be planned. */
+static int plan_way(const ddp_profile *p, const ddp_delayed_options *o, ddp__deft_way way, ddp_delayed_plan *out)
+{
+    ddp__deft_search s;
+
+    memset(&s, 0, sizeof s);
+    s.p = p;
+    s.o = o;
+    if (ddp__deft_variant(&s, way, NULL) != DDP_OK) return 0;
+    *out = s.best;
+    return 1;
+}
+
 static void near(double a, double b, double tolerance)
 {
     if (!(fabs(a - b) <= tolerance)) fail_msg("%.9g is not within %g of %.9g", a, tolerance, b);
@@ -436,7 +449,7 @@ static void parts_conserve_time_and_fit(void **state)
     for (n = 0; n < INSTANCES(1000); n++) {
         ddp_delayed_options o = options(n % 2 + 1, 1 + ddp_rng_uniform(&r));
         ddp_delayed_plan a;
-        double T, limit;
+        double limit;
         instance x;
         instance_random(&x, &r, 10, n / 2 % 4);
         startup(&x, &o, n % 3 ? 0 : 0.01);
@@ -447,8 +460,7 @@ static void parts_conserve_time_and_fit(void **state)
         for (i = 0; i < x.p.layers; i++) x.params[i] = x.c[i] * 1e6;
         if (n % 4 == 2) o.partition_s = 0.2;
         a = plan_of(&x.p, &o);
-        T = a.forward_s < a.backward_s ? a.forward_s : a.backward_s;
-        limit = T / (a.links == 2 ? o.mu : 1);
+        limit = a.forward_s > a.backward_s ? a.forward_s : a.backward_s;
         for (i = 0; i < x.p.layers; i++) {
             int k = a.parts_of[i];
             if (x.c[i] <= 0) {
@@ -458,10 +470,12 @@ static void parts_conserve_time_and_fit(void **state)
             near(k * (a.part_s[i] - o.alpha_s) + o.alpha_s, x.c[i], 1e-12);
             assert_true(a.part_s[i] <= limit * (1 + 1e-12));
             if (o.alpha_s > 0) continue; /* blocks of the partition may be joined */
+            if (o.links == 1) limit = fmin(a.forward_s, a.backward_s);
             if (o.partition_params > 0) assert_true(x.params[i] / k <= 3e5 * (1 + 1e-12));
             if (o.partition_s > 0) assert_true(a.part_s[i] <= 0.2 * (1 + 1e-12));
-            if (k > 1 && !(o.partition_params > 0)) { /* one part less would be too long */
-                double longest = o.alpha_s + (x.c[i] - o.alpha_s) / (k - 1);
+            if (k > 1 && o.links == 1 && !(o.partition_params > 0)) { /* one part less would be too long */
+                double longest = x.c[i] / (k - 1);
+                assert_true(a.part_s[i] <= limit * (1 + 1e-12));
                 double allowed = o.partition_s > 0 && o.partition_s < limit ? 0.2 : limit;
                 assert_true(longest > allowed * (1 - 1e-9));
             }
@@ -571,8 +585,7 @@ static void joined_blocks_save_startups(void **state)
         ddp_delayed_plan_free(&a);
         for (i = 0; i < 2; i++) {
             way.joined = i;
-            memset(&a, 0, sizeof a);
-            if (ddp__deft_variant(&x.p, &o, way, &a, NULL) != DDP_OK) continue;
+            if (!plan_way(&x.p, &o, way, &a)) continue;
             alone = a.iteration_s / (n % 9 ? a.update_frequency : 1);
             assert_true(best <= alone * (1 + 1e-8));
             if (i == 0) more += best < alone * (1 - 1e-6);
@@ -652,8 +665,7 @@ static void without_barrier_sends_straddle_the_stages(void **state)
         better += a.update_frequency > with + 1e-9;
         worse += a.update_frequency < with - 1e-9;
         for (way.coarse = 0; way.coarse < 2 && n < 100; way.coarse++) { /* each way was tried */
-            memset(&b, 0, sizeof b);
-            if (ddp__deft_variant(&x.p, &o, way, &b, NULL) != DDP_OK) continue;
+            if (!plan_way(&x.p, &o, way, &b)) continue;
             assert_true(a.update_frequency / a.iteration_s >=
                         b.update_frequency / b.iteration_s * (1 - 1e-8));
             won[way.coarse] += b.update_frequency > with * (1 + 1e-9);

@@ -343,7 +343,7 @@ static void equal_items_may_be_split_between_the_halves(void **state)
             x.c[i] = x.c[items / 4];
             x.r[i] = x.r[items / 4];
         }
-        if (ddp__knapsack_within(&x.p, DDP_KNAPSACK_EXACT, 4 + (size_t)n % 40, a, &value, NULL))
+        if (ddp__knapsack_within(&x.p, DDP_KNAPSACK_EXACT, 4 + (size_t)n % 40, NULL, a, &value, NULL))
             continue;
         solved++;
         best = exhaustive(&x.p);
