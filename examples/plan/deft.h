@@ -257,27 +257,40 @@ static ddp_status deft_timeline(const ddp_profile *p, const ddp_delayed_plan *pl
     return DDP_OK;
 }
 
+/* Where no partition is asked for: as the baselines', but without params in the profile there is none. */
+static void deft_default_partition(const ddp_profile *p, plan_deft_request *r)
+{
+    int l;
+
+    if (r->partition_s > 0 || r->partition_params > 0) return;
+    for (l = 0; l < p->layers; l++)
+        if (p->comm_s[l] > 0 && p->params[l] > 0) r->partition_params = 6.5e6;
+}
+
+static ddp_status deft_options(const plan_deft_request *r, ddp_delayed_options *o, ddp_error *err)
+{
+    memset(o, 0, sizeof *o);
+    o->links = (int)r->links;
+    o->mu = r->mu;
+    o->alpha_s = r->alpha_s;
+    o->partition_s = r->partition_s;
+    o->partition_params = r->partition_params;
+    o->target_frequency = r->frequency;
+    o->capacity_scale = r->capacity;
+    o->no_barrier = r->no_barrier;
+    return r->select ? ddp_delayed_select_named(r->select, &o->select, err) : DDP_OK;
+}
+
 /* Plans p; *plan is freed by the caller, untouched on error. Writes one line with a JSON object to
  * `line` and, with "event": "plan" in front, to `json`. */
 static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r,
                             ddp_delayed_plan *plan, FILE *line, FILE *json, ddp_error *err)
 {
     ddp_delayed_options o;
-    ddp_status status = DDP_OK;
     double start = ddp_now();
+    ddp_status status = deft_options(r, &o, err);
 
-    memset(&o, 0, sizeof o);
-    if (r->select) status = ddp_delayed_select_named(r->select, &o.select, err);
-    if (status != DDP_OK) return status;
-    o.links = (int)r->links;
-    o.mu = r->mu;
-    o.alpha_s = r->alpha_s;
-    o.partition_s = r->partition_s;
-    o.partition_params = r->partition_params;
-    o.target_frequency = r->frequency;
-    o.capacity_scale = r->capacity;
-    o.no_barrier = r->no_barrier;
-    status = ddp_plan_delayed(p, &o, plan, err);
+    if (status == DDP_OK) status = ddp_plan_delayed(p, &o, plan, err);
     if (status != DDP_OK) return status;
     start = ddp_now() - start;
     if (plan->limited)

@@ -13,6 +13,7 @@
 #include "models.h"
 #include "fence.h"
 #include "choose.h"
+#include "speed.h"
 
 typedef struct subcommand {
     const char *name, *about;
@@ -28,6 +29,7 @@ static const subcommand subcommands[] = {
     {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
     {"fence", "which device runs which operators (FusionLLM)", plan_fence},
     {"choose", "which strategy, for a model, a network and a number of workers", plan_choose},
+    {"speed", "which fraction of its peak a device reaches (FusionLLM)", plan_speed},
 };
 enum { SUBCOMMANDS = sizeof subcommands / sizeof subcommands[0] };
 

@@ -1,8 +1,9 @@
-/* plan preserve: DeFT's Preserver on a batch-size sequence. */
+/* plan preserve: DeFT's Preserver on a batch-size sequence, or on the plan for a profile. */
 #ifndef EXAMPLES_PLAN_PRESERVE_H
 #define EXAMPLES_PLAN_PRESERVE_H
 
 #include "common.h"
+#include "deft.h"
 
 /* "1,1,2" -> *out (freed by the caller); 0 and a sentence for what is not a whole number. */
 static int preserve_sequence(const char *text, int **out)
@@ -40,6 +41,56 @@ static void preserve_json(FILE *f, const ddp_preserved *r, int event)
             plan_exact(r->ratio, t[2], sizeof t[2]), r->accepted ? "true" : "false");
 }
 
+/* The plan that was accepted, or came nearest to it. */
+static void preserve_plan_json(FILE *f, const ddp_delayed_plan *p, const ddp_preserved *r, int event)
+{
+    char t[4][32];
+    int i;
+
+    fprintf(f, "{%s\"accepted\": %s, \"ratio\": %s, \"retries\": %d, \"capacity\": %s, \"iteration_s\": %s, "
+               "\"update_frequency\": %s, \"k\": [", event ? "\"event\": \"plan\", " : "",
+            r->accepted ? "true" : "false", plan_exact(r->ratio, t[0], sizeof t[0]), r->retries,
+            plan_exact(p->capacity_scale, t[1], sizeof t[1]), plan_exact(p->iteration_s, t[2], sizeof t[2]),
+            plan_exact(p->update_frequency, t[3], sizeof t[3]));
+    for (i = 0; i < p->updates; i++) fprintf(f, "%s%d", i ? ", " : "", p->k[i]);
+    fprintf(f, "]}\n");
+}
+
+static ddp_status preserve_solve(const char *path, plan_deft_request *r, const ddp_preserver *m, plan_output *out,
+                                 ddp_error *err)
+{
+    ddp_delayed_options o;
+    ddp_delayed_plan plan;
+    ddp_preserved verdict;
+    ddp_profile p;
+    ddp_status status = ddp_profile_read(path, NULL, &p, err);
+
+    if (status != DDP_OK) return status;
+    deft_default_partition(&p, r);
+    status = deft_options(r, &o, err);
+    if (status == DDP_OK) status = ddp_preserver_plan(&p, &o, m, &plan, &verdict, err);
+    if (status == DDP_OK) {
+        preserve_plan_json(out->line, &plan, &verdict, 0);
+        preserve_plan_json(out->json, &plan, &verdict, 1);
+        ddp_delayed_plan_free(&plan);
+    }
+    ddp_profile_free(&p);
+    return status;
+}
+
+/* The profile's own plan, its capacity grown until the Preserver accepts. */
+static int preserve_profile(const char *path, plan_deft_request *r, const ddp_preserver *m, const char *json)
+{
+    plan_output out;
+    ddp_status status;
+    ddp_error err;
+
+    if (!plan_output_open(&out, "plan preserve")) return 1;
+    status = preserve_solve(path, r, m, &out, &err);
+    if (status != DDP_OK) fprintf(stderr, "plan preserve: %s\n", err.msg);
+    return plan_output_close(&out, "plan preserve", status, json, NULL);
+}
+
 static int preserve_print(const ddp_preserved *r, const char *json)
 {
     plan_output out;
@@ -54,11 +105,13 @@ static int plan_preserve(int argc, char **argv)
 {
     static const char about[] =
         "Does merging iterations into one update harm convergence? The expected loss after the\n"
-        "sequence k, and after as many plain updates, in the random walk of DeFT's Preserver.";
+        "sequence k, and after as many plain updates, in the random walk of DeFT's Preserver.\n"
+        "With --profile: DeFT's plan for it, its knapsacks grown by 1.1 until the test accepts.";
     ddp_preserver m;
     double eta = NAN, mu = NAN, sigma = NAN, batch = NAN, start = NAN, target = 0, tolerance = NAN;
     int sum = 0, one_sided = 0, rotations = 0, *k = NULL, n;
-    const char *sequence = NULL, *json = NULL;
+    const char *sequence = NULL, *profile = NULL, *json = NULL;
+    plan_deft_request request;
     const cli_option table[] = {
         {"--eta", CLI_REAL, &eta, "X", "learning rate"},
         {"--mu", CLI_REAL, &mu, "X", "mean progress: squared norm of the gradient"},
@@ -67,25 +120,39 @@ static int plan_preserve(int argc, char **argv)
         {"--start", CLI_REAL, &start, "S", "the loss now"},
         {"--target", CLI_REAL, &target, "S*", "the lowest loss (default 0)"},
         {"--k", CLI_TEXT, &sequence, "1,1,2", "iterations merged in each update"},
+        {"--profile", CLI_TEXT, &profile, "P.csv", "or plan this profile, as plan timeline --scheme deft"},
+        {"--link-mu", CLI_REAL, &request.mu, "X", "profile: two links, time on the slow one over the fast"},
+        {"--alpha", CLI_REAL, &request.alpha_s, "S", "profile: seconds of startup contained in every comm_s"},
+        {"--partition", CLI_REAL, &request.partition_params, "PARAMS", "profile: per part (default 6.5e6)"},
+        {"--partition-s", CLI_REAL, &request.partition_s, "SECONDS", "profile: or seconds of the link per part"},
+        {"--no-barrier", CLI_FLAG, &request.no_barrier, "", "profile: sends may straddle the stages"},
         {"--tolerance", CLI_REAL, &tolerance, "E", "accept a ratio within 1 +- E (default 0.01)"},
         {"--sum", CLI_FLAG, &sum, "", "merged gradients are summed, not averaged"},
         {"--one-sided", CLI_FLAG, &one_sided, "", "accept every ratio above 1"},
         {"--rotations", CLI_FLAG, &rotations, "", "judge by the worst rotation of k"},
         {"--json", CLI_TEXT, &json, "FILE", "write the JSON line to FILE as well"},
     };
-    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    int code;
     ddp_preserved r;
     ddp_status status;
     ddp_error err;
 
+    memset(&request, 0, sizeof request);
+    code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
     if (isnan(eta)) return plan_usage("plan preserve", "%s is needed", "--eta X");
     if (isnan(mu)) return plan_usage("plan preserve", "%s is needed", "--mu X");
     if (isnan(sigma)) return plan_usage("plan preserve", "%s is needed", "--sigma X");
     if (isnan(batch)) return plan_usage("plan preserve", "%s is needed", "--batch B");
     if (isnan(start)) return plan_usage("plan preserve", "%s is needed", "--start S");
-    if (!sequence) return plan_usage("plan preserve", "%s is needed", "--k 1,1,2");
-    n = preserve_sequence(sequence, &k);
+    if (!sequence == !profile)
+        return plan_usage("plan preserve", "either --k 1,1,2 or %s is needed", "--profile P.csv");
+    if (!profile && (request.mu != 0 || request.alpha_s != 0 || request.partition_params != 0 ||
+                     request.partition_s != 0 || request.no_barrier))
+        return plan_usage("plan preserve", "%s needs --profile P.csv",
+                          "--link-mu, --alpha, --partition, --partition-s or --no-barrier");
+    request.links = request.mu != 0 ? 2 : 1;
+    n = sequence ? preserve_sequence(sequence, &k) : 1;
     if (n == 0) return 2;
     memset(&m, 0, sizeof m);
     m.eta = eta;
@@ -99,6 +166,7 @@ static int plan_preserve(int argc, char **argv)
     m.sum = sum;
     m.one_sided = one_sided;
     m.rotations = rotations;
+    if (profile) return preserve_profile(profile, &request, &m, json);
     status = ddp_preserver_test(&m, k, n, &r, &err);
     free(k);
     if (status != DDP_OK) {

@@ -207,12 +207,9 @@ static void timeline_json(FILE *f, const ddp_timeline *t, double seconds, int ev
             t->intervals - 2 * t->buckets, seconds * 1e3);
 }
 
-/* DeFT's partition: as the baselines', but without params in the profile there is none. */
 static void timeline_deft_request(const timeline_arguments *a, const ddp_profile *p,
                                   plan_deft_request *r)
 {
-    int l;
-
     memset(r, 0, sizeof *r);
     r->links = a->links;
     r->mu = isnan(a->mu) ? 0 : a->mu;
@@ -223,9 +220,7 @@ static void timeline_deft_request(const timeline_arguments *a, const ddp_profile
     r->frequency = isnan(a->frequency) ? 0 : a->frequency;
     r->capacity = isnan(a->capacity) ? 0 : a->capacity;
     r->no_barrier = a->no_barrier;
-    if (r->partition_s > 0 || r->partition_params > 0) return;
-    for (l = 0; l < p->layers; l++)
-        if (p->comm_s[l] > 0 && p->params[l] > 0) r->partition_params = 6.5e6;
+    deft_default_partition(p, r);
 }
 
 /* The library names its fields; a user of the program has options. */

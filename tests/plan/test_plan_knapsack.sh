@@ -1,5 +1,5 @@
 #!/bin/sh
-# [calm] build/plan knapsack and build/plan preserve: JSON, sentences, exit codes. Closes with the counts.
+# [calm] build/plan knapsack, build/plan preserve and build/plan speed: JSON, sentences, exit codes. Closes with the counts.
 root=$(cd "$(dirname "$0")/../.." && pwd)
 sub=
 . "$root/tests/plan/plan_cli.sh"
@@ -65,7 +65,7 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
     has '"accepted": false' preserve --eta 0.01 --mu 0.962 --sigma 192.2 --batch 256 --start 0.2103 --k 2,1,1,1 --rotations
     has '"accepted"' preserve $model --k 1,2 --json p.json
     grep -q '"event": "plan"' p.json && ok || bad "--json did not write the event"
-    says 2 '--k 1,1,2 is needed' preserve $model
+    says 2 'either --k 1,1,2 or --profile P.csv is needed' preserve $model
     says 2 '--eta X is needed' preserve --mu 1 --sigma 1 --batch 1 --start 1 --k 1
     says 2 "--k: '0,1' does not begin with a whole number" preserve $model --k 1,0,1
     says 2 "--k: '' does not begin" preserve $model --k 1,
@@ -73,9 +73,33 @@ model="--eta 0.01 --mu 3.05 --sigma 0 --batch 256 --start 2.5"
     says 2 'start is 1; it must be finite and at least the target, 2' preserve --eta 1 --mu 1 --sigma 1 --batch 1 --start 1 --target 2 --k 1
     says 2 'sigma is -1' preserve --eta 1 --mu 1 --sigma -1 --batch 1 --start 1 --k 1
     says 1 'their ratio says nothing' preserve --eta 1 --mu 1 --sigma 0 --batch 1 --start 1 --k 1
+
+    # the plan for a profile; knapsacks grow by 1.1 until the test accepts
+    vgg="--eta 0.01 --mu 0.962 --sigma 192.2 --batch 256 --start 0.2103 --profile $root/tests/data/vgg19_table2.csv"
+    has '"accepted": true, "ratio": 0.998' preserve $vgg
+    has '"retries": 0, "capacity": 1, "iteration_s": 0.130285, "update_frequency": 0.5, "k": [2]' preserve $vgg
+    has '"ratio": 1, "retries": 2, "capacity": 1.21' preserve $vgg --link-mu 1.65
+    has '"retries": 0,' preserve $vgg --link-mu 1.65 --one-sided
+    has '"accepted"' preserve $vgg --partition-s 0.02 --no-barrier --json q.json
+    grep -q '"event": "plan"' q.json && ok || bad "--json did not write the event"
+    says 2 'either --k 1,1,2 or --profile P.csv is needed' preserve $vgg --k 1
+    says 2 'needs --profile P.csv' preserve $model --k 1 --link-mu 2
+    says 2 'mu is 0.3' preserve $vgg --link-mu 0.3
+    says 1 'cannot read none.csv' preserve $model --profile none.csv
 }
+
+printf 'flops,seconds\n1e9,0.001\n3e9,0.003\n' >s.csv
+has '"lambda": 0.5, "tflops": 1, "samples": 2' speed --samples s.csv --peak-tflops 2 --json s.json
+grep -q '"event": "plan"' s.json && ok || bad "--json did not write the event"
+printf '1e9,0.001\n3e9;0.003\n' >s.csv
+says 1 "s.csv, line 2: '3e9;0.003' is not flops,seconds" speed --samples s.csv --peak-tflops 2
+: >s.csv
+says 2 's.csv: 0 measured operators are too few' speed --samples s.csv --peak-tflops 2
+says 1 'cannot open none.csv' speed --samples none.csv --peak-tflops 2
+says 2 '--samples S.csv is needed' speed --peak-tflops 2
+says 2 '--peak-tflops X is needed' speed --samples s.csv
 if command -v python3 >/dev/null; then
-    python3 -c 'import json; [json.loads(l) for f in ("k.json", "p.json") for l in open(f)]' && ok || bad "malformed JSON"
+    python3 -c 'import json; [json.loads(l) for f in ("k.json", "p.json", "q.json", "s.json") for l in open(f)]' && ok || bad "malformed JSON"
 fi
 if [ -w /dev/full ]; then
     "$plan" knapsack --items 1 --capacity 1 >/dev/full 2>err

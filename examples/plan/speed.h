@@ -1,0 +1,95 @@
+/* plan speed: which fraction of its peak a device reaches, from measured operators. */
+#ifndef EXAMPLES_PLAN_SPEED_H
+#define EXAMPLES_PLAN_SPEED_H
+
+#include "common.h"
+
+typedef struct speed_samples {
+    double *flops, *seconds;
+    int     n;
+} speed_samples;
+
+/* The samples of a CSV file with lines `flops,seconds`; a first line of names may stand above them. 1, or 0 after a
+ * sentence. */
+static int speed_read(const char *path, speed_samples *s)
+{
+    FILE *f = fopen(path, "r");
+    char text[256], *end;
+    int line = 0, room = 0, good = f != NULL;
+
+    memset(s, 0, sizeof *s);
+    if (!f) fprintf(stderr, "plan speed: cannot open %s: %s\n", path, strerror(errno));
+    while (good && fgets(text, sizeof text, f)) {
+        double flops = strtod(text, &end), seconds = NAN;
+        if (end != text && *end == ',') seconds = strtod(end + 1, &end);
+        end += strspn(end, " \t\r\n");
+        if (++line == 1 && isnan(seconds) && strchr(text, ',')) continue;
+        if (isnan(seconds) || *end) {
+            text[strcspn(text, "\r\n")] = 0;
+            fprintf(stderr, "plan speed: %s, line %d: '%.60s' is not flops,seconds\n", path, line, text);
+            good = 0;
+        } else if (s->n == room) {
+            room = 2 * room + 64;
+            s->flops = (double *)realloc(s->flops, (size_t)room * sizeof *s->flops);
+            s->seconds = (double *)realloc(s->seconds, (size_t)room * sizeof *s->seconds);
+            if (!s->flops || !s->seconds) {
+                fprintf(stderr, "plan speed: no memory for %d samples\n", room);
+                good = 0;
+            }
+        }
+        if (good) s->flops[s->n] = flops, s->seconds[s->n++] = seconds;
+    }
+    if (f) fclose(f);
+    return good;
+}
+
+static void speed_json(FILE *f, const speed_samples *s, double peak, double lambda, int event)
+{
+    char t[2][32];
+
+    fprintf(f, "{%s\"lambda\": %s, \"tflops\": %s, \"samples\": %d}\n", event ? "\"event\": \"plan\", " : "",
+            plan_exact(lambda, t[0], sizeof t[0]), plan_exact(lambda * peak, t[1], sizeof t[1]), s->n);
+}
+
+static int speed_print(const speed_samples *s, double peak, double lambda, const char *json)
+{
+    plan_output out;
+
+    if (!plan_output_open(&out, "plan speed")) return 1;
+    speed_json(out.line, s, peak, lambda, 0);
+    speed_json(out.json, s, peak, lambda, 1);
+    return plan_output_close(&out, "plan speed", DDP_OK, json, NULL);
+}
+
+static int plan_speed(int argc, char **argv)
+{
+    static const char about[] =
+        "Which fraction lambda of its peak does a device reach? A least-squares fit to measured\n"
+        "operators. \"tflops\" = lambda x peak is what the network file of `plan fence` asks for.";
+    const char *samples = NULL, *json = NULL;
+    double peak = NAN, lambda;
+    const cli_option table[] = {
+        {"--samples", CLI_TEXT, &samples, "S.csv", "lines of flops,seconds, one for each operator"},
+        {"--peak-tflops", CLI_REAL, &peak, "X", "what the device could do at most"},
+        {"--json", CLI_TEXT, &json, "FILE", "write the JSON line to FILE as well"},
+    };
+    int code = cli_parse(argc, argv, about, table, (int)(sizeof table / sizeof table[0]));
+    ddp_status status;
+    speed_samples s;
+    ddp_error err;
+
+    if (code >= 0) return code;
+    if (!samples) return plan_usage("plan speed", "%s is needed", "--samples S.csv");
+    if (!(peak > 0)) return plan_usage("plan speed", "%s is needed, above 0", "--peak-tflops X");
+    code = speed_read(samples, &s) ? 0 : 1;
+    if (code == 0) {
+        status = ddp_speed_fit(s.flops, s.seconds, s.n, peak * 1e12, &lambda, &err);
+        if (status != DDP_OK) fprintf(stderr, "plan speed: %s: %s\n", samples, err.msg);
+        code = status == DDP_OK ? speed_print(&s, peak, lambda, json) : ddp_status_exit_code(status);
+    }
+    free(s.flops);
+    free(s.seconds);
+    return code;
+}
+
+#endif /* EXAMPLES_PLAN_SPEED_H */
