@@ -8,6 +8,8 @@ typedef struct partial_arguments {
     const char *profile, *solver, *cost, *fill, *net, *svg, *json;
     long        period, workers;
     int         curve;
+    double      split, alpha; /* or NAN */
+    int        *layer_of;     /* with --split-params: the layer of each row */
 } partial_arguments;
 
 static const char *partial_layer_name(const ddp_profile *p, int l, char *out, size_t room)
@@ -134,9 +136,10 @@ static void partial_json_sets(FILE *f, const char *key, const ddp_plan *plan, in
 }
 
 /* Lines of a file say what they are; those on standard output are the answer and nothing else. */
-static void partial_json(FILE *f, const ddp_plan *plan, double seconds, int event)
+static void partial_json(FILE *f, const ddp_plan *plan, const int *layer_of, double seconds, int event)
 {
     char t[3][32];
+    int i;
 
     fprintf(f,
             "{%s\"solver\": \"%s\", \"cost\": \"%s\", \"layers\": %d, \"period\": %d, "
@@ -149,11 +152,12 @@ static void partial_json(FILE *f, const ddp_plan *plan, double seconds, int even
             plan_exact(plan->lower_bound_s, t[2], sizeof t[2]));
     partial_json_sets(f, "sets", plan, 0);
     partial_json_sets(f, "fill", plan, 1);
-    fprintf(f, "\"solve_ms\": %.6f}\n", seconds * 1e3);
+    for (i = 0; layer_of && i < plan->layers; i++) fprintf(f, "%s%d", i ? ", " : "\"layer_of\": [", layer_of[i]);
+    fprintf(f, "%s\"solve_ms\": %.6f}\n", layer_of ? "], " : "", seconds * 1e3);
 }
 
 /* Solves with one solver and prints it; in a series a solver that cannot is a remark. */
-static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series,
+static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o, int series, const int *layer_of,
                                 FILE *line, FILE *json, ddp_plan *best)
 {
     ddp_plan plan;
@@ -166,8 +170,8 @@ static ddp_status partial_solve(const ddp_profile *p, const ddp_plan_options *o,
         fprintf(stderr, "plan: %s%s\n", err.msg, series ? " (left out)" : "");
         return series && status == DDP_UNSUPPORTED ? DDP_OK : status;
     }
-    partial_json(line, &plan, seconds, 0);
-    partial_json(json, &plan, seconds, 1);
+    partial_json(line, &plan, layer_of, seconds, 0);
+    partial_json(json, &plan, layer_of, seconds, 1);
     if (best->layers == 0 || plan.objective_s < best->objective_s) {
         ddp_plan swap = *best;
         *best = plan;
@@ -191,7 +195,7 @@ static int partial_run(const partial_arguments *a, const ddp_profile *p, ddp_pla
     if (!plan_output_open(&out, "plan")) return 1;
     for (i = 0; i < (series ? sizeof all / sizeof all[0] : 1) && status == DDP_OK; i++) {
         if (series) o->solver = all[i];
-        status = partial_solve(p, o, series, out.line, out.json, &best);
+        status = partial_solve(p, o, series, a->layer_of, out.line, out.json, &best);
     }
     if (status == DDP_OK && a->svg) partial_svg_write(out.svg, p, &best);
     code = plan_output_close(&out, "plan", status, a->json, a->svg);
@@ -229,13 +233,25 @@ static int partial_curve(const partial_arguments *a, const ddp_profile *p, const
     return plan_output_close(&out, "plan partial", status, a->json, NULL);
 }
 
+/* Puts its parts in place of the profile. */
+static ddp_status partial_split(partial_arguments *a, ddp_profile *p, ddp_error *err)
+{
+    ddp_profile parts;
+    ddp_status status = ddp_profile_split(p, a->split, isnan(a->alpha) ? 0 : a->alpha, &parts, &a->layer_of, err);
+
+    if (status != DDP_OK) return status;
+    ddp_profile_free(p);
+    *p = parts;
+    return DDP_OK;
+}
+
 static int plan_partial(int argc, char **argv)
 {
     static const char about[] =
         "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
         "per\n"
         "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0, 0};
+    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0, 0, NAN, NAN, NULL};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
@@ -248,6 +264,9 @@ static int plan_partial(int argc, char **argv)
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
          "the link, such as 100mbit,20ms, for rows without comm_s"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
+        {"--split-params", CLI_REAL, &a.split, "N",
+         "layers of more than N parameters are planned in parts, rows of their own"},
+        {"--alpha", CLI_REAL, &a.alpha, "S", "seconds of startup contained in every comm_s, for --split-params"},
         {"--curve", CLI_FLAG, &a.curve, "", "what stays exposed with periods of 1 to H, contiguous sets"},
         {"--svg", CLI_TEXT, &a.svg, "FILE", "draw the best plan's period"},
         {"--json", CLI_TEXT, &a.json, "FILE", "write the JSON lines to FILE as well"},
@@ -266,6 +285,7 @@ static int plan_partial(int argc, char **argv)
     if (!a.profile) return plan_usage("plan partial", "--profile %s is needed", "FILE");
     if (a.period < 1 || a.period > 1000000)
         return plan_usage("plan partial", "--period %s is needed, from 1 to 1000000", "H");
+    if (!isnan(a.alpha) && isnan(a.split)) return plan_usage("plan partial", "%s needs --split-params N", "--alpha");
     if (a.curve && a.svg) return plan_usage("plan partial", "--curve and %s exclude each other", "--svg");
     if (a.net && a.workers < 2)
         return plan_usage("plan partial", "%s needs --workers N, at least 2", "--net");
@@ -279,13 +299,17 @@ static int plan_partial(int argc, char **argv)
     /* reduce-scatter and all-gather: 2 (N-1)/N of the bytes over each uplink, two one-way delays */
     if (a.net && rate > 0) link.beta_s = 2.0 * (double)(a.workers - 1) / (double)a.workers / rate;
     link.alpha_s *= 2;
+    memset(&p, 0, sizeof p);
     status = ddp_profile_read(a.profile, a.net ? &link : NULL, &p, &err);
+    if (status == DDP_OK && !isnan(a.split)) status = partial_split(&a, &p, &err);
     if (status != DDP_OK) {
         fprintf(stderr, "plan partial: %s\n", err.msg);
-        return ddp_status_exit_code(status);
+        code = ddp_status_exit_code(status);
+    } else {
+        code = a.curve ? partial_curve(&a, &p, &o) : partial_run(&a, &p, &o);
     }
-    code = a.curve ? partial_curve(&a, &p, &o) : partial_run(&a, &p, &o);
     ddp_profile_free(&p);
+    DDP_FREE(a.layer_of);
     return code;
 }
 

@@ -1,4 +1,4 @@
-/* Profiles of a model as CSV. */
+/* Profiles of a model: in parts, and as CSV. */
 #include "base/core.h"
 #include "profile/profile.h"
 
@@ -58,6 +58,77 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
     }
     return DDP_OK;
 }
+
+/* ---- layers in parts ---- */
+
+static ddp_status ddp__split_check(const ddp_profile *p, double most, double alpha, double *rows, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_check(p, err));
+    if (!p->params) return ddp__fail(err, DDP_ARG, "the profile has no params, so its layers cannot be split");
+    if (!(most >= 1 && most <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "a part of %g parameters is impossible; it needs at least 1", most);
+    *rows = 0;
+    for (int l = 0; l < p->layers; l++) {
+        if (!(alpha >= 0) || (p->comm_s[l] > 0 && alpha > p->comm_s[l]))
+            return ddp__fail(err, DDP_ARG, "the startup is %g s; it must be 0 to %g s, the comm_s of layer %d", alpha,
+                             p->comm_s[l], l);
+        *rows += p->params[l] > most ? ceil(p->params[l] / most) : 1;
+    }
+    if (*rows <= 1e6) return DDP_OK;
+    return ddp__fail(err, DDP_ARG, "parts of %g parameters make %.0f rows of %d layers; at most 1000000 can be planned",
+                     most, *rows, p->layers);
+}
+
+/* Part j of k of layer l as row i; 0 if memory is short. */
+static int ddp__split_row(const ddp_profile *p, int l, int j, int k, double alpha, ddp_profile *q, int i)
+{
+    const char *name = p->name && p->name[l] ? p->name[l] : NULL;
+    const double n = p->params[l], share = floor(n * (j + 1) / k) - floor(n * j / k), comm = p->comm_s[l];
+    char text[160];
+
+    q->params[i] = k > 1 ? share : n;
+    q->comm_s[i] = k > 1 && comm > 0 ? alpha + (comm - alpha) * (share / n) : comm;
+    if (j == k - 1) {
+        q->backward_s[i] = p->backward_s[l];
+        q->forward_s[i] = p->forward_s ? p->forward_s[l] : 0;
+    }
+    if (k > 1 && name) snprintf(text, sizeof text, "%.120s [%d/%d]", name, j + 1, k);
+    else if (k > 1) snprintf(text, sizeof text, "layer %d [%d/%d]", l, j + 1, k);
+    if (k == 1 && !name) return 1;
+    q->name[i] = ddp__strdup(k > 1 ? text : name);
+    return q->name[i] != NULL;
+}
+
+ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s, ddp_profile *out, int **layer_of,
+                             ddp_error *err)
+{
+    ddp_profile q;
+    double rows = 0;
+    int *of, i = 0, good = 1;
+
+    DDP__TRY(ddp__split_check(p, most_params, alpha_s, &rows, err));
+    DDP__TRY(ddp_profile_new((int)rows, &q, err));
+    of = (int *)ddp__calloc((size_t)rows, sizeof *of);
+    for (int l = 0; of && good && l < p->layers; l++) {
+        const int k = p->params[l] > most_params ? (int)ceil(p->params[l] / most_params) : 1;
+        for (int j = 0; j < k && good; j++, i++) {
+            of[i] = l;
+            good = ddp__split_row(p, l, j, k, alpha_s, &q, i);
+        }
+    }
+    if (!of || !good) {
+        ddp_profile_free(&q);
+        DDP_FREE(of);
+        return ddp__fail(err, DDP_MEMORY, "no memory for a profile of %.0f rows", rows);
+    }
+    q.alpha_s = p->alpha_s;
+    *out = q;
+    if (layer_of) *layer_of = of;
+    else DDP_FREE(of);
+    return DDP_OK;
+}
+
+/* ---- CSV ---- */
 
 enum { DDP__COL_LAYER, DDP__COL_PARAMS, DDP__COL_FORWARD, DDP__COL_BACKWARD, DDP__COL_COMM, DDP__COLS };
 static const char *const ddp__columns[] = {"layer", "params", "forward_s", "backward_s", "comm_s"};

@@ -66,6 +66,20 @@ DDP_API ddp_status ddp_profile_new(int layers, ddp_profile *out, ddp_error *err)
 DDP_API void       ddp_profile_free(ddp_profile *p);
 DDP_API ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err);
 
+/* ddp_profile_split - the same model with every layer of more than most_params parameters in equal parts.
+ *
+ *   most_params  of a part, at least 1; a layer of n has ceil(n / most_params) parts
+ *   alpha_s      startup contained in every comm_s, which each part pays again: alpha + (comm - alpha) x its share
+ *   out          a row for each part, in the order of the layers; freed by ddp_profile_free, untouched on error
+ *   layer_of     receives the layer of each row, an array of out->layers for DDP_FREE; NULL is fine
+ *
+ * The parts of a layer are ready together, when its backward ends, and its forward waits for all of them: the last row
+ * of a layer carries its forward and backward time, the others none. Names of parts are "NAME [2/5]".
+ * A plan for such a profile averages a layer's parts in steps of their own; each parameter still once a period.
+ * Errors: DDP_ARG (names the value; more than a million rows), DDP_MEMORY. */
+DDP_API ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double alpha_s, ddp_profile *out,
+                                     int **layer_of, ddp_error *err);
+
 /* ---- a model as a list of operators: what the planners that cut a model over devices read ---- */
 
 /* One operator, for one micro-batch. A leaf (no args) without parameters gets no gradient; one without FLOPs either is

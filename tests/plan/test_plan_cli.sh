@@ -57,6 +57,15 @@ base="partial --profile p.csv --period 3"
     two=$("$plan" partial --profile "$table" --period 2 --solver optimal | sed 's/.*"exposed_s": \([0-9.e-]*\).*/\1/' | cut -c1-6)
     has ", $two" partial --profile "$table" --period 3 --curve
     says 2 '--curve and --svg exclude each other' $base --curve --svg p.svg
+    # 10 parameters of 4 s after a backward of 1 s: alone in its step 3 s late; in two parts each 1 s
+    printf 'layer,params,forward_s,backward_s,comm_s\nin,0,,2,0\nhead,10,,1,4\n' >split.csv
+    has '"exposed_s": 2,' partial --profile split.csv --period 2
+    has '"exposed_s": 0,' partial --profile split.csv --period 2 --split-params 5
+    has '"layer_of": [0, 1, 1], ' partial --profile split.csv --period 2 --split-params 5
+    has '"exposed_s": 1,' partial --profile split.csv --period 2 --split-params 5 --alpha 1
+    says 2 '--alpha needs --split-params N' $base --alpha 1
+    says 2 'a part of 0 parameters is impossible' $base --split-params 0
+    says 2 'the startup is 9 s' partial --profile split.csv --period 2 --split-params 5 --alpha 9
     has 'plan of dreamddp ' --version
     has 'plan partial of dreamddp ' partial --version
     "$plan" $base --svg absent/p.svg >out 2>err

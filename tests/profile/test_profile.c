@@ -293,9 +293,58 @@ static void transfers_refine_the_model_and_reveal_drift(void **state)
     equals(ddp_link_drift(was, f.link, sizes, 2), 0);
 }
 
+static void a_layer_in_parts_costs_what_it_did(void **state)
+{
+    double params[3] = {4, 10, 0}, forward[3] = {1, 2, 3}, backward[3] = {4, 5, 6}, comm[3] = {2, 8, 1};
+    char head[] = "head", *name[3] = {NULL, head, NULL};
+    static const double part[5] = {4, 3, 3, 4, 0}, took[5] = {2, 3.1, 3.1, 3.8, 1};
+    static const int of[5] = {0, 1, 1, 1, 2};
+    ddp_profile p, q;
+    ddp_error err;
+    int *layer_of, i;
+
+    (void)state;
+    memset(&p, 0, sizeof p);
+    p.layers = 3;
+    p.name = name;
+    p.params = params;
+    p.forward_s = forward;
+    p.backward_s = backward;
+    p.comm_s = comm;
+    p.alpha_s = 0.25;
+    assert_int_equal(ddp_profile_split(&p, 4, 1, &q, &layer_of, &err), DDP_OK);
+    assert_int_equal(q.layers, 5); /* 10 parameters in parts of 3, 3 and 4; one second of each 8 is startup */
+    equals(q.alpha_s, 0.25);
+    for (i = 0; i < 5; i++) {
+        assert_int_equal(layer_of[i], of[i]);
+        equals(q.params[i], part[i]);
+        near_to(q.comm_s[i], took[i], 1e-15);
+        /* ready together, needed together */
+        equals(q.forward_s[i], i == 4 || of[i + 1] > of[i] ? forward[of[i]] : 0);
+        equals(q.backward_s[i], i == 4 || of[i + 1] > of[i] ? backward[of[i]] : 0);
+    }
+    assert_null(q.name[0]);
+    assert_string_equal(q.name[1], "head [1/3]");
+    assert_string_equal(q.name[3], "head [3/3]");
+    ddp_profile_free(&q);
+    DDP_FREE(layer_of);
+    assert_int_equal(ddp_profile_split(&p, 0.5, 0, &q, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "a part of 0.5 parameters is impossible"));
+    assert_int_equal(ddp_profile_split(&p, NAN, 0, &q, NULL, &err), DDP_ARG);
+    assert_int_equal(ddp_profile_split(&p, 4, 1.5, &q, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the startup is 1.5 s; it must be 0 to 1 s, the comm_s of layer 2"));
+    params[1] = 1e9;
+    assert_int_equal(ddp_profile_split(&p, 4, 1, &q, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "at most 1000000 can be planned"));
+    p.params = NULL;
+    assert_int_equal(ddp_profile_split(&p, 4, 1, &q, NULL, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the profile has no params"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_layer_in_parts_costs_what_it_did),
         cmocka_unit_test(rows_are_read_in_forward_order),
         cmocka_unit_test(columns_may_be_mixed_quoted_and_end_in_crlf),
         cmocka_unit_test(the_link_supplies_what_is_empty),
