@@ -316,7 +316,8 @@ typedef enum ddp_strategy {
     DDP_MGWFBP,   /* wfbp, in buckets that the measured times choose; same bits as ssgd, as the next three */
     DDP_ASCWFBP,  /* wfbp, several messages at once */
     DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
-    DDP_USBYTE    /* the same with unequal parts and a searched order */
+    DDP_USBYTE,   /* the same with unequal parts and a searched order */
+    DDP_DEFT      /* gradients of several steps merged, sent behind later steps, applied late */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -379,7 +380,8 @@ struct ddp_config {
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
     int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
-    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end */
+    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end;
+                                 deft: Algorithm 1 as printed */
     ddp_solver solver;        /* scatter */
     ddp_cost cost;            /* window with forward hooks, else timeline */
     ddp_fill fill;            /* none */
@@ -387,8 +389,13 @@ struct ddp_config {
     const char *profile_path; /* CSV that replaces measuring; NULL */
     const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
     size_t bucket_bytes;      /* [env] wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
-    size_t partition_bytes;   /* [env] bytescheduler, usbyte: most of a layer in one part; 26 MB */
+    size_t partition_bytes;   /* [env] bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
     double credit;            /* [env] bytescheduler: parts on their way at once; 1 */
+    int merge_sum;            /* [env] deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
+    int no_barrier;           /* [env] deft: 1: plans sends that straddle forward and backward */
+    double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
+                                 hide, or as the Preserver asks for */
+    double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
@@ -650,6 +657,7 @@ enum {
     DDP_NEEDS_FORWARD = 1 << 0, /* ddp_forward_begin of every layer in every step */
     DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
     DDP_NEEDS_TWO_LINKS = 1 << 2,
+    DDP_CHOOSES_LINKS = 1 << 3, /* its messages say which link they take */
     DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
     DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
     DDP_WITH_INT8 = 1 << 10,
@@ -694,6 +702,8 @@ typedef struct ddp_strategy_ops {
     /* Finishes what it posted, averages nothing more: ddp_wait, checkpoints, joins, new plans. Averages
      * of layers (ddp_average) are held behind it. */
     int  (*wait)(ddp_ctx *d, void *self);
+    /* Sends and applies what it put off, after wait: before sync_all and another plan. NULL: it puts nothing off. */
+    int  (*drain)(ddp_ctx *d, void *self);
     /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
      * are). Nothing is in flight. */
     int  (*sync_all)(ddp_ctx *d, void *self);
@@ -710,6 +720,9 @@ typedef struct ddp_strategy_ops {
     int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
     const struct ddp_plan *(*plan_view)(const void *self);
+    /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the link
+     * alone decides. */
+    int  (*plan_stale)(ddp_ctx *d, const void *self);
     /* The exposed part of a period's transfers in seconds, by the plan's own model. NULL: predicted from
      * `transfers`. */
     double (*plan_exposed)(const void *self);
@@ -760,10 +773,13 @@ DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
- *   equal: 1 = the same on all ranks between two steps. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns its code. */
+ *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
+ *   anything else a checkpoint goes to no other world. NULL: the context has the error.
+ * ddp_complain - notes an error of the strategy's own and returns its code. ddp_say - a line for the log. */
+enum { DDP_KEPT_DRAINED = 2 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
  * its group; the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
@@ -775,6 +791,7 @@ DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *cou
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
+DDP_API double           ddp_loss(const ddp_ctx *d); /* of the last ddp_report; 0 = none yet */
 DDP_API ddp_coding       ddp_coding_of(const ddp_ctx *d);
 DDP_API int              ddp_link_of(const ddp_ctx *d, int layer);
 DDP_API float           *ddp_residual_of(const ddp_ctx *d, int layer);
@@ -37215,6 +37232,7 @@ struct ddp_ctx {
     float        lr;
     ddp__muon_desk desk;         /* of the largest matrix, desk_count floats */
     size_t       desk_count;
+    double       loss;           /* of the last ddp_report; 0 = none yet */
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
@@ -37308,9 +37326,37 @@ DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int 
 /* The pieces that this period's average of a layer takes of a whole list. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
-/* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
- * as numbers, those that a newcomer must have too first; and what they are called. */
-enum { DDP__SETTINGS = 16, DDP__SETTINGS_JOIN = 10 };
+/* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
+ * have too. */
+#define DDP__SETTINGS_JOIN_OF(X)                                      \
+    X("average_state", d->cfg.average_state)                          \
+    X("clip_norm", d->cfg.clip_norm)                                  \
+    X("bucket_bytes", d->cfg.bucket_bytes)                            \
+    X("deterministic", d->cfg.deterministic)                          \
+    X("paper", d->cfg.paper)                                          \
+    X("net (bytes/s of the slowest link)", d->links.slowest)          \
+    X("seed", d->cfg.seed)                                            \
+    X("learning rate", d->optimizer.lr)                               \
+    X("first state_period", d->cfg.state_period[0])                   \
+    X("second state_period", d->cfg.state_period[1])
+#define DDP__SETTINGS_ELSE_OF(X)                                      \
+    X("period", d->cfg.period)                                        \
+    X("nccl", d->cfg.nccl)                                            \
+    X("min_world", d->cfg.min_world)                                  \
+    X("profile_steps", d->cfg.profile_steps)                          \
+    X("partition_bytes", d->cfg.partition_bytes)                      \
+    X("credit", d->cfg.credit)                                        \
+    X("merge_sum", d->cfg.merge_sum)                                  \
+    X("no_barrier", d->cfg.no_barrier)                                \
+    X("update_frequency", d->cfg.update_frequency)                    \
+    X("preserve", d->cfg.preserve)
+#define DDP__SETTING_ONE(name, of) +1
+enum {
+    DDP__SETTINGS_JOIN = 0 DDP__SETTINGS_JOIN_OF(DDP__SETTING_ONE),
+    DDP__SETTINGS = DDP__SETTINGS_JOIN DDP__SETTINGS_ELSE_OF(DDP__SETTING_ONE)
+};
+#undef DDP__SETTING_ONE
+/* Fingerprints of layers and optimizer, and of the operators; the settings' values and names. */
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
@@ -37439,8 +37485,9 @@ DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
 /* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
 DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
-/* Finishes what is in flight. */
+/* Finishes what is in flight; and what the strategy put off. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 
 /* average.c: a layer's average */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
@@ -38008,33 +38055,22 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
 
 void ddp__settings(const ddp_ctx *d, double *value)
 {
-    value[0] = d->cfg.average_state;
-    value[1] = (double)d->cfg.clip_norm;
-    value[2] = (double)d->cfg.bucket_bytes;
-    value[3] = d->cfg.deterministic;
-    value[4] = d->cfg.paper;
-    value[5] = d->links.slowest; /* decides the size of chunks */
-    value[6] = (double)d->cfg.seed;
-    value[7] = (double)d->optimizer.lr;
-    value[8] = d->cfg.state_period[0];
-    value[9] = d->cfg.state_period[1];
-    value[10] = d->cfg.period;
-    value[11] = d->cfg.nccl;
-    value[12] = d->cfg.min_world;
-    value[13] = d->cfg.profile_steps;
-    value[14] = (double)d->cfg.partition_bytes;
-    value[15] = d->cfg.credit;
+    int i = 0;
+
+#define DDP__SETTING_VALUE(name, of) value[i++] = (double)(of);
+    DDP__SETTINGS_JOIN_OF(DDP__SETTING_VALUE)
+    DDP__SETTINGS_ELSE_OF(DDP__SETTING_VALUE)
+#undef DDP__SETTING_VALUE
 }
 
 const char *ddp__setting_name(int i)
 {
-    static const char *const name[DDP__SETTINGS] = {
-        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "first state_period",
-        "second state_period", "period", "nccl", "min_world", "profile_steps",
-        "partition_bytes", "credit"};
+#define DDP__SETTING_NAME(name, of) name,
+    static const char *const text[] = {DDP__SETTINGS_JOIN_OF(DDP__SETTING_NAME)
+                                           DDP__SETTINGS_ELSE_OF(DDP__SETTING_NAME)};
+#undef DDP__SETTING_NAME
 
-    return name[i];
+    return text[i];
 }
 
 uint64_t ddp__model_hash(const ddp_ctx *d)
@@ -39661,7 +39697,9 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
     DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
     DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
-    DDP__V("CREDIT", NUMBER, credit), DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
+    DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
+    DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
+    DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
 #undef DDP__V
 
 /* A launcher's variables; NULL where it has none. */
@@ -40092,6 +40130,11 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
     DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
+    DDP__REFUSE(!(c->update_frequency >= 0 && c->update_frequency <= 1),
+                "update_frequency %g: updates for each step, above 0 and at most 1, or 0 for as many as hide",
+                c->update_frequency);
+    DDP__REFUSE(!(c->preserve >= 0 && c->preserve <= 1e6),
+                "preserve %g: how far from 1 a ratio of losses may be, or 0 for 0.01", c->preserve);
     DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
                 "partition_bytes %lu: a part has at least 256 bytes", (unsigned long)c->partition_bytes);
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
@@ -40122,6 +40165,7 @@ static void ddp__config_defaults(ddp_config *c)
     if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
     if (c->partition_bytes == 0) c->partition_bytes = 26000000; /* 6.5 million parameters */
     if (!(c->credit > 0)) c->credit = 1;
+    if (!(c->preserve > 0)) c->preserve = 0.01;
     if (!(c->connect_timeout_s > 0)) c->connect_timeout_s = 30;
     if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
     if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = 10;
@@ -41548,6 +41592,18 @@ int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
 
+void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
+}
+
 /* ---- messages ---- */
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
@@ -41922,6 +41978,8 @@ const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 float ddp_rate(const ddp_ctx *d) { return d->lr; }
 
+double ddp_loss(const ddp_ctx *d) { return d->loss; }
+
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
@@ -41958,6 +42016,12 @@ ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
     DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
     for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
     return ddp__posted_none(d, 0, "in its event wait");
+}
+
+ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__strategy_wait(d, err));
+    return DDP__EVENT(d, drain, (d, d->self));
 }
 
 /* ==== run/meter.c ==== [run] */
@@ -42297,7 +42361,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_profile nominal;
     ddp_status s;
 
-    if (ddp_links(d) < 2) return DDP_OK;
+    if (ddp_links(d) < 2 || d->ops.traits & DDP_CHOOSES_LINKS) return DDP_OK;
     if (p) return ddp__balance_by(d, p, err);
     DDP__TRY(ddp__profile_start(d, &nominal, err));
     ddp__profile_nominal(d, &nominal);
@@ -42542,6 +42606,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__profile_start(d, &p, err));
         ddp__profile_nominal(d, &p);
     }
+    if (ddp_links(d) == 2) d->second_link = ddp__link_nominal(d, &d->second_links);
     if (d->cfg.plan_path) {
         s = ddp__plan_from_file(d, &p, err);
     } else if (d->plan_final) {
@@ -42563,7 +42628,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__strategy_drain(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__profile_measured(d, &d->profile, err));
     d->plan_final = d->measured = 1;
@@ -42576,7 +42641,7 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__strategy_drain(d, err));
     ddp__profile_link(d, &d->profile);
     DDP__TRY(ddp__plan_make(d, &d->profile, err));
     ddp__drift_start(d);
@@ -42592,7 +42657,8 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit;
+    d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit ||
+                          (d->ops.plan_stale && d->ops.plan_stale(d, d->self));
     d->drift_word.link = d->fit.link;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
@@ -42895,7 +42961,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
-                        there | (k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
+                        there | (k->equal == DDP_KEPT_DRAINED ? 0 : k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
     }
     return DDP_OK;
 }
@@ -44254,6 +44320,7 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients", d->step, info->loss, d->rank);
     if (info->lr > 0) d->lr = info->lr;
+    d->loss = info->loss;
     return 0;
 }
 
@@ -44349,7 +44416,7 @@ static ddp_status ddp__sync_layers(ddp_ctx *d)
 
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
-    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
+    DDP__TRY(ddp__strategy_drain(d, &d->host.error));
     if (!d->ops.sync_all) {
         if (d->engine) DDP__TRY(ddp__sync_layers(d));
         return ddp__device_wait(d, &d->host.error);
@@ -44760,6 +44827,8 @@ DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
+/* delayed.c */
+DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops);
 #endif
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
@@ -44795,6 +44864,7 @@ typedef struct ddp__gradient {
 } ddp__gradient;
 
 DDP_LIB size_t ddp__gradient_count(ddp_ctx *d, int layer); /* floats of its gradients */
+DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut); /* of a layer of n gradients in `cut` parts */
 DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
 /* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
 DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
@@ -44802,6 +44872,11 @@ DDP_LIB int  ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b);          /* if it is 
 DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g);      /* for the next backward */
 DDP_LIB void ddp__buckets_free(ddp__gradient *g);
 DDP_LIB int  ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* holds all, clips, updates */
+
+/* The profile with what gradients alone take; the caller's. Few messages are in flight at once: parts
+ * of fewer parameters would be sent faster than they arrive, and leave the link idle. */
+DDP_LIB ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err);
+DDP_LIB double     ddp__gradient_part_least(const ddp_profile *p, double alpha);
 
 /* ==== strategy/gradient.c ==== [strategy] */
 /* Strategies that average gradients before the update: ssgd and wfbp, and the buckets of all of them. Sums go in rank
@@ -44817,8 +44892,7 @@ size_t ddp__gradient_count(ddp_ctx *d, int layer)
     return count;
 }
 
-/* Where part `part` of a layer of n gradients begins. */
-static size_t ddp__part_begins(size_t n, int part, int cut)
+size_t ddp__part_begins(size_t n, int part, int cut)
 {
     return part == cut ? n : n / (size_t)cut * (size_t)part;
 }
@@ -44979,6 +45053,34 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
     if (g->late) DDP_FREE(g->late);
 }
 
+/* ---- what plans of gradients are made from ---- */
+
+/* A link too fast to measure does not make gradients fewer. A message occupies the link for its bytes and arrives alpha
+ * later, so that the timeline has no startups. */
+ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_new(p->layers, own, err));
+    for (int l = 0; l < p->layers; l++) {
+        const size_t n = ddp__gradient_count(d, l);
+        own->params[l] = (double)n;
+        own->forward_s[l] = p->forward_s ? p->forward_s[l] : 0;
+        own->backward_s[l] = p->backward_s[l];
+        own->comm_s[l] = n == 0 ? 0 : p->comm_s[l] > 0 ? p->comm_s[l] : 1e-12 * (double)n;
+    }
+    return DDP_OK;
+}
+
+double ddp__gradient_part_least(const ddp_profile *p, double alpha)
+{
+    double comm = 0, params = 0;
+
+    for (int l = 0; l < p->layers; l++) {
+        comm += p->comm_s[l];
+        params += p->params[l];
+    }
+    return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
+}
+
 /* ---- ssgd: all at once, after the whole backward; one message for each group ---- */
 
 static int ddp__ssgd_start(ddp_ctx *d, void *self)
@@ -45075,38 +45177,11 @@ typedef struct ddp__packed_message {
     int32_t first, last, from, to, cut;
 } ddp__packed_message;
 
-/* Gradients alone travel; a link too fast to measure does not make them fewer. A message occupies the link for its bytes
- * and arrives alpha later, so that the timeline has no startups. */
-static ddp_status ddp__timeline_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
-{
-    DDP__TRY(ddp_profile_new(p->layers, own, err));
-    for (int l = 0; l < p->layers; l++) {
-        const size_t n = ddp__gradient_count(d, l);
-        own->params[l] = (double)n;
-        own->forward_s[l] = p->forward_s ? p->forward_s[l] : 0;
-        own->backward_s[l] = p->backward_s[l];
-        own->comm_s[l] = n == 0 ? 0 : p->comm_s[l] > 0 ? p->comm_s[l] : 1e-12 * (double)n;
-    }
-    return DDP_OK;
-}
-
-/* Few messages are in flight at once: parts that are sent faster than they arrive would leave the link idle. */
-static double ddp__part_least(const ddp_profile *p, double alpha)
-{
-    double comm = 0, params = 0;
-
-    for (int l = 0; l < p->layers; l++) {
-        comm += p->comm_s[l];
-        params += p->params[l];
-    }
-    return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
-}
-
 /* At most four messages for each layer: so many can be posted at once (ddp_post). */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha, ddp_timeline *t,
                                    ddp_error *err)
 {
-    const double least = ddp__part_least(p, alpha);
+    const double least = ddp__gradient_part_least(p, alpha);
     const ddp_config *c = ddp_settings(d);
     ddp_timeline_options o;
 
@@ -45162,7 +45237,7 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
     memset(&own, 0, sizeof own);
     memset(&t, 0, sizeof t);
     s = ddp_scheme_named(ddp_strategy_name(ddp_settings(d)->strategy), &scheme, &err);
-    if (s == DDP_OK) s = ddp__timeline_profile(d, p, &own, &err);
+    if (s == DDP_OK) s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp_complain(d, s, "%s", err.msg);
     ddp_timeline_free(&t);
@@ -45333,6 +45408,916 @@ void ddp__strategy_usbyte(ddp_strategy_ops *ops)
 {
     ddp__strategy_bytescheduler(ops);
     ops->name = "usbyte";
+}
+
+/* ==== strategy/delayed.h ==== [strategy] */
+/* DeFT: what the schedule of delayed, merged gradients (plan/deft.h) needs to run. */
+
+/* Parts from..to-1 of a layer, as one message. fresh: of the gradient that is merged in this iteration's backward;
+ * else of the pending one, which leaves as early as it can. */
+typedef struct ddp__parcel {
+    int32_t  what; /* layer << 2 | fresh << 1 | link */
+    uint16_t from, to;
+} ddp__parcel;
+
+/* The schedule as bytes, the same on all ranks: this head, cut[layers], k[updates], first[iterations + 1], parts. */
+typedef struct ddp__packed_schedule {
+    int32_t layers, warmup, iterations, updates, messages;
+    int32_t measured, accepted, more; /* whether it will stay; what the Preserver said (-1: not asked); 0 */
+    double  exposed_s, scale;         /* of the steady period beyond its computing; of the knapsacks */
+} ddp__packed_schedule;
+
+/* `warmup` iterations once, then those behind it over and over. */
+typedef struct ddp__schedule {
+    ddp__packed_schedule head;
+    int32_t    *cut;   /* [layers] parts, 0 where nothing is sent */
+    int32_t    *k;     /* [updates] iterations merged, in the steady period */
+    int32_t    *first; /* [iterations + 1] of an iteration's messages, those that are not fresh first */
+    ddp__parcel *parts;
+    void       *room;  /* of the lists */
+} ddp__schedule;
+
+/* The two queues that a gradient passes. */
+typedef struct ddp__queues {
+    int      merged, stored; /* iterations in the pending gradient (0: there is none), and in the one behind it */
+    int      opens;          /* in this iteration the stored ones become the pending gradient */
+    int      left;           /* parts of the pending gradient that have not left; where `opens`, of the next one */
+    int32_t *sent;           /* [layers] and those that have */
+} ddp__queues;
+
+/* The Preserver's model, as the workers' gradients tell it. */
+typedef struct ddp__noise {
+    float *words;      /* [DDP__NOISE_WORDS] kept: g . g_w and its negative, where they are above 0, its square, the loss */
+    long   ticket;     /* of their averages, or -1 */
+    int    samples;
+    double mu, square; /* |g|^2; variance of g . g_w over the workers */
+    double loss;
+} ddp__noise;
+
+typedef struct ddp__delayed {
+    ddp__schedule  plan;
+    ddp__queues    q;
+    int            at;        /* the iteration of the plan that comes or is under way */
+    int            now;       /* of sum[2]: the pending gradient, or that which was applied last */
+    int            averaged;  /* sum[now] was applied and is nobody's: the iterations in it; else 0 */
+    int            next;      /* the next fresh message */
+    float          rate;      /* of the pending gradient's newest iteration */
+    float        **sum;       /* [2 x layers] kept: merged gradients, NULL where a layer has none */
+    size_t        *count;     /* [layers] floats of a gradient */
+    unsigned char *ready;     /* [layers] complete in this step */
+    float         *position;  /* [DDP__POSITIONS] kept: at, now, rate and plan where nothing is in flight */
+    long          *flight;    /* [flights] messages on their way, the oldest first */
+    int           *flight_of; /* [flights] their layers */
+    int            flights, room, old; /* old: so many are not fresh */
+    int            sampling;  /* this step's gradients are looked at */
+    ddp__noise     noise;
+} ddp__delayed;
+
+enum { DDP__POSITIONS = 4, DDP__NOISE_WORDS = 4 };
+
+/* delayed_plan.c: schedules */
+DDP_LIB int    ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, double alpha, int swapped, int accepted,
+                                  ddp_blob *out);
+DDP_LIB int    ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out);
+DDP_LIB void   ddp__schedule_free(ddp__schedule *s);
+DDP_LIB int    ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out);
+DDP_LIB int    ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out);
+DDP_LIB int    ddp__delayed_stale(ddp_ctx *d, const void *self);
+DDP_LIB double ddp__delayed_exposed(const void *self);
+DDP_LIB int    ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+/* The four cases. begin: what is pending leaves; opens is known then. send: a message leaves. end: k[2] receives what
+ * is applied, 0: nothing. 0 is returned where the schedule breaks the rules. */
+DDP_LIB int    ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration);
+DDP_LIB int    ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m);
+DDP_LIB void   ddp__queues_end(ddp__queues *q, int *k);
+DDP_LIB int    ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k); /* all of these */
+
+/* ==== strategy/delayed_plan.c ==== [strategy] */
+/* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as bytes. */
+
+/* ---- the queues ---- */
+
+static int ddp__parts_fresh(const ddp__parcel *m) { return m->what >> 1 & 1; }
+
+int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m)
+{
+    const int layer = m->what >> 2;
+
+    if (layer < 0 || layer >= s->head.layers || m->from != q->sent[layer] || m->to <= m->from || m->to > s->cut[layer])
+        return 0;
+    q->sent[layer] = m->to;
+    q->left -= m->to - m->from;
+    return 1;
+}
+
+int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration)
+{
+    for (int i = s->first[iteration]; i < s->first[iteration + 1] && !ddp__parts_fresh(&s->parts[i]); i++)
+        if (!q->merged || !ddp__queues_send(s, q, &s->parts[i])) return 0;
+    q->opens = !q->merged || !q->left;
+    if (!q->opens) return 1;
+    memset(q->sent, 0, (size_t)s->head.layers * sizeof *q->sent);
+    for (int l = q->left = 0; l < s->head.layers; l++) q->left += s->cut[l];
+    return 1;
+}
+
+void ddp__queues_end(ddp__queues *q, int *k)
+{
+    k[0] = k[1] = 0;
+    q->stored++;
+    if (!q->opens) return;
+    k[0] = q->merged;
+    q->merged = q->stored;
+    q->stored = 0;
+    if (q->left) return;
+    k[1] = q->merged;
+    q->merged = 0;
+}
+
+int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k)
+{
+    if (!ddp__queues_begin(s, q, iteration)) return 0;
+    for (int i = s->first[iteration]; i < s->first[iteration + 1]; i++)
+        if (ddp__parts_fresh(&s->parts[i]) && (!q->opens || !ddp__queues_send(s, q, &s->parts[i]))) return 0;
+    ddp__queues_end(q, k);
+    return 1;
+}
+
+/* 1: every part leaves once, the steady period ends as it begins, and its updates are those that it names. sent:
+ * [2 x layers] */
+static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
+{
+    const size_t row = (size_t)s->head.layers * sizeof *sent;
+    ddp__queues q, then;
+    int updates = 0, k[2];
+
+    memset(&q, 0, sizeof q);
+    memset(sent, 0, 2 * row);
+    q.sent = sent;
+    then = q;
+    for (int i = 0; i < s->head.iterations; i++) {
+        if (!ddp__queues_pass(s, &q, i, k)) return 0;
+        for (int j = 0; j < 2 && i >= s->head.warmup; j++)
+            if (k[j] && (updates == s->head.updates || s->k[updates++] != k[j])) return 0;
+        if (i + 1 != s->head.warmup) continue;
+        then = q;
+        memcpy(sent + s->head.layers, sent, row);
+    }
+    return updates == s->head.updates && q.merged == then.merged && q.stored == then.stored &&
+           (!q.merged || !memcmp(sent, sent + s->head.layers, row));
+}
+
+/* ---- as bytes ---- */
+
+/* Less than what a checkpoint allows any plan (ddp_blob_new). */
+static size_t ddp__schedule_most(ddp_ctx *d) { return 65536 + 256 * (size_t)ddp_layers(d); }
+
+static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
+{
+    return sizeof *h + ((size_t)h->layers + (size_t)h->updates + (size_t)h->iterations + 1) * sizeof(int32_t) +
+           (size_t)h->messages * sizeof(ddp__parcel);
+}
+
+/* The lists behind the head. */
+static void ddp__schedule_lists(ddp__schedule *s, void *room)
+{
+    s->room = room;
+    s->parts = (ddp__parcel *)room;
+    s->cut = (int32_t *)(void *)(s->parts + s->head.messages);
+    s->k = s->cut + s->head.layers;
+    s->first = s->k + s->head.updates;
+}
+
+void ddp__schedule_free(ddp__schedule *s)
+{
+    if (s->room) DDP_FREE(s->room);
+    memset(s, 0, sizeof *s);
+}
+
+/* 1: lengths are possible, and first[] rises from 0 to the number of messages. */
+static int ddp__schedule_looks(const ddp__schedule *s)
+{
+    const ddp__packed_schedule *h = &s->head;
+
+    if (s->first[0] != 0 || s->first[h->iterations] != h->messages) return 0;
+    for (int i = 0; i < h->iterations; i++)
+        if (s->first[i] > s->first[i + 1] || s->first[i + 1] > h->messages) return 0;
+    for (int l = 0; l < h->layers; l++)
+        if (s->cut[l] < 0 || s->cut[l] > UINT16_MAX) return 0;
+    return 1;
+}
+
+int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
+{
+    const ddp__packed_schedule *h = &out->head;
+    int32_t *sent;
+    int fits;
+
+    memset(out, 0, sizeof *out);
+    if (blob->size >= sizeof *h) memcpy(&out->head, blob->bytes, sizeof *h);
+    if (h->layers != ddp_layers(d) || h->warmup < 0 || h->iterations <= h->warmup || h->updates < 0 ||
+        h->messages < 0 || h->iterations > 1 << 20 || h->updates > 1 << 20 || h->messages > 1 << 20 ||
+        blob->size != ddp__schedule_bytes(h))
+        return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers does not fit this model of %d layers",
+                            (unsigned long)blob->size, (int)h->layers, ddp_layers(d));
+    ddp__schedule_lists(out, ddp__calloc(blob->size, 1));
+    sent = (int32_t *)ddp__calloc((size_t)h->layers, 2 * sizeof *sent);
+    fits = out->room && sent;
+    if (!fits) (void)ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
+    if (fits) memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
+    if (fits && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
+        fits = !ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
+                             (int)h->iterations);
+    if (sent) DDP_FREE(sent);
+    if (fits) return 0;
+    ddp__schedule_free(out);
+    return (int)ddp_last_error(d)->code;
+}
+
+/* 0: sent in forward, 1: before the new gradients, 2: one of them. */
+static int ddp__send_stage(const ddp_delayed_plan *p, const ddp_delayed_send *x)
+{
+    return x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s;
+}
+
+/* The parts that one stage sends, in the planner's order: output side first on each link, a layer's as one message.
+ * range: [4 x layers] */
+static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage, int swapped,
+                                int *range)
+{
+    const ddp_delayed_step *step = &p->step[iteration];
+
+    memset(range, 0, 4 * (size_t)p->buckets * sizeof *range);
+    for (int i = step->first_send; i < step->first_send + step->sends; i++) {
+        const ddp_delayed_send *x = &p->send[i];
+        int *r = &range[4 * x->bucket + 2 * x->link];
+        if (ddp__send_stage(p, x) != stage) continue;
+        if (r[1] == 0 || x->part < r[0]) r[0] = x->part;
+        if (x->part + 1 > r[1]) r[1] = x->part + 1;
+    }
+    for (int l = p->buckets - 1; l >= 0; l--)
+        for (int link = 0; link < 2; link++) {
+            const int *r = &range[4 * l + 2 * link];
+            const ddp__parcel m = {l << 2 | (stage == 2) << 1 | (link ^ swapped), (uint16_t)r[0], (uint16_t)r[1]};
+            if (r[1]) s->parts[s->head.messages++] = m;
+        }
+}
+
+/* What the last messages take longer than an update waits, of all updates of the period. */
+static double ddp__schedule_late(const ddp_delayed_plan *p, double alpha)
+{
+    double late = 0;
+
+    for (int t = p->warmup; t < p->warmup + p->period; t++) {
+        const ddp_delayed_step *step = &p->step[t];
+        double last = 0, end = step->forward_s + step->backward_s;
+        for (int i = step->first_send; i < step->first_send + step->sends; i++)
+            if (p->send[i].fresh ? step->applied_now : step->applied) last = fmax(last, p->send[i].end_s + alpha);
+        late += fmax(last - end, 0);
+    }
+    return late;
+}
+
+/* Room for as many lists' entries as the head says. */
+static int ddp__schedule_room(ddp_ctx *d, ddp__schedule *s)
+{
+    const size_t bytes = ddp__schedule_bytes(&s->head);
+
+    ddp__schedule_lists(s, ddp__calloc(bytes, 1));
+    return s->room ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+}
+
+/* The messages are those that head.messages counts by now; frees s. */
+static int ddp__schedule_write(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
+{
+    const size_t parts = (size_t)s->head.messages * sizeof *s->parts, bytes = ddp__schedule_bytes(&s->head);
+
+    *out = ddp_blob_new(bytes);
+    if (out->bytes) {
+        memcpy(out->bytes, &s->head, sizeof s->head);
+        memcpy(out->bytes + sizeof s->head, s->parts, parts);
+        memcpy(out->bytes + sizeof s->head + parts, s->cut, bytes - sizeof s->head - parts);
+    }
+    ddp__schedule_free(s);
+    return out->bytes ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+}
+
+int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, double alpha, int swapped, int accepted, ddp_blob *out)
+{
+    int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
+    ddp__schedule s;
+
+    memset(&s, 0, sizeof s);
+    s.head.layers = plan->buckets;
+    s.head.warmup = plan->warmup;
+    s.head.iterations = plan->warmup + plan->period;
+    s.head.updates = plan->updates;
+    s.head.messages = plan->sends;
+    s.head.measured = 1;
+    s.head.accepted = accepted;
+    s.head.scale = plan->capacity_scale;
+    s.head.exposed_s = plan->period * (plan->iteration_s - plan->forward_s - plan->backward_s) +
+                       ddp__schedule_late(plan, alpha);
+    bad = range ? ddp__schedule_room(d, &s)
+                : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
+    s.head.messages = 0;
+    for (int i = 0; !bad && i < s.head.iterations; i++)
+        for (int stage = 0; stage < 3; stage++) {
+            s.first[i] = stage ? s.first[i] : s.head.messages;
+            ddp__schedule_stage(&s, plan, i, stage, swapped, range);
+        }
+    if (range) DDP_FREE(range);
+    if (bad) return bad;
+    s.first[s.head.iterations] = s.head.messages;
+    for (int l = 0; l < plan->buckets; l++) s.cut[l] = plan->parts_of[l];
+    for (int i = 0; i < plan->updates; i++) s.k[i] = plan->k[i];
+    return ddp__schedule_write(d, &s, out);
+}
+
+/* Each gradient is sent in its own backward, whole, and applied at the end of it. */
+static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
+{
+    const int layers = ddp_layers(d);
+    ddp__schedule s;
+    int bad;
+
+    memset(&s, 0, sizeof s);
+    s.head.layers = s.head.messages = layers;
+    s.head.iterations = s.head.updates = 1;
+    s.head.measured = measured;
+    s.head.accepted = -1;
+    s.head.scale = 1;
+    bad = ddp__schedule_room(d, &s);
+    if (bad) return bad;
+    s.head.messages = 0;
+    for (int l = layers - 1; l >= 0; l--) {
+        const ddp__parcel m = {l << 2 | 2, 0, 1};
+        s.cut[l] = ddp__gradient_count(d, l) > 0;
+        if (s.cut[l]) s.parts[s.head.messages++] = m;
+    }
+    s.k[0] = 1;
+    s.first[1] = s.head.messages;
+    return ddp__schedule_write(d, &s, out);
+}
+
+int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    (void)p;
+    return ddp__schedule_plain(d, 0, out);
+}
+
+/* ---- the plan ---- */
+
+/* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of which sigma
+ * is. */
+static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
+{
+    const ddp_config *c = ddp_settings(d);
+
+    memset(model, 0, sizeof *model);
+    model->eta = (double)ddp_rate(d);
+    model->mu = fmax(n->mu, 0);
+    model->sigma = sqrt(n->square);
+    model->batch = ddp_world(d);
+    model->start = n->loss;
+    model->tolerance = c->preserve;
+    model->sum = c->merge_sum;
+    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !c->update_frequency;
+}
+
+int ddp__delayed_stale(ddp_ctx *d, const void *self)
+{
+    const ddp__delayed *x = (const ddp__delayed *)self;
+    ddp_preserver model;
+    ddp_preserved now;
+
+    if (x->plan.head.accepted != 1 || !ddp__delayed_model(d, &x->noise, &model)) return 0;
+    return ddp_preserver_test(&model, x->plan.k, x->plan.head.updates, &now, NULL) == DDP_OK && !now.accepted;
+}
+
+/* The times on the faster link; mu of the other one. */
+static void ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp_delayed_options *o, int *swapped)
+{
+    ddp_link_stats second;
+
+    *swapped = 0;
+    if (ddp_links(d) < 2 || ddp_get_link_stats(d, 1, &second) || !(second.mu > 0)) return;
+    *swapped = second.mu < 1;
+    for (int l = 0; *swapped && l < p->layers; l++) p->comm_s[l] *= second.mu;
+    o->links = 2;
+    o->mu = *swapped ? 1 / second.mu : second.mu;
+}
+
+/* 2, 1, 1 */
+static const char *ddp__delayed_sequence(const ddp_delayed_plan *p, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = 0;
+    for (int i = 0; i < p->updates && n + 16 < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s%d", i ? ", " : "", p->k[i]);
+    if (n + 16 >= room) snprintf(text + n, room - n, ", ...");
+    return text;
+}
+
+static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_preserved *judged)
+{
+    char k[96], verdict[96] = "not tested";
+
+    if (judged)
+        snprintf(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
+                 judged->accepted ? "accepted" : "not accepted, the best there is");
+    ddp_say(d, DDP_LOG_INFO, "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
+            "Preserver: %s", ddp_step(d), p->updates, p->period, ddp__delayed_sequence(p, k, sizeof k), p->parts,
+            p->links, p->links > 1 ? "s" : "", p->capacity_scale, verdict);
+}
+
+/* The plan as bytes; *out stays empty where they are too many. */
+static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const ddp_profile *p,
+                                     const ddp_delayed_options *o, double alpha, int swapped, ddp_blob *out,
+                                     ddp_error *err)
+{
+    ddp_preserver model;
+    ddp_preserved judged;
+    ddp_delayed_plan plan;
+    const int tests = ddp__delayed_model(d, noise, &model);
+    int bad;
+
+    memset(&judged, 0, sizeof judged);
+    memset(&plan, 0, sizeof plan);
+    if (tests) DDP__TRY(ddp_preserver_plan(p, o, &model, &plan, &judged, err));
+    else DDP__TRY(ddp_plan_delayed(p, o, &plan, err));
+    bad = ddp__schedule_pack(d, &plan, alpha, swapped, tests ? judged.accepted : -1, out);
+    if (!bad && out->size > ddp__schedule_most(d)) ddp_blob_free(out);
+    else if (!bad) ddp__delayed_tell(d, &plan, tests ? &judged : NULL);
+    ddp_delayed_plan_free(&plan);
+    return bad ? ddp__fail(err, DDP_MEMORY, "out of memory for a plan") : DDP_OK;
+}
+
+int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    const ddp__noise *noise = &((const ddp__delayed *)self)->noise;
+    const ddp_config *c = ddp_settings(d);
+    const double alpha = p->alpha_s;
+    ddp_delayed_options o;
+    ddp_profile own;
+    ddp_error err;
+    ddp_status s;
+    double params = 0;
+    int swapped;
+
+    memset(out, 0, sizeof *out);
+    memset(&o, 0, sizeof o);
+    memset(&own, 0, sizeof own);
+    s = ddp__gradient_profile(d, p, &own, &err);
+    if (s != DDP_OK) return ddp_complain(d, s, "%s", err.msg);
+    ddp__delayed_links(d, &own, &o, &swapped);
+    o.select = c->paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
+    o.no_barrier = c->no_barrier;
+    o.target_frequency = c->update_frequency;
+    o.partition_params = fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, alpha));
+    for (int l = 0; l < own.layers; l++) params += own.params[l];
+    for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
+        s = ddp__delayed_solve(d, noise, &own, &o, alpha, swapped, out, &err);
+        if (s == DDP_OK && !out->bytes && o.partition_params > params)
+            s = ddp__fail(&err, DDP_UNSUPPORTED, "the steady period is too long to be kept");
+    }
+    ddp_profile_free(&own);
+    if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp_complain(d, s, "%s", err.msg) : 0;
+    ddp_say(d, DDP_LOG_WARN, "%s: every gradient is sent in its own step instead", err.msg);
+    return ddp__schedule_plain(d, 1, out);
+}
+
+double ddp__delayed_exposed(const void *self) { return ((const ddp__delayed *)self)->plan.head.exposed_s; }
+
+/* Messages of the pending gradient may begin at once. */
+int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+{
+    const ddp__schedule *s = &((const ddp__delayed *)self)->plan;
+    int n = 0;
+
+    *period = s->room ? s->head.iterations - s->head.warmup : 1;
+    for (int t = 0; s->room && t < *period; t++)
+        for (int i = s->first[s->head.warmup + t]; i < s->first[s->head.warmup + t + 1] && n < room; i++) {
+            const ddp__parcel *m = &s->parts[i];
+            const int layer = m->what >> 2;
+            const ddp_transfer x = {t, layer, layer, ddp__parts_fresh(m) ? layer : ddp_layers(d)};
+            if (m->from == 0) out[n++] = x; /* a layer counts once */
+        }
+    return n;
+}
+
+/* ==== strategy/delayed.c ==== [strategy] */
+/* DeFT: gradients of several iterations are merged, sent when the schedule hides them behind later ones, and applied when
+ * all of a merged gradient has come. A layer has two sums beside its gradient: the pending one, which is on its way,
+ * and the one that gathers behind it. */
+
+static float *ddp__sum(const ddp__delayed *x, int layer, int which) { return x->sum[2 * layer + which]; }
+
+/* ---- messages ---- */
+
+/* Holds the n oldest. */
+static int ddp__flights_hold(ddp_ctx *d, ddp__delayed *x, int n)
+{
+    int bad = 0;
+
+    for (int i = 0; i < n && !bad; i++) bad = ddp_hold(d, x->flight[i], x->flight_of[i]);
+    x->flights -= n;
+    x->old -= n < x->old ? n : x->old;
+    memmove(x->flight, x->flight + n, (size_t)x->flights * sizeof *x->flight);
+    memmove(x->flight_of, x->flight_of + n, (size_t)x->flights * sizeof *x->flight_of);
+    return bad;
+}
+
+/* Rounding adds what earlier messages of the layer cut off: they have to be done. */
+static int ddp__flights_before(const ddp__delayed *x, int layer, int rounds)
+{
+    int n = x->flights == x->room;
+
+    for (int i = 0; rounds && i < x->flights; i++)
+        if (x->flight_of[i] == layer) n = i + 1;
+    return n;
+}
+
+/* Parts from..to-1 of a layer's sum. */
+static int ddp__parts_post(ddp_ctx *d, ddp__delayed *x, int layer, int which, int from, int to, int link)
+{
+    const int cut = x->plan.cut[layer];
+    const size_t begin = ddp__part_begins(x->count[layer], from, cut),
+                 end = ddp__part_begins(x->count[layer], to, cut);
+    ddp_piece piece;
+    ddp_message m;
+    int bad;
+
+    if (ddp_world(d) == 1 || begin == end) return 0;
+    memset(&m, 0, sizeof m);
+    piece.data = ddp__sum(x, layer, which) + begin;
+    piece.count = end - begin;
+    m.verb = DDP_ALL_REDUCE;
+    m.from = &piece;
+    m.from_count = 1;
+    m.mean = 1;
+    m.group = ddp_group_of(d, layer);
+    m.step = ddp_step(d);
+    m.layer = layer;
+    m.coding = ddp_coding_of(d);
+    m.residual = ddp_residual_of(d, layer);
+    m.link = ddp_links(d) == 2 && link;
+    bad = ddp__flights_hold(d, x, ddp__flights_before(x, layer, m.residual != NULL));
+    if (m.residual) m.residual += begin;
+    if (!bad) bad = ddp_post(d, &m, &x->flight[x->flights]);
+    if (!bad) x->flight_of[x->flights++] = layer;
+    return bad;
+}
+
+static int ddp__parts_send(ddp_ctx *d, ddp__delayed *x, const ddp__parcel *m, int which)
+{
+    return ddp__parts_post(d, x, m->what >> 2, which, m->from, m->to, m->what & 1);
+}
+
+/* Applies a merged gradient of k iterations, which is whole. */
+static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
+{
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_late(d, l, ddp__sum(x, l, which), x->rate);
+    x->averaged = k;
+    return bad;
+}
+
+/* ---- where it stands ---- */
+
+/* A number of 24 bits that names the plan. */
+static float ddp__delayed_plan_name(const ddp__schedule *s)
+{
+    return (float)(ddp__hash(ddp__hash(DDP__HASH_START, &s->head, sizeof s->head), s->parts,
+                             (size_t)s->head.messages * sizeof *s->parts) & 0xffffff);
+}
+
+/* Nothing is in flight: the position is all that is not a sum. */
+static int ddp__position_write(ddp_ctx *d, ddp__delayed *x)
+{
+    const float value[DDP__POSITIONS] = {(float)x->at, (float)x->now, x->rate, ddp__delayed_plan_name(&x->plan)};
+    int bad = 0;
+
+    for (int i = 0; i < DDP__POSITIONS && !bad; i++) bad = ddp_set(d, x->position + i, 1, value[i]);
+    return bad;
+}
+
+/* A number >= 0 that may be a device's. */
+static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
+{
+    const int bad = ddp_norm2(d, word, 1, out);
+
+    *out = sqrt(*out);
+    return bad;
+}
+
+/* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over workers, g an averaged gradient and g_w the
+ * worker's own one of a later iteration, so that g does not hold its noise (deft.h) ---- */
+
+enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* steps; samples that the mean is of */
+
+static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
+{
+    return x->noise.words && x->noise.ticket < 0 && x->q.opens && (x->q.merged || x->averaged) &&
+           (!x->plan.head.measured || ddp_step(d) % DDP__NOISE_EVERY == 0);
+}
+
+/* g . g_w = (|g + g_w|^2 - |g|^2 - |g_w|^2) / 2 with the verbs that a device has; g is nobody's, g_w is consumed. */
+static int ddp__noise_product(ddp_ctx *d, ddp__delayed *x, double *out)
+{
+    double all = 0, part;
+    int n, bad = 0;
+
+    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
+        const ddp_piece *own = ddp_gradients_of(d, l, &n);
+        float *g = ddp__sum(x, l, x->now);
+        if (x->count[l]) bad = ddp_norm2(d, g, x->count[l], &part);
+        if (x->count[l]) all -= part;
+        for (float *at = g; n-- > 0 && !bad; at += own++->count) {
+            bad = ddp_norm2(d, own->data, own->count, &part);
+            all -= part;
+            if (!bad) bad = ddp_axpy(d, at, own->data, own->count, 1);
+            if (!bad) bad = ddp_set(d, own->data, own->count, 0);
+        }
+        if (x->count[l] && !bad) bad = ddp_norm2(d, g, x->count[l], &part);
+        if (x->count[l]) all += part;
+    }
+    *out = all / 2;
+    return bad;
+}
+
+/* Words are >= 0: a device's can be read by ddp_norm2 alone. */
+static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
+{
+    double product, value[DDP__NOISE_WORDS];
+    ddp_piece piece;
+    ddp_message m;
+    int bad = ddp__noise_product(d, x, &product);
+
+    if (ddp_settings(d)->merge_sum) product /= x->averaged;
+    value[0] = fmax(product, 0);
+    value[1] = fmax(-product, 0);
+    value[2] = product * product;
+    value[3] = fmax(ddp_loss(d), 0);
+    for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp_set(d, x->noise.words + i, 1, (float)value[i]);
+    memset(&m, 0, sizeof m);
+    piece.data = x->noise.words;
+    piece.count = DDP__NOISE_WORDS;
+    m.verb = DDP_ALL_REDUCE;
+    m.from = &piece;
+    m.from_count = 1;
+    m.mean = 1;
+    m.layer = DDP_NO_LAYER;
+    m.step = ddp_step(d);
+    return bad ? bad : ddp_post(d, &m, &x->noise.ticket);
+}
+
+static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
+{
+    const double world = ddp_world(d);
+    double word[DDP__NOISE_WORDS], mean, weight;
+    int bad;
+
+    if (n->ticket < 0) return 0;
+    bad = ddp_hold(d, n->ticket, DDP_NO_LAYER);
+    n->ticket = -1;
+    for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp__delayed_word(d, n->words + i, &word[i]);
+    if (bad) return bad;
+    n->samples++;
+    weight = 1.0 / (n->samples < DDP__NOISE_MEMORY ? n->samples : DDP__NOISE_MEMORY);
+    mean = word[0] - word[1];
+    n->mu += weight * (mean - n->mu);
+    n->square += weight * (fmax(word[2] - mean * mean, 0) * world / (world - 1) - n->square);
+    n->loss = word[3];
+    return 0;
+}
+
+/* Where nothing is planned again nothing is measured; groups have no common gradient. */
+static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
+{
+    const ddp_config *c = ddp_settings(d);
+    int grouped = 0;
+
+    n->ticket = -1;
+    for (int l = 0; l < ddp_layers(d); l++) grouped |= ddp_group_of(d, l) != 0;
+    if (ddp_world(d) == 1 || c->deterministic || c->update_frequency > 0 || grouped) return 0;
+    n->words = ddp_keep(d, DDP_NO_LAYER, "noise", DDP__NOISE_WORDS, 1);
+    return n->words ? 0 : (int)ddp_last_error(d)->code;
+}
+
+/* ---- a step ---- */
+
+/* What is pending leaves as early as it can, at the end of the step before; left: it has (ddp__delayed_wait). */
+static int ddp__delayed_begin(ddp_ctx *d, ddp__delayed *x, int left)
+{
+    const ddp__schedule *s = &x->plan;
+    int bad = 0;
+
+    (void)ddp__queues_begin(s, &x->q, x->at);
+    for (x->next = s->first[x->at]; x->next < s->first[x->at + 1] && !(s->parts[x->next].what & 2) && !bad; x->next++)
+        if (!left) bad = ddp__parts_send(d, x, &s->parts[x->next], x->now);
+    x->old = x->flights;
+    x->sampling = ddp__noise_due(d, x);
+    memset(x->ready, 0, (size_t)ddp_layers(d));
+    return bad;
+}
+
+/* The layer's gradient joins the stored ones; k: iterations, with this one. */
+static int ddp__delayed_merge(ddp_ctx *d, ddp__delayed *x, int layer, int k)
+{
+    float *sum = ddp__sum(x, layer, !x->now);
+    int n, bad = 0;
+    const ddp_piece *own = ddp_gradients_of(d, layer, &n);
+
+    for (float *at = sum; n-- > 0 && !bad; at += own++->count) {
+        bad = k == 1 ? ddp_copy(d, at, own->data, own->count) : ddp_axpy(d, at, own->data, own->count, 1);
+        if (!bad && !x->sampling) bad = ddp_set(d, own->data, own->count, 0);
+    }
+    return bad;
+}
+
+/* The stored sum becomes the mean. */
+static int ddp__delayed_mean(ddp_ctx *d, ddp__delayed *x, int layer, int k)
+{
+    if (k == 1 || ddp_settings(d)->merge_sum || !x->count[layer]) return 0;
+    return ddp_scale(d, ddp__sum(x, layer, !x->now), x->count[layer], 1.0f / (float)k);
+}
+
+static int ddp__delayed_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    ddp__delayed *x = (ddp__delayed *)self;
+    const ddp__schedule *s = &x->plan;
+    int bad = ddp__delayed_merge(d, x, layer, x->q.stored + 1);
+
+    if (!x->q.opens || bad) return bad;
+    bad = ddp__delayed_mean(d, x, layer, x->q.stored + 1);
+    x->ready[layer] = 1;
+    for (; !bad && x->next < s->first[x->at + 1] && x->ready[s->parts[x->next].what >> 2]; x->next++) {
+        (void)ddp__queues_send(s, &x->q, &s->parts[x->next]);
+        bad = ddp__parts_send(d, x, &s->parts[x->next], !x->now);
+    }
+    return bad;
+}
+
+/* The opened gradient becomes the pending one; both that are whole are applied, in their order. */
+static int ddp__delayed_open(ddp_ctx *d, ddp__delayed *x, const int *k)
+{
+    int bad = 0;
+
+    if (k[0]) bad = ddp__flights_hold(d, x, x->old);
+    if (k[0] && !bad) bad = ddp__merged_apply(d, x, x->now, k[0]);
+    if (x->sampling && !bad) bad = ddp__noise_post(d, x);
+    x->now = !x->now;
+    x->rate = ddp_rate(d);
+    x->averaged = 0;
+    if (k[1] && !bad) bad = ddp__flights_hold(d, x, x->flights);
+    if (k[1] && !bad) bad = ddp__merged_apply(d, x, x->now, k[1]);
+    return bad;
+}
+
+static int ddp__delayed_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__delayed *x = (ddp__delayed *)self;
+    const int opens = x->q.opens;
+    int k[2], bad = ddp__noise_take(d, &x->noise);
+
+    (void)forward;
+    ddp__queues_end(&x->q, k);
+    if (opens && !bad) bad = ddp__delayed_open(d, x, k);
+    if (ddp_settings(d)->paper && !bad) bad = ddp__flights_hold(d, x, x->flights);
+    if (++x->at == x->plan.head.iterations) x->at = x->plan.head.warmup;
+    return bad ? bad : ddp__delayed_begin(d, x, 0);
+}
+
+/* ---- between steps ---- */
+
+static int ddp__delayed_wait(ddp_ctx *d, void *self)
+{
+    ddp__delayed *x = (ddp__delayed *)self;
+    int bad = ddp__flights_hold(d, x, x->flights);
+
+    if (!bad) bad = ddp__noise_take(d, &x->noise);
+    return bad || !x->plan.room ? bad : ddp__position_write(d, x);
+}
+
+/* Posts the rest of a merged gradient and applies it. */
+static int ddp__merged_finish(ddp_ctx *d, ddp__delayed *x, int which, const int32_t *sent)
+{
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
+        if ((sent ? sent[l] : 0) < x->plan.cut[l])
+            bad = ddp__parts_post(d, x, l, which, sent ? sent[l] : 0, x->plan.cut[l], 0);
+    if (!bad) bad = ddp__flights_hold(d, x, x->flights);
+    return bad ? bad : ddp__merged_apply(d, x, which, 1);
+}
+
+/* The pending gradient, then what has gathered behind it: none is lost. The plan begins again. */
+static int ddp__delayed_drain(ddp_ctx *d, void *self)
+{
+    ddp__delayed *x = (ddp__delayed *)self;
+    const int k = x->q.stored;
+    int bad = 0;
+
+    if (!x->plan.room) return 0;
+    if (x->q.merged) bad = ddp__merged_finish(d, x, x->now, x->q.opens ? x->plan.cut : x->q.sent);
+    for (int l = 0; k && l < ddp_layers(d) && !bad; l++) bad = ddp__delayed_mean(d, x, l, k);
+    if (k) x->rate = ddp_rate(d);
+    if (k && !bad) bad = ddp__merged_finish(d, x, !x->now, NULL);
+    x->q.merged = x->q.stored = x->at = x->now = x->averaged = 0;
+    x->rate = 0;
+    if (!bad) bad = ddp__delayed_begin(d, x, 0);
+    return bad ? bad : ddp__position_write(d, x);
+}
+
+/* From where the kept position is: the beginning, or a checkpoint's. */
+static int ddp__delayed_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *p)
+{
+    ddp__delayed *x = (ddp__delayed *)self;
+    double word[DDP__POSITIONS];
+    ddp__schedule s;
+    int bad, k[2];
+
+    (void)p;
+    bad = ddp__schedule_read(d, blob, &s);
+    for (int i = 0; i < DDP__POSITIONS && !bad; i++) bad = ddp__delayed_word(d, x->position + i, &word[i]);
+    if (bad) return bad;
+    if (word[0] > 0 && (!(word[0] < s.head.iterations) || (float)word[3] != ddp__delayed_plan_name(&s))) {
+        ddp__schedule_free(&s);
+        return ddp_complain(d, DDP_MISMATCH, "the checkpoint has gradients that wait for their sending under another "
+                            "plan: go on with as many workers, or save after ddp_sync_all");
+    }
+    ddp__schedule_free(&x->plan);
+    x->plan = s;
+    x->now = word[1] > 0;
+    x->rate = (float)word[2];
+    x->averaged = x->q.merged = x->q.stored = x->q.left = 0;
+    for (x->at = 0; x->at < (int)word[0]; x->at++) (void)ddp__queues_pass(&x->plan, &x->q, x->at, k);
+    return ddp__delayed_begin(d, x, 1);
+}
+
+static int ddp__delayed_start(ddp_ctx *d, void *self)
+{
+    ddp__delayed *x = (ddp__delayed *)self;
+    const size_t layers = (size_t)ddp_layers(d);
+    int bad;
+
+    x->room = 4 * ddp_layers(d) + 32;
+    x->sum = (float **)ddp__calloc(2 * layers, sizeof *x->sum);
+    x->count = (size_t *)ddp__calloc(layers, sizeof *x->count);
+    x->ready = (unsigned char *)ddp__calloc(layers, 1);
+    x->q.sent = (int32_t *)ddp__calloc(layers, sizeof *x->q.sent);
+    x->flight = (long *)ddp__calloc((size_t)x->room, sizeof *x->flight);
+    x->flight_of = (int *)ddp__calloc((size_t)x->room, sizeof *x->flight_of);
+    if (!x->sum || !x->count || !x->ready || !x->q.sent || !x->flight || !x->flight_of)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    x->position = ddp_keep(d, DDP_NO_LAYER, "position", DDP__POSITIONS, DDP_KEPT_DRAINED);
+    bad = x->position ? ddp__noise_start(d, &x->noise) : (int)ddp_last_error(d)->code;
+    for (int l = 0; l < ddp_layers(d) && !bad; l++) {
+        x->count[l] = ddp__gradient_count(d, l);
+        for (int i = 0; i < 2 && x->count[l] && !bad; i++) {
+            x->sum[2 * l + i] = ddp_keep(d, l, i ? "merged1" : "merged0", x->count[l], DDP_KEPT_DRAINED);
+            if (!x->sum[2 * l + i]) bad = (int)ddp_last_error(d)->code;
+        }
+    }
+    return bad;
+}
+
+static void ddp__delayed_close(ddp_ctx *d, void *self)
+{
+    ddp__delayed *x = (ddp__delayed *)self;
+
+    (void)d;
+    ddp__schedule_free(&x->plan);
+    if (x->sum) DDP_FREE(x->sum);
+    if (x->count) DDP_FREE(x->count);
+    if (x->ready) DDP_FREE(x->ready);
+    if (x->q.sent) DDP_FREE(x->q.sent);
+    if (x->flight) DDP_FREE(x->flight);
+    if (x->flight_of) DDP_FREE(x->flight_of);
+}
+
+void ddp__strategy_deft(ddp_strategy_ops *ops)
+{
+    ops->name = "deft";
+    ops->averages = DDP_AVERAGES_GRADIENTS;
+    ops->traits = DDP_CHOOSES_LINKS | DDP_WITH_BF16 | DDP_WITH_INT8 | DDP_WITH_GROUPS | DDP_WITH_SITES | DDP_WITH_DEVICE;
+    ops->self_bytes = sizeof(ddp__delayed);
+    ops->start = ddp__delayed_start;
+    ops->backward_end = ddp__delayed_backward_end;
+    ops->step_end = ddp__delayed_step_end;
+    ops->wait = ddp__delayed_wait;
+    ops->drain = ddp__delayed_drain;
+    ops->close = ddp__delayed_close;
+    ops->plan_first = ddp__delayed_first;
+    ops->plan_make = ddp__delayed_make;
+    ops->plan_take = ddp__delayed_take;
+    ops->plan_stale = ddp__delayed_stale;
+    ops->plan_exposed = ddp__delayed_exposed;
+    ops->transfers = ddp__delayed_transfers;
 }
 
 #endif
@@ -45681,6 +46666,7 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_ASCWFBP, ddp__strategy_ascwfbp},
                                                 {DDP_BYTESCHEDULER, ddp__strategy_bytescheduler},
                                                 {DDP_USBYTE, ddp__strategy_usbyte},
+                                                {DDP_DEFT, ddp__strategy_deft},
 #endif
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};

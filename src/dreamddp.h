@@ -293,6 +293,9 @@
 #include "strategy/gradient.c"
 #ifndef DDP_NO_PLANNERS
 #include "strategy/gradient_plan.c"
+#include "strategy/delayed.h"
+#include "strategy/delayed_plan.c"
+#include "strategy/delayed.c"
 #endif
 #include "strategy/local.c"
 #include "strategy/table.c"

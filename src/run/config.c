@@ -104,6 +104,11 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
     DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
+    DDP__REFUSE(!(c->update_frequency >= 0 && c->update_frequency <= 1),
+                "update_frequency %g: updates for each step, above 0 and at most 1, or 0 for as many as hide",
+                c->update_frequency);
+    DDP__REFUSE(!(c->preserve >= 0 && c->preserve <= 1e6),
+                "preserve %g: how far from 1 a ratio of losses may be, or 0 for 0.01", c->preserve);
     DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
                 "partition_bytes %lu: a part has at least 256 bytes", (unsigned long)c->partition_bytes);
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
@@ -134,6 +139,7 @@ static void ddp__config_defaults(ddp_config *c)
     if (c->bucket_bytes == 0) c->bucket_bytes = (size_t)25 << 20;
     if (c->partition_bytes == 0) c->partition_bytes = 26000000; /* 6.5 million parameters */
     if (!(c->credit > 0)) c->credit = 1;
+    if (!(c->preserve > 0)) c->preserve = 0.01;
     if (!(c->connect_timeout_s > 0)) c->connect_timeout_s = 30;
     if (!(c->join_timeout_s > 0)) c->join_timeout_s = c->connect_timeout_s;
     if (!(c->peer_timeout_s > 0)) c->peer_timeout_s = 10;

@@ -18,7 +18,8 @@ typedef enum ddp_strategy {
     DDP_MGWFBP,   /* wfbp, in buckets that the measured times choose; same bits as ssgd, as the next three */
     DDP_ASCWFBP,  /* wfbp, several messages at once */
     DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
-    DDP_USBYTE    /* the same with unequal parts and a searched order */
+    DDP_USBYTE,   /* the same with unequal parts and a searched order */
+    DDP_DEFT      /* gradients of several steps merged, sent behind later steps, applied late */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -81,7 +82,8 @@ struct ddp_config {
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
     int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
-    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end */
+    int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end;
+                                 deft: Algorithm 1 as printed */
     ddp_solver solver;        /* scatter */
     ddp_cost cost;            /* window with forward hooks, else timeline */
     ddp_fill fill;            /* none */
@@ -89,8 +91,13 @@ struct ddp_config {
     const char *profile_path; /* CSV that replaces measuring; NULL */
     const char *plan_path;    /* JSON of `plan partial` that replaces planning; NULL */
     size_t bucket_bytes;      /* [env] wfbp, ascwfbp: a bucket; 25 MiB (the first holds 1 MiB) */
-    size_t partition_bytes;   /* [env] bytescheduler, usbyte: most of a layer in one part; 26 MB */
+    size_t partition_bytes;   /* [env] bytescheduler, usbyte, deft: most of a layer in one part; 26 MB */
     double credit;            /* [env] bytescheduler: parts on their way at once; 1 */
+    int merge_sum;            /* [env] deft: 1: a merged gradient is the sum of its steps'; 0 = their mean */
+    int no_barrier;           /* [env] deft: 1: plans sends that straddle forward and backward */
+    double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
+                                 hide, or as the Preserver asks for */
+    double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */

@@ -218,33 +218,22 @@ uint64_t ddp__layout_hash(const ddp_ctx *d)
 
 void ddp__settings(const ddp_ctx *d, double *value)
 {
-    value[0] = d->cfg.average_state;
-    value[1] = (double)d->cfg.clip_norm;
-    value[2] = (double)d->cfg.bucket_bytes;
-    value[3] = d->cfg.deterministic;
-    value[4] = d->cfg.paper;
-    value[5] = d->links.slowest; /* decides the size of chunks */
-    value[6] = (double)d->cfg.seed;
-    value[7] = (double)d->optimizer.lr;
-    value[8] = d->cfg.state_period[0];
-    value[9] = d->cfg.state_period[1];
-    value[10] = d->cfg.period;
-    value[11] = d->cfg.nccl;
-    value[12] = d->cfg.min_world;
-    value[13] = d->cfg.profile_steps;
-    value[14] = (double)d->cfg.partition_bytes;
-    value[15] = d->cfg.credit;
+    int i = 0;
+
+#define DDP__SETTING_VALUE(name, of) value[i++] = (double)(of);
+    DDP__SETTINGS_JOIN_OF(DDP__SETTING_VALUE)
+    DDP__SETTINGS_ELSE_OF(DDP__SETTING_VALUE)
+#undef DDP__SETTING_VALUE
 }
 
 const char *ddp__setting_name(int i)
 {
-    static const char *const name[DDP__SETTINGS] = {
-        "average_state", "clip_norm", "bucket_bytes", "deterministic", "paper",
-        "net (bytes/s of the slowest link)", "seed", "learning rate", "first state_period",
-        "second state_period", "period", "nccl", "min_world", "profile_steps",
-        "partition_bytes", "credit"};
+#define DDP__SETTING_NAME(name, of) name,
+    static const char *const text[] = {DDP__SETTINGS_JOIN_OF(DDP__SETTING_NAME)
+                                           DDP__SETTINGS_ELSE_OF(DDP__SETTING_NAME)};
+#undef DDP__SETTING_NAME
 
-    return name[i];
+    return text[i];
 }
 
 uint64_t ddp__model_hash(const ddp_ctx *d)

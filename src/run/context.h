@@ -113,6 +113,7 @@ struct ddp_ctx {
     float        lr;
     ddp__muon_desk desk;         /* of the largest matrix, desk_count floats */
     size_t       desk_count;
+    double       loss;           /* of the last ddp_report; 0 = none yet */
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
@@ -206,9 +207,37 @@ DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int 
 /* The pieces that this period's average of a layer takes of a whole list. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
-/* Fingerprints of layers and optimizer, and of the operators. Settings that all ranks must have the same,
- * as numbers, those that a newcomer must have too first; and what they are called. */
-enum { DDP__SETTINGS = 16, DDP__SETTINGS_JOIN = 10 };
+/* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
+ * have too. */
+#define DDP__SETTINGS_JOIN_OF(X)                                      \
+    X("average_state", d->cfg.average_state)                          \
+    X("clip_norm", d->cfg.clip_norm)                                  \
+    X("bucket_bytes", d->cfg.bucket_bytes)                            \
+    X("deterministic", d->cfg.deterministic)                          \
+    X("paper", d->cfg.paper)                                          \
+    X("net (bytes/s of the slowest link)", d->links.slowest)          \
+    X("seed", d->cfg.seed)                                            \
+    X("learning rate", d->optimizer.lr)                               \
+    X("first state_period", d->cfg.state_period[0])                   \
+    X("second state_period", d->cfg.state_period[1])
+#define DDP__SETTINGS_ELSE_OF(X)                                      \
+    X("period", d->cfg.period)                                        \
+    X("nccl", d->cfg.nccl)                                            \
+    X("min_world", d->cfg.min_world)                                  \
+    X("profile_steps", d->cfg.profile_steps)                          \
+    X("partition_bytes", d->cfg.partition_bytes)                      \
+    X("credit", d->cfg.credit)                                        \
+    X("merge_sum", d->cfg.merge_sum)                                  \
+    X("no_barrier", d->cfg.no_barrier)                                \
+    X("update_frequency", d->cfg.update_frequency)                    \
+    X("preserve", d->cfg.preserve)
+#define DDP__SETTING_ONE(name, of) +1
+enum {
+    DDP__SETTINGS_JOIN = 0 DDP__SETTINGS_JOIN_OF(DDP__SETTING_ONE),
+    DDP__SETTINGS = DDP__SETTINGS_JOIN DDP__SETTINGS_ELSE_OF(DDP__SETTING_ONE)
+};
+#undef DDP__SETTING_ONE
+/* Fingerprints of layers and optimizer, and of the operators; the settings' values and names. */
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
@@ -337,8 +366,9 @@ DDP_LIB ddp_status ddp__posted_none(ddp_ctx *d, int in_layers, const char *when)
 DDP_LIB ddp_status ddp__posted_of_layer(ddp_ctx *d, int layer);
 /* What the strategy sends in a period, of `steps` steps; NULL with *n 0 where it does not tell. The caller's. */
 DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *steps, ddp_error *err);
-/* Finishes what is in flight. */
+/* Finishes what is in flight; and what the strategy put off. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
+DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 
 /* average.c: a layer's average */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);

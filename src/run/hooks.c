@@ -80,6 +80,7 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
         return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients", d->step, info->loss, d->rank);
     if (info->lr > 0) d->lr = info->lr;
+    d->loss = info->loss;
     return 0;
 }
 
@@ -175,7 +176,7 @@ static ddp_status ddp__sync_layers(ddp_ctx *d)
 
 static ddp_status ddp__sync_everything(ddp_ctx *d)
 {
-    DDP__TRY(ddp__strategy_wait(d, &d->host.error));
+    DDP__TRY(ddp__strategy_drain(d, &d->host.error));
     if (!d->ops.sync_all) {
         if (d->engine) DDP__TRY(ddp__sync_layers(d));
         return ddp__device_wait(d, &d->host.error);

@@ -192,6 +192,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__profile_start(d, &p, err));
         ddp__profile_nominal(d, &p);
     }
+    if (ddp_links(d) == 2) d->second_link = ddp__link_nominal(d, &d->second_links);
     if (d->cfg.plan_path) {
         s = ddp__plan_from_file(d, &p, err);
     } else if (d->plan_final) {
@@ -213,7 +214,7 @@ ddp_status ddp__plan_first(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__strategy_drain(d, err));
     DDP__TRY(ddp__device_wait(d, err));
     DDP__TRY(ddp__profile_measured(d, &d->profile, err));
     d->plan_final = d->measured = 1;
@@ -226,7 +227,7 @@ ddp_status ddp__plan_measured(ddp_ctx *d, ddp_error *err)
 
 ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 {
-    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__strategy_drain(d, err));
     ddp__profile_link(d, &d->profile);
     DDP__TRY(ddp__plan_make(d, &d->profile, err));
     ddp__drift_start(d);
@@ -242,7 +243,8 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit;
+    d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit ||
+                          (d->ops.plan_stale && d->ops.plan_stale(d, d->self));
     d->drift_word.link = d->fit.link;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }

@@ -94,7 +94,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
-                        there | (k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
+                        there | (k->equal == DDP_KEPT_DRAINED ? 0 : k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
     }
     return DDP_OK;
 }

@@ -21,6 +21,7 @@ enum {
     DDP_NEEDS_FORWARD = 1 << 0, /* ddp_forward_begin of every layer in every step */
     DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
     DDP_NEEDS_TWO_LINKS = 1 << 2,
+    DDP_CHOOSES_LINKS = 1 << 3, /* its messages say which link they take */
     DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
     DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
     DDP_WITH_INT8 = 1 << 10,
@@ -65,6 +66,8 @@ typedef struct ddp_strategy_ops {
     /* Finishes what it posted, averages nothing more: ddp_wait, checkpoints, joins, new plans. Averages
      * of layers (ddp_average) are held behind it. */
     int  (*wait)(ddp_ctx *d, void *self);
+    /* Sends and applies what it put off, after wait: before sync_all and another plan. NULL: it puts nothing off. */
+    int  (*drain)(ddp_ctx *d, void *self);
     /* Every rank leaves with equal parameters; NULL: they are averaged (buffers alone where gradients
      * are). Nothing is in flight. */
     int  (*sync_all)(ddp_ctx *d, void *self);
@@ -81,6 +84,9 @@ typedef struct ddp_strategy_ops {
     int  (*plan_adopt)(ddp_ctx *d, void *self, const struct ddp_plan *plan, ddp_blob *out);
     int  (*plan_take)(ddp_ctx *d, void *self, const ddp_blob *plan, const struct ddp_profile *p);
     const struct ddp_plan *(*plan_view)(const void *self);
+    /* 1: what it planned by is not what it is any more, asked every few periods on the first rank. NULL: the link
+     * alone decides. */
+    int  (*plan_stale)(ddp_ctx *d, const void *self);
     /* The exposed part of a period's transfers in seconds, by the plan's own model. NULL: predicted from
      * `transfers`. */
     double (*plan_exposed)(const void *self);
@@ -131,10 +137,13 @@ DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
- *   equal: 1 = the same on all ranks between two steps. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns its code. */
+ *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
+ *   anything else a checkpoint goes to no other world. NULL: the context has the error.
+ * ddp_complain - notes an error of the strategy's own and returns its code. ddp_say - a line for the log. */
+enum { DDP_KEPT_DRAINED = 2 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
  * its group; the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
@@ -146,6 +155,7 @@ DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *cou
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
+DDP_API double           ddp_loss(const ddp_ctx *d); /* of the last ddp_report; 0 = none yet */
 DDP_API ddp_coding       ddp_coding_of(const ddp_ctx *d);
 DDP_API int              ddp_link_of(const ddp_ctx *d, int layer);
 DDP_API float           *ddp_residual_of(const ddp_ctx *d, int layer);

@@ -72,7 +72,7 @@ ddp_status ddp__balance_links(ddp_ctx *d, const ddp_profile *p, ddp_error *err)
     ddp_profile nominal;
     ddp_status s;
 
-    if (ddp_links(d) < 2) return DDP_OK;
+    if (ddp_links(d) < 2 || d->ops.traits & DDP_CHOOSES_LINKS) return DDP_OK;
     if (p) return ddp__balance_by(d, p, err);
     DDP__TRY(ddp__profile_start(d, &nominal, err));
     ddp__profile_nominal(d, &nominal);

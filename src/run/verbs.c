@@ -64,6 +64,18 @@ int ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     return (int)ddp__fail(&d->host.error, code, "strategy %s: %s", d->ops.name, text);
 }
 
+void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    if (!d) return;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
+}
+
 /* ---- messages ---- */
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
@@ -438,6 +450,8 @@ const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 float ddp_rate(const ddp_ctx *d) { return d->lr; }
 
+double ddp_loss(const ddp_ctx *d) { return d->loss; }
+
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
@@ -474,4 +488,10 @@ ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err)
     DDP__TRY(DDP__EVENT(d, wait, (d, d->self)));
     for (int l = d->layers - 1; l >= 0; l--) DDP__TRY(ddp__average_hold(d, l, err));
     return ddp__posted_none(d, 0, "in its event wait");
+}
+
+ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
+{
+    DDP__TRY(ddp__strategy_wait(d, err));
+    return DDP__EVENT(d, drain, (d, d->self));
 }

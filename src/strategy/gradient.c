@@ -13,8 +13,7 @@ size_t ddp__gradient_count(ddp_ctx *d, int layer)
     return count;
 }
 
-/* Where part `part` of a layer of n gradients begins. */
-static size_t ddp__part_begins(size_t n, int part, int cut)
+size_t ddp__part_begins(size_t n, int part, int cut)
 {
     return part == cut ? n : n / (size_t)cut * (size_t)part;
 }
@@ -173,6 +172,34 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
     if (g->ready) DDP_FREE(g->ready);
     if (g->of_layer) DDP_FREE(g->of_layer);
     if (g->late) DDP_FREE(g->late);
+}
+
+/* ---- what plans of gradients are made from ---- */
+
+/* A link too fast to measure does not make gradients fewer. A message occupies the link for its bytes and arrives alpha
+ * later, so that the timeline has no startups. */
+ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
+{
+    DDP__TRY(ddp_profile_new(p->layers, own, err));
+    for (int l = 0; l < p->layers; l++) {
+        const size_t n = ddp__gradient_count(d, l);
+        own->params[l] = (double)n;
+        own->forward_s[l] = p->forward_s ? p->forward_s[l] : 0;
+        own->backward_s[l] = p->backward_s[l];
+        own->comm_s[l] = n == 0 ? 0 : p->comm_s[l] > 0 ? p->comm_s[l] : 1e-12 * (double)n;
+    }
+    return DDP_OK;
+}
+
+double ddp__gradient_part_least(const ddp_profile *p, double alpha)
+{
+    double comm = 0, params = 0;
+
+    for (int l = 0; l < p->layers; l++) {
+        comm += p->comm_s[l];
+        params += p->params[l];
+    }
+    return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
 }
 
 /* ---- ssgd: all at once, after the whole backward; one message for each group ---- */

@@ -2,6 +2,7 @@
 #ifndef DDP_STRATEGY_GRADIENT_H
 #define DDP_STRATEGY_GRADIENT_H
 
+#include "profile/profile.h"
 #include "strategy/strategy.h"
 
 #define DDP__FIRST_BUCKET_BYTES ((size_t)1 << 20)
@@ -30,6 +31,7 @@ typedef struct ddp__gradient {
 } ddp__gradient;
 
 DDP_LIB size_t ddp__gradient_count(ddp_ctx *d, int layer); /* floats of its gradients */
+DDP_LIB size_t ddp__part_begins(size_t n, int part, int cut); /* of a layer of n gradients in `cut` parts */
 DDP_LIB int  ddp__buckets_room(ddp_ctx *d, ddp__gradient *g, int buckets); /* room for so many */
 /* Lists the gradients of layers first down to last, or of the parts that b names of the only one. */
 DDP_LIB int  ddp__bucket_fill(ddp_ctx *d, ddp__bucket *b, int first, int last);
@@ -37,5 +39,10 @@ DDP_LIB int  ddp__bucket_hold(ddp_ctx *d, ddp__bucket *b);          /* if it is 
 DDP_LIB void ddp__buckets_again(ddp_ctx *d, ddp__gradient *g);      /* for the next backward */
 DDP_LIB void ddp__buckets_free(ddp__gradient *g);
 DDP_LIB int  ddp__gradient_step_end(ddp_ctx *d, void *self, int forward); /* holds all, clips, updates */
+
+/* The profile with what gradients alone take; the caller's. Few messages are in flight at once: parts
+ * of fewer parameters would be sent faster than they arrive, and leave the link idle. */
+DDP_LIB ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err);
+DDP_LIB double     ddp__gradient_part_least(const ddp_profile *p, double alpha);
 
 #endif /* DDP_STRATEGY_GRADIENT_H */

@@ -14,38 +14,11 @@ typedef struct ddp__packed_message {
     int32_t first, last, from, to, cut;
 } ddp__packed_message;
 
-/* Gradients alone travel; a link too fast to measure does not make them fewer. A message occupies the link for its bytes
- * and arrives alpha later, so that the timeline has no startups. */
-static ddp_status ddp__timeline_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
-{
-    DDP__TRY(ddp_profile_new(p->layers, own, err));
-    for (int l = 0; l < p->layers; l++) {
-        const size_t n = ddp__gradient_count(d, l);
-        own->params[l] = (double)n;
-        own->forward_s[l] = p->forward_s ? p->forward_s[l] : 0;
-        own->backward_s[l] = p->backward_s[l];
-        own->comm_s[l] = n == 0 ? 0 : p->comm_s[l] > 0 ? p->comm_s[l] : 1e-12 * (double)n;
-    }
-    return DDP_OK;
-}
-
-/* Few messages are in flight at once: parts that are sent faster than they arrive would leave the link idle. */
-static double ddp__part_least(const ddp_profile *p, double alpha)
-{
-    double comm = 0, params = 0;
-
-    for (int l = 0; l < p->layers; l++) {
-        comm += p->comm_s[l];
-        params += p->params[l];
-    }
-    return comm > 0 ? params * (alpha / comm < 1 ? alpha / comm : 1) : 0;
-}
-
 /* At most four messages for each layer: so many can be posted at once (ddp_post). */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha, ddp_timeline *t,
                                    ddp_error *err)
 {
-    const double least = ddp__part_least(p, alpha);
+    const double least = ddp__gradient_part_least(p, alpha);
     const ddp_config *c = ddp_settings(d);
     ddp_timeline_options o;
 
@@ -101,7 +74,7 @@ static int ddp__timeline_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_
     memset(&own, 0, sizeof own);
     memset(&t, 0, sizeof t);
     s = ddp_scheme_named(ddp_strategy_name(ddp_settings(d)->strategy), &scheme, &err);
-    if (s == DDP_OK) s = ddp__timeline_profile(d, p, &own, &err);
+    if (s == DDP_OK) s = ddp__gradient_profile(d, p, &own, &err);
     if (s == DDP_OK) s = ddp__timeline_of(d, scheme, &own, p->alpha_s, &t, &err);
     bad = s == DDP_OK ? ddp__timeline_pack(d, &own, p->alpha_s, &t, out) : ddp_complain(d, s, "%s", err.msg);
     ddp_timeline_free(&t);

@@ -20,6 +20,8 @@ DDP_LIB void ddp__strategy_mgwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_ascwfbp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_bytescheduler(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
+/* delayed.c */
+DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops);
 #endif
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);

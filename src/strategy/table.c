@@ -16,6 +16,7 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_ASCWFBP, ddp__strategy_ascwfbp},
                                                 {DDP_BYTESCHEDULER, ddp__strategy_bytescheduler},
                                                 {DDP_USBYTE, ddp__strategy_usbyte},
+                                                {DDP_DEFT, ddp__strategy_deft},
 #endif
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};

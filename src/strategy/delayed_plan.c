@@ -1,0 +1,418 @@
+/* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as bytes. */
+#include "plan/deft.h"
+#include "run/config.h"
+#include "run/stats.h"
+#include "strategy/delayed.h"
+
+/* ---- the queues ---- */
+
+static int ddp__parts_fresh(const ddp__parcel *m) { return m->what >> 1 & 1; }
+
+int ddp__queues_send(const ddp__schedule *s, ddp__queues *q, const ddp__parcel *m)
+{
+    const int layer = m->what >> 2;
+
+    if (layer < 0 || layer >= s->head.layers || m->from != q->sent[layer] || m->to <= m->from || m->to > s->cut[layer])
+        return 0;
+    q->sent[layer] = m->to;
+    q->left -= m->to - m->from;
+    return 1;
+}
+
+int ddp__queues_begin(const ddp__schedule *s, ddp__queues *q, int iteration)
+{
+    for (int i = s->first[iteration]; i < s->first[iteration + 1] && !ddp__parts_fresh(&s->parts[i]); i++)
+        if (!q->merged || !ddp__queues_send(s, q, &s->parts[i])) return 0;
+    q->opens = !q->merged || !q->left;
+    if (!q->opens) return 1;
+    memset(q->sent, 0, (size_t)s->head.layers * sizeof *q->sent);
+    for (int l = q->left = 0; l < s->head.layers; l++) q->left += s->cut[l];
+    return 1;
+}
+
+void ddp__queues_end(ddp__queues *q, int *k)
+{
+    k[0] = k[1] = 0;
+    q->stored++;
+    if (!q->opens) return;
+    k[0] = q->merged;
+    q->merged = q->stored;
+    q->stored = 0;
+    if (q->left) return;
+    k[1] = q->merged;
+    q->merged = 0;
+}
+
+int ddp__queues_pass(const ddp__schedule *s, ddp__queues *q, int iteration, int *k)
+{
+    if (!ddp__queues_begin(s, q, iteration)) return 0;
+    for (int i = s->first[iteration]; i < s->first[iteration + 1]; i++)
+        if (ddp__parts_fresh(&s->parts[i]) && (!q->opens || !ddp__queues_send(s, q, &s->parts[i]))) return 0;
+    ddp__queues_end(q, k);
+    return 1;
+}
+
+/* 1: every part leaves once, the steady period ends as it begins, and its updates are those that it names. sent:
+ * [2 x layers] */
+static int ddp__schedule_holds(const ddp__schedule *s, int32_t *sent)
+{
+    const size_t row = (size_t)s->head.layers * sizeof *sent;
+    ddp__queues q, then;
+    int updates = 0, k[2];
+
+    memset(&q, 0, sizeof q);
+    memset(sent, 0, 2 * row);
+    q.sent = sent;
+    then = q;
+    for (int i = 0; i < s->head.iterations; i++) {
+        if (!ddp__queues_pass(s, &q, i, k)) return 0;
+        for (int j = 0; j < 2 && i >= s->head.warmup; j++)
+            if (k[j] && (updates == s->head.updates || s->k[updates++] != k[j])) return 0;
+        if (i + 1 != s->head.warmup) continue;
+        then = q;
+        memcpy(sent + s->head.layers, sent, row);
+    }
+    return updates == s->head.updates && q.merged == then.merged && q.stored == then.stored &&
+           (!q.merged || !memcmp(sent, sent + s->head.layers, row));
+}
+
+/* ---- as bytes ---- */
+
+/* Less than what a checkpoint allows any plan (ddp_blob_new). */
+static size_t ddp__schedule_most(ddp_ctx *d) { return 65536 + 256 * (size_t)ddp_layers(d); }
+
+static size_t ddp__schedule_bytes(const ddp__packed_schedule *h)
+{
+    return sizeof *h + ((size_t)h->layers + (size_t)h->updates + (size_t)h->iterations + 1) * sizeof(int32_t) +
+           (size_t)h->messages * sizeof(ddp__parcel);
+}
+
+/* The lists behind the head. */
+static void ddp__schedule_lists(ddp__schedule *s, void *room)
+{
+    s->room = room;
+    s->parts = (ddp__parcel *)room;
+    s->cut = (int32_t *)(void *)(s->parts + s->head.messages);
+    s->k = s->cut + s->head.layers;
+    s->first = s->k + s->head.updates;
+}
+
+void ddp__schedule_free(ddp__schedule *s)
+{
+    if (s->room) DDP_FREE(s->room);
+    memset(s, 0, sizeof *s);
+}
+
+/* 1: lengths are possible, and first[] rises from 0 to the number of messages. */
+static int ddp__schedule_looks(const ddp__schedule *s)
+{
+    const ddp__packed_schedule *h = &s->head;
+
+    if (s->first[0] != 0 || s->first[h->iterations] != h->messages) return 0;
+    for (int i = 0; i < h->iterations; i++)
+        if (s->first[i] > s->first[i + 1] || s->first[i + 1] > h->messages) return 0;
+    for (int l = 0; l < h->layers; l++)
+        if (s->cut[l] < 0 || s->cut[l] > UINT16_MAX) return 0;
+    return 1;
+}
+
+int ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out)
+{
+    const ddp__packed_schedule *h = &out->head;
+    int32_t *sent;
+    int fits;
+
+    memset(out, 0, sizeof *out);
+    if (blob->size >= sizeof *h) memcpy(&out->head, blob->bytes, sizeof *h);
+    if (h->layers != ddp_layers(d) || h->warmup < 0 || h->iterations <= h->warmup || h->updates < 0 ||
+        h->messages < 0 || h->iterations > 1 << 20 || h->updates > 1 << 20 || h->messages > 1 << 20 ||
+        blob->size != ddp__schedule_bytes(h))
+        return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers does not fit this model of %d layers",
+                            (unsigned long)blob->size, (int)h->layers, ddp_layers(d));
+    ddp__schedule_lists(out, ddp__calloc(blob->size, 1));
+    sent = (int32_t *)ddp__calloc((size_t)h->layers, 2 * sizeof *sent);
+    fits = out->room && sent;
+    if (!fits) (void)ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", (int)h->layers);
+    if (fits) memcpy(out->room, blob->bytes + sizeof *h, blob->size - sizeof *h);
+    if (fits && !(ddp__schedule_looks(out) && ddp__schedule_holds(out, sent)))
+        fits = !ddp_complain(d, DDP_MISMATCH, "a plan of %d iterations does not send each gradient once",
+                             (int)h->iterations);
+    if (sent) DDP_FREE(sent);
+    if (fits) return 0;
+    ddp__schedule_free(out);
+    return (int)ddp_last_error(d)->code;
+}
+
+/* 0: sent in forward, 1: before the new gradients, 2: one of them. */
+static int ddp__send_stage(const ddp_delayed_plan *p, const ddp_delayed_send *x)
+{
+    return x->fresh ? 2 : p->no_barrier || x->begin_s >= p->step[x->iteration].forward_s;
+}
+
+/* The parts that one stage sends, in the planner's order: output side first on each link, a layer's as one message.
+ * range: [4 x layers] */
+static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int iteration, int stage, int swapped,
+                                int *range)
+{
+    const ddp_delayed_step *step = &p->step[iteration];
+
+    memset(range, 0, 4 * (size_t)p->buckets * sizeof *range);
+    for (int i = step->first_send; i < step->first_send + step->sends; i++) {
+        const ddp_delayed_send *x = &p->send[i];
+        int *r = &range[4 * x->bucket + 2 * x->link];
+        if (ddp__send_stage(p, x) != stage) continue;
+        if (r[1] == 0 || x->part < r[0]) r[0] = x->part;
+        if (x->part + 1 > r[1]) r[1] = x->part + 1;
+    }
+    for (int l = p->buckets - 1; l >= 0; l--)
+        for (int link = 0; link < 2; link++) {
+            const int *r = &range[4 * l + 2 * link];
+            const ddp__parcel m = {l << 2 | (stage == 2) << 1 | (link ^ swapped), (uint16_t)r[0], (uint16_t)r[1]};
+            if (r[1]) s->parts[s->head.messages++] = m;
+        }
+}
+
+/* What the last messages take longer than an update waits, of all updates of the period. */
+static double ddp__schedule_late(const ddp_delayed_plan *p, double alpha)
+{
+    double late = 0;
+
+    for (int t = p->warmup; t < p->warmup + p->period; t++) {
+        const ddp_delayed_step *step = &p->step[t];
+        double last = 0, end = step->forward_s + step->backward_s;
+        for (int i = step->first_send; i < step->first_send + step->sends; i++)
+            if (p->send[i].fresh ? step->applied_now : step->applied) last = fmax(last, p->send[i].end_s + alpha);
+        late += fmax(last - end, 0);
+    }
+    return late;
+}
+
+/* Room for as many lists' entries as the head says. */
+static int ddp__schedule_room(ddp_ctx *d, ddp__schedule *s)
+{
+    const size_t bytes = ddp__schedule_bytes(&s->head);
+
+    ddp__schedule_lists(s, ddp__calloc(bytes, 1));
+    return s->room ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+}
+
+/* The messages are those that head.messages counts by now; frees s. */
+static int ddp__schedule_write(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
+{
+    const size_t parts = (size_t)s->head.messages * sizeof *s->parts, bytes = ddp__schedule_bytes(&s->head);
+
+    *out = ddp_blob_new(bytes);
+    if (out->bytes) {
+        memcpy(out->bytes, &s->head, sizeof s->head);
+        memcpy(out->bytes + sizeof s->head, s->parts, parts);
+        memcpy(out->bytes + sizeof s->head + parts, s->cut, bytes - sizeof s->head - parts);
+    }
+    ddp__schedule_free(s);
+    return out->bytes ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
+}
+
+int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, double alpha, int swapped, int accepted, ddp_blob *out)
+{
+    int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
+    ddp__schedule s;
+
+    memset(&s, 0, sizeof s);
+    s.head.layers = plan->buckets;
+    s.head.warmup = plan->warmup;
+    s.head.iterations = plan->warmup + plan->period;
+    s.head.updates = plan->updates;
+    s.head.messages = plan->sends;
+    s.head.measured = 1;
+    s.head.accepted = accepted;
+    s.head.scale = plan->capacity_scale;
+    s.head.exposed_s = plan->period * (plan->iteration_s - plan->forward_s - plan->backward_s) +
+                       ddp__schedule_late(plan, alpha);
+    bad = range ? ddp__schedule_room(d, &s)
+                : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
+    s.head.messages = 0;
+    for (int i = 0; !bad && i < s.head.iterations; i++)
+        for (int stage = 0; stage < 3; stage++) {
+            s.first[i] = stage ? s.first[i] : s.head.messages;
+            ddp__schedule_stage(&s, plan, i, stage, swapped, range);
+        }
+    if (range) DDP_FREE(range);
+    if (bad) return bad;
+    s.first[s.head.iterations] = s.head.messages;
+    for (int l = 0; l < plan->buckets; l++) s.cut[l] = plan->parts_of[l];
+    for (int i = 0; i < plan->updates; i++) s.k[i] = plan->k[i];
+    return ddp__schedule_write(d, &s, out);
+}
+
+/* Each gradient is sent in its own backward, whole, and applied at the end of it. */
+static int ddp__schedule_plain(ddp_ctx *d, int measured, ddp_blob *out)
+{
+    const int layers = ddp_layers(d);
+    ddp__schedule s;
+    int bad;
+
+    memset(&s, 0, sizeof s);
+    s.head.layers = s.head.messages = layers;
+    s.head.iterations = s.head.updates = 1;
+    s.head.measured = measured;
+    s.head.accepted = -1;
+    s.head.scale = 1;
+    bad = ddp__schedule_room(d, &s);
+    if (bad) return bad;
+    s.head.messages = 0;
+    for (int l = layers - 1; l >= 0; l--) {
+        const ddp__parcel m = {l << 2 | 2, 0, 1};
+        s.cut[l] = ddp__gradient_count(d, l) > 0;
+        if (s.cut[l]) s.parts[s.head.messages++] = m;
+    }
+    s.k[0] = 1;
+    s.first[1] = s.head.messages;
+    return ddp__schedule_write(d, &s, out);
+}
+
+int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    (void)p;
+    return ddp__schedule_plain(d, 0, out);
+}
+
+/* ---- the plan ---- */
+
+/* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of which sigma
+ * is. */
+static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
+{
+    const ddp_config *c = ddp_settings(d);
+
+    memset(model, 0, sizeof *model);
+    model->eta = (double)ddp_rate(d);
+    model->mu = fmax(n->mu, 0);
+    model->sigma = sqrt(n->square);
+    model->batch = ddp_world(d);
+    model->start = n->loss;
+    model->tolerance = c->preserve;
+    model->sum = c->merge_sum;
+    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !c->update_frequency;
+}
+
+int ddp__delayed_stale(ddp_ctx *d, const void *self)
+{
+    const ddp__delayed *x = (const ddp__delayed *)self;
+    ddp_preserver model;
+    ddp_preserved now;
+
+    if (x->plan.head.accepted != 1 || !ddp__delayed_model(d, &x->noise, &model)) return 0;
+    return ddp_preserver_test(&model, x->plan.k, x->plan.head.updates, &now, NULL) == DDP_OK && !now.accepted;
+}
+
+/* The times on the faster link; mu of the other one. */
+static void ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp_delayed_options *o, int *swapped)
+{
+    ddp_link_stats second;
+
+    *swapped = 0;
+    if (ddp_links(d) < 2 || ddp_get_link_stats(d, 1, &second) || !(second.mu > 0)) return;
+    *swapped = second.mu < 1;
+    for (int l = 0; *swapped && l < p->layers; l++) p->comm_s[l] *= second.mu;
+    o->links = 2;
+    o->mu = *swapped ? 1 / second.mu : second.mu;
+}
+
+/* 2, 1, 1 */
+static const char *ddp__delayed_sequence(const ddp_delayed_plan *p, char *text, size_t room)
+{
+    size_t n = 0;
+
+    text[0] = 0;
+    for (int i = 0; i < p->updates && n + 16 < room; i++)
+        n += (size_t)snprintf(text + n, room - n, "%s%d", i ? ", " : "", p->k[i]);
+    if (n + 16 >= room) snprintf(text + n, room - n, ", ...");
+    return text;
+}
+
+static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_preserved *judged)
+{
+    char k[96], verdict[96] = "not tested";
+
+    if (judged)
+        snprintf(verdict, sizeof verdict, "ratio of expected losses %.4f %s", judged->ratio,
+                 judged->accepted ? "accepted" : "not accepted, the best there is");
+    ddp_say(d, DDP_LOG_INFO, "step %ld: %d updates in %d steps, merging %s; %d parts, %d link%s, knapsacks x %.2f; "
+            "Preserver: %s", ddp_step(d), p->updates, p->period, ddp__delayed_sequence(p, k, sizeof k), p->parts,
+            p->links, p->links > 1 ? "s" : "", p->capacity_scale, verdict);
+}
+
+/* The plan as bytes; *out stays empty where they are too many. */
+static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const ddp_profile *p,
+                                     const ddp_delayed_options *o, double alpha, int swapped, ddp_blob *out,
+                                     ddp_error *err)
+{
+    ddp_preserver model;
+    ddp_preserved judged;
+    ddp_delayed_plan plan;
+    const int tests = ddp__delayed_model(d, noise, &model);
+    int bad;
+
+    memset(&judged, 0, sizeof judged);
+    memset(&plan, 0, sizeof plan);
+    if (tests) DDP__TRY(ddp_preserver_plan(p, o, &model, &plan, &judged, err));
+    else DDP__TRY(ddp_plan_delayed(p, o, &plan, err));
+    bad = ddp__schedule_pack(d, &plan, alpha, swapped, tests ? judged.accepted : -1, out);
+    if (!bad && out->size > ddp__schedule_most(d)) ddp_blob_free(out);
+    else if (!bad) ddp__delayed_tell(d, &plan, tests ? &judged : NULL);
+    ddp_delayed_plan_free(&plan);
+    return bad ? ddp__fail(err, DDP_MEMORY, "out of memory for a plan") : DDP_OK;
+}
+
+int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    const ddp__noise *noise = &((const ddp__delayed *)self)->noise;
+    const ddp_config *c = ddp_settings(d);
+    const double alpha = p->alpha_s;
+    ddp_delayed_options o;
+    ddp_profile own;
+    ddp_error err;
+    ddp_status s;
+    double params = 0;
+    int swapped;
+
+    memset(out, 0, sizeof *out);
+    memset(&o, 0, sizeof o);
+    memset(&own, 0, sizeof own);
+    s = ddp__gradient_profile(d, p, &own, &err);
+    if (s != DDP_OK) return ddp_complain(d, s, "%s", err.msg);
+    ddp__delayed_links(d, &own, &o, &swapped);
+    o.select = c->paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
+    o.no_barrier = c->no_barrier;
+    o.target_frequency = c->update_frequency;
+    o.partition_params = fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, alpha));
+    for (int l = 0; l < own.layers; l++) params += own.params[l];
+    for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
+        s = ddp__delayed_solve(d, noise, &own, &o, alpha, swapped, out, &err);
+        if (s == DDP_OK && !out->bytes && o.partition_params > params)
+            s = ddp__fail(&err, DDP_UNSUPPORTED, "the steady period is too long to be kept");
+    }
+    ddp_profile_free(&own);
+    if (s == DDP_OK || s == DDP_MEMORY) return s ? ddp_complain(d, s, "%s", err.msg) : 0;
+    ddp_say(d, DDP_LOG_WARN, "%s: every gradient is sent in its own step instead", err.msg);
+    return ddp__schedule_plain(d, 1, out);
+}
+
+double ddp__delayed_exposed(const void *self) { return ((const ddp__delayed *)self)->plan.head.exposed_s; }
+
+/* Messages of the pending gradient may begin at once. */
+int ddp__delayed_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+{
+    const ddp__schedule *s = &((const ddp__delayed *)self)->plan;
+    int n = 0;
+
+    *period = s->room ? s->head.iterations - s->head.warmup : 1;
+    for (int t = 0; s->room && t < *period; t++)
+        for (int i = s->first[s->head.warmup + t]; i < s->first[s->head.warmup + t + 1] && n < room; i++) {
+            const ddp__parcel *m = &s->parts[i];
+            const int layer = m->what >> 2;
+            const ddp_transfer x = {t, layer, layer, ddp__parts_fresh(m) ? layer : ddp_layers(d)};
+            if (m->from == 0) out[n++] = x; /* a layer counts once */
+        }
+    return n;
+}
