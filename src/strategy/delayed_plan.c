@@ -1,7 +1,7 @@
 /* DeFT's schedule at run time: made by ddp_plan_delayed from the profile, judged by the Preserver, shared as bytes. */
 #include "plan/deft.h"
 #include "run/config.h"
-#include "run/stats.h"
+#include "run/collective.h"
 #include "strategy/delayed.h"
 
 /* ---- the queues ---- */
@@ -376,6 +376,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
     double params = 0;
     int swapped;
 
+    if (ddp_world(d) == 1) return ddp__schedule_plain(d, 1, out); /* nothing is sent */
     memset(out, 0, sizeof *out);
     memset(&o, 0, sizeof o);
     memset(&own, 0, sizeof own);

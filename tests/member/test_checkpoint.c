@@ -221,7 +221,8 @@ static void same_bits(ddp_strategy s, int world, int momentum, int vision, long 
 static void going_on_gives_the_same_bits(void **unused)
 {
     static const ddp_strategy all[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                       DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
+                                       DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
+                                              DDP_DEFT};
     int s, world;
 
     (void)unused;

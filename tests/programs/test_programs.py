@@ -26,7 +26,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 TRAIN = os.path.join(BUILD, "train_gpt")
 GRADIENTS = ["ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte"]
-STRATEGIES = GRADIENTS + ["localsgd", "enp", "dreamddp"]
+PARAMETERS = ["localsgd", "enp", "dreamddp"]
+STRATEGIES = GRADIENTS + PARAMETERS + ["deft"]
 SMALL = "--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet".split()
 LAYERS = 4  # embed, h.0.attn, h.0.mlp, head
 PERIOD = ["--period", "4"]
@@ -484,7 +485,7 @@ def check(folder):
 
 @case("param_hash: with period 1 all layers are averaged in each step")
 def check(folder):
-    h = {s: train(folder, *HASHES, "--period", 1, "--strategy", s)["param_hash"] for s in STRATEGIES[len(GRADIENTS):]}
+    h = {s: train(folder, *HASHES, "--period", 1, "--strategy", s)["param_hash"] for s in PARAMETERS}
     expect(len(set(h.values())) == 1, "localsgd, enp and dreamddp differ: %s" % h)
 
 

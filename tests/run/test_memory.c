@@ -274,7 +274,8 @@ static int trial_run(trial *t, ddp_error *err)
 }
 
 static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
+                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
+                                              DDP_DEFT};
 enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 /* ---- tests ---- */
@@ -342,6 +343,19 @@ static void a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone(voi
             }
     }
     if (most) fail_msg("%zu bytes too many", most);
+}
+
+static void deft_needs_two_gradient_copies_beyond_wfbp(void **state)
+{
+    size_t staging, params, wfbp, deft, copies;
+
+    (void)state;
+    wfbp = peak_of(DDP_WFBP, 3, DDP_THREADS, &staging, &params);
+    deft = peak_of(DDP_DEFT, 3, DDP_THREADS, &staging, &params);
+    copies = 2 * params * sizeof(float);
+    print_message("deft: %zu KiB more than wfbp, two copies are %zu\n", (deft - wfbp) >> 10, copies >> 10);
+    assert_true(deft >= wfbp + copies);
+    assert_true(deft <= wfbp + copies + ((size_t)256 << 10));
 }
 
 static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
@@ -466,12 +480,14 @@ static void two_workers_survive_any_allocation_that_fails(void **state)
     (void)state;
     exhaust(DDP_DREAMDDP, 2, 0, 0);
     exhaust(DDP_WFBP, 2, 1, 0);
+    exhaust(DDP_DEFT, 2, 0, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone),
+        cmocka_unit_test(deft_needs_two_gradient_copies_beyond_wfbp),
         cmocka_unit_test(a_step_allocates_nothing_once_the_plan_is_adopted),
         cmocka_unit_test(everything_is_given_back_after_errors),
         cmocka_unit_test(one_worker_survives_any_allocation_that_fails),

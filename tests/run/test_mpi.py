@@ -111,7 +111,7 @@ def all_transports_give_the_same_bits():
 
 
 def training_gives_the_same_bits():
-    for ranks, strategy in ((2, "ssgd"), (3, "localsgd"), (4, "dreamddp"), (2, "wfbp"), (3, "enp"), (3, "usbyte")):
+    for ranks, strategy in ((2, "ssgd"), (3, "localsgd"), (4, "dreamddp"), (2, "wfbp"), (3, "enp"), (3, "usbyte"), (3, "deft")):
         base = [*GPT, "--strategy", strategy, "--period", 3]
         mpi = last(run([*base, "--transport", "mpi"], ranks)[0])
         tcp = last(run([*base, "--transport", "tcp", "--workers", ranks])[0])

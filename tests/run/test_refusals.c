@@ -55,8 +55,9 @@ static const char *const setting_name[] = {SETTINGS(NAME)};
 static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
 
 static const ddp_strategy strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                          DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
-enum { STRATEGIES = 9 };
+                                          DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
+                                              DDP_DEFT};
+enum { STRATEGIES = sizeof strategies / sizeof strategies[0] };
 
 /* Values of one setting. */
 static int exclude_each_other(int a, int b)
@@ -457,6 +458,23 @@ static void page_of_settings(char *page)
     for (a = 0; a < reason_count; a++) put(page, "* %c: %s\n", 'a' + a, reasons[a]);
 }
 
+/* Of each strategy that lacks a trait, the settings that need it. */
+static void page_of_strategies(char *page)
+{
+    ddp_strategy_ops ops;
+    int s, i;
+
+    for (s = 0; s < STRATEGIES; s++) {
+        assert_true(ddp__built_in()->fill(strategies[s], &ops));
+        if ((ops.traits & DDP_WITH_ALL) == DDP_WITH_ALL) continue;
+        put(page, "* `%s`, without", ops.name);
+        for (i = 0; i < TRAITS; i++)
+            if (!(ops.traits & traits[i].trait) && (i == 0 || traits[i].trait != traits[i - 1].trait))
+                put(page, " `%s`", traits[i].name);
+        put(page, "\n");
+    }
+}
+
 static void page_of_traits(char *page)
 {
     int i;
@@ -494,8 +512,9 @@ static void the_page_says_the_same(void **state)
               "of a newcomer: it goes into a run whose workers have set the same.\n\n");
     page_of_settings(page);
     put(page, "\n## Strategies\n\n"
-              "The built-in strategies (ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte, localsgd, enp, dreamddp)\n"
-              "go with every setting above. One of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
+              "The built-in strategies go with every setting above, but these:\n\n");
+    page_of_strategies(page);
+    put(page, "\nOne of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
     page_of_traits(page);
     if (getenv("REWRITE")) {
         f = fopen(path, "w");

@@ -16,7 +16,8 @@ extern "C" {
 #include "strategy/strategy_lab.h"
 
 static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
-                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE};
+                                              DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
+                                              DDP_DEFT};
 enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 static void same_bits(const float *a, const float *b, size_t n)
@@ -274,6 +275,9 @@ static void clipping_limits_the_step_under_every_strategy(void **state)
         double moved = 0;
         size_t count[LAB_LAYERS], i, at = 0;
         int L, l, k;
+        ddp_strategy_ops ops;
+        assert_true(ddp__built_in()->fill(all_strategies[s], &ops));
+        if (!(ops.traits & DDP_WITH_CLIP)) continue; /* refused */
         lab_new(&x, 3, all_strategies[s], 1);
         x.model = LAB_ODD;
         x.steps = 1;

@@ -1,0 +1,517 @@
+/* [calm] deft: a plain loop that applies the plan's sums has the same bits; without delay it is ssgd, with one part
+ * left over it is SGD with a delay of one; nothing is lost, and two links change no bit. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "strategy/strategy_lab.h"
+
+/* ---- deft with a plan of the test's ---- */
+
+static const ddp_delayed_plan *given; /* that make hands out; NULL: undelayed */
+static int one_link;                  /* all its messages take the first link */
+
+static int make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    ddp__schedule s;
+    int bad;
+
+    if (!given) return ddp__delayed_first(d, self, p, out);
+    bad = ddp__schedule_pack(d, given, 0, 0, -1, out);
+    for (int i = 0; one_link && !bad && i < given->sends; i++) {
+        memcpy(&s.head, out->bytes, sizeof s.head);
+        if (i == s.head.messages) break;
+        ((ddp__parcel *)(void *)(out->bytes + sizeof s.head))[i].what &= ~1;
+    }
+    return bad;
+}
+
+static const ddp_strategy_ops *deft(void)
+{
+    static ddp_strategy_ops ops;
+
+    memset(&ops, 0, sizeof ops);
+    ddp__strategy_deft(&ops);
+    ops.name = "given";
+    ops.plan_first = ops.plan_make = make;
+    return &ops;
+}
+
+/* Times at random for the layers of a hand model; comm: of all of them, in the time of forward and backward. */
+static void plan_of(lab_model model, double comm, const ddp_delayed_options *o, uint64_t seed, ddp_delayed_plan *plan)
+{
+    size_t count[LAB_LAYERS];
+    const int layers = lab_sizes(model, count);
+    ddp_rng r = ddp_rng_seed(seed, 1);
+    double compute = 0, all = 0;
+    ddp_profile p;
+    ddp_error err;
+
+    assert_int_equal(ddp_profile_new(layers, &p, &err), DDP_OK);
+    for (int l = 0; l < layers; l++) {
+        p.params[l] = (double)count[l];
+        p.forward_s[l] = 0.2 + ddp_rng_uniform(&r);
+        p.backward_s[l] = 2 * p.forward_s[l];
+        p.comm_s[l] = 0.1 + ddp_rng_uniform(&r);
+        compute += 3 * p.forward_s[l];
+        all += p.comm_s[l];
+    }
+    for (int l = 0; l < layers; l++) p.comm_s[l] *= comm * compute / all;
+    if (ddp_plan_delayed(&p, o, plan, &err)) fail_msg("%s", err.msg);
+    ddp_profile_free(&p);
+}
+
+static ddp_delayed_options options(int links)
+{
+    ddp_delayed_options o;
+
+    memset(&o, 0, sizeof o);
+    o.links = links;
+    if (links == 2) o.mu = 1.65;
+    return o;
+}
+
+/* ---- the same without the library ---- */
+
+typedef struct replay {
+    const lab *x;
+    size_t count[LAB_LAYERS];
+    int layers, updates;
+    float *w[LAB_LAYERS], *state[LAB_LAYERS], *live;
+    float *fut[LAB_RANKS][LAB_LAYERS], *cur[LAB_RANKS][LAB_LAYERS];
+    float rate;
+} replay;
+
+/* The mean over ranks of their merged gradients, one update. */
+static void replay_apply(replay *p)
+{
+    ddp_optimizer o = lab_optimizer(p->x->rule);
+    ddp_update u;
+
+    for (int l = p->layers - 1; l >= 0; l--) {
+        float *parts[LAB_RANKS];
+        for (int k = 0; k < p->x->cfg.world; k++) parts[k] = p->cur[k][l];
+        lab_mean(parts, p->x->cfg.world, p->count[l]);
+        memset(&u, 0, sizeof u);
+        u.layer = l;
+        u.params = p->w[l];
+        u.grads = p->cur[0][l];
+        u.state = p->state[l];
+        u.count = p->count[l];
+        u.step = p->updates;
+        u.lr = p->rate;
+        o.update(&o, &u);
+    }
+    p->updates++;
+}
+
+/* The stored gradients of k iterations become the pending one. */
+static void replay_open(replay *p, int k, float rate)
+{
+    for (int r = 0; r < p->x->cfg.world; r++)
+        for (int l = 0; l < p->layers; l++)
+            for (size_t i = 0; i < p->count[l]; i++) {
+                float g = p->fut[r][l][i];
+                if (k > 1 && !p->x->cfg.merge_sum) g *= 1.0f / (float)k;
+                p->cur[r][l][i] = g;
+            }
+    p->rate = rate;
+}
+
+static void replay_gradients(replay *p, int step, int stored)
+{
+    for (int r = 0; r < p->x->cfg.world; r++)
+        for (int l = 0; l < p->layers; l++) {
+            memset(p->live, 0, p->count[l] * sizeof *p->live);
+            lab_gradient(p->w[l], p->live, p->count[l], r, l, step * 10);
+            for (size_t i = 0; i < p->count[l]; i++)
+                p->fut[r][l][i] = stored ? p->fut[r][l][i] + p->live[i] : p->live[i];
+        }
+}
+
+/* plan: its steps alone decide; drain: as ddp_sync_all leaves it. */
+static void replayed(const lab *x, const ddp_delayed_plan *plan, int drain, float *out)
+{
+    const ddp_optimizer o = lab_optimizer(x->rule);
+    int stored = 0, pending = 0, t = 0;
+    size_t at = 0;
+    float rate = o.lr;
+    replay p;
+
+    memset(&p, 0, sizeof p);
+    p.x = x;
+    p.layers = lab_sizes(x->model, p.count);
+    p.live = (float *)calloc(LAB_VALUES, sizeof *p.live);
+    for (int l = 0; l < p.layers; l++) {
+        p.w[l] = (float *)calloc(p.count[l], sizeof(float));
+        p.state[l] = (float *)calloc(2 * p.count[l], sizeof(float));
+        for (int r = 0; r < x->cfg.world; r++) p.fut[r][l] = (float *)calloc(p.count[l], sizeof(float));
+        for (int r = 0; r < x->cfg.world; r++) p.cur[r][l] = (float *)calloc(p.count[l], sizeof(float));
+        for (size_t i = 0; i < p.count[l]; i++) p.w[l][i] = lab_start(0, l, i);
+    }
+    for (int step = 0; step < x->steps; step++) {
+        const ddp_delayed_step *s = &plan->step[t];
+        if (x->rates) rate = o.lr * (1.0f + 0.25f * (float)(step % 4));
+        replay_gradients(&p, step, stored++);
+        if (s->applied) replay_apply(&p);
+        if (s->opened) {
+            assert_int_equal(s->opened, stored);
+            replay_open(&p, stored, rate);
+            pending = 1, stored = 0;
+        }
+        if (s->applied_now) replay_apply(&p), pending = 0;
+        if (++t == plan->warmup + plan->period) t = plan->warmup;
+    }
+    if (drain && pending) replay_apply(&p);
+    if (drain && stored) {
+        replay_open(&p, stored, rate);
+        replay_apply(&p);
+    }
+    for (int l = 0; l < p.layers; l++) {
+        memcpy(out + at, p.w[l], p.count[l] * sizeof *out);
+        at += p.count[l];
+        free(p.w[l]);
+        free(p.state[l]);
+        for (int r = 0; r < x->cfg.world; r++) free(p.fut[r][l]), free(p.cur[r][l]);
+    }
+    free(p.live);
+}
+
+/* ---- tests ---- */
+
+static void ranks_are_equal(const lab *x, const char *what)
+{
+    for (int r = 1; r < x->cfg.world; r++)
+        if (memcmp(x->params[0], x->params[r], *x->values * sizeof(float)))
+            fail_msg("%s: rank %d is not rank 0, %d workers, %d steps", what, r, x->cfg.world, x->steps);
+}
+
+/* Trains by the plan and compares with the loop. */
+static void as_replayed(const lab *like, const ddp_delayed_plan *plan, const char *what)
+{
+    static float want[LAB_VALUES];
+    lab x;
+
+    lab_new(&x, like->cfg.world, DDP_DEFT, 3);
+    x.cfg.own_strategy = deft();
+    x.cfg.transport = like->cfg.transport ? like->cfg.transport : DDP_THREADS;
+    x.cfg.net2 = like->cfg.net2;
+    x.cfg.merge_sum = like->cfg.merge_sum;
+    x.cfg.paper = like->cfg.paper;
+    x.model = like->model, x.rule = like->rule, x.steps = like->steps;
+    x.forward_hooks = like->forward_hooks;
+    x.no_sync_all = like->no_sync_all;
+    x.rates = 1;
+    given = plan;
+    lab_run(&x);
+    replayed(&x, plan, !x.no_sync_all, want);
+    ranks_are_equal(&x, what);
+    if (memcmp(want, x.params[0], *x.values * sizeof(float)))
+        fail_msg("%s: unlike the loop, %d workers, model %d, rule %d, %d steps", what, x.cfg.world, (int)x.model,
+                 (int)x.rule, x.steps);
+    lab_free(&x);
+}
+
+static lab like_this(int world, lab_model model, lab_rule rule, int steps)
+{
+    lab x;
+
+    memset(&x, 0, sizeof x);
+    x.cfg.world = world;
+    x.model = model, x.rule = rule, x.steps = steps;
+    x.forward_hooks = steps % 2;
+    return x;
+}
+
+static void the_plans_sums_in_a_plain_loop_have_the_same_bits(void **state)
+{
+    static const double comm[] = {0.4, 1.1, 2.3};
+    int merged = 0, most = 0;
+
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int i = 0; i < 9; i++) {
+            ddp_delayed_options o = options(1 + i % 2);
+            ddp_delayed_plan plan;
+            lab x = like_this(world, i % 3 ? LAB_ODD : LAB_TINY, (lab_rule)((world + i) % LAB_RULES), 9 + i);
+            o.no_barrier = i == 4;
+            o.select = i == 6 ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
+            o.partition_params = i % 3 == 1 ? 500 : 0;
+            plan_of(x.model, comm[i % 3], &o, (uint64_t)(10 * world + i), &plan);
+            if (plan.links == 2 && world > 1) x.cfg.net2 = "1gbit,0ms";
+            x.cfg.paper = o.select == DDP_SELECT_PAPER;
+            x.cfg.merge_sum = i == 5;
+            as_replayed(&x, &plan, "replay");
+            for (int u = 0; u < plan.updates; u++) merged += plan.k[u] > 1, most = plan.k[u] > most ? plan.k[u] : most;
+            ddp_delayed_plan_free(&plan);
+        }
+    assert_true(merged > 0 && most > 1);
+}
+
+static void replicas_are_equal_after_every_iteration(void **state)
+{
+    ddp_delayed_options o = options(1);
+    ddp_delayed_plan plan;
+
+    (void)state;
+    plan_of(LAB_ODD, 1.4, &o, 3, &plan);
+    for (int steps = 1; steps <= 12; steps++) {
+        lab x = like_this(3, LAB_ODD, LAB_ADAMW, steps);
+        x.no_sync_all = 1;
+        as_replayed(&x, &plan, "not drained");
+    }
+    ddp_delayed_plan_free(&plan);
+}
+
+static void tcp_has_the_bits_too(void **state)
+{
+    ddp_delayed_options o = options(2);
+    ddp_delayed_plan plan;
+    lab x = like_this(3, LAB_ODD, LAB_MOMENTUM, 10);
+
+    (void)state;
+    plan_of(LAB_ODD, 1.7, &o, 5, &plan);
+    x.cfg.transport = DDP_TCP;
+    x.cfg.net2 = "1gbit,0ms";
+    as_replayed(&x, &plan, "tcp");
+    ddp_delayed_plan_free(&plan);
+}
+
+static void without_delay_it_is_ssgd(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int model = 0; model < LAB_MODELS; model++)
+            for (int tcp = 0; tcp < (world == 3 ? 2 : 1); tcp++) {
+                lab a, b;
+                lab_new(&a, world, DDP_SSGD, 3);
+                lab_new(&b, world, DDP_DEFT, 3);
+                a.model = b.model = (lab_model)model;
+                a.rule = b.rule = (lab_rule)((world + model) % LAB_RULES);
+                a.rates = b.rates = 1;
+                a.forward_hooks = b.forward_hooks = world % 2;
+                a.cfg.micro_batches = b.cfg.micro_batches = model == LAB_ODD ? 3 : 1;
+                b.cfg.own_strategy = deft();
+                if (tcp) b.cfg.transport = DDP_TCP;
+                given = NULL;
+                lab_run(&a);
+                lab_run(&b);
+                ranks_are_equal(&b, "without delay");
+                if (memcmp(a.params[0], b.params[0], *a.values * sizeof(float)))
+                    fail_msg("no delay is not ssgd: %d workers, model %d", world, model);
+                lab_free(&a);
+                lab_free(&b);
+            }
+}
+
+/* All fits but the part that is ready when backward ends: w' = w - rate g(the w before). */
+static void with_one_part_pending_it_is_sgd_with_a_delay_of_one(void **state)
+{
+    ddp_delayed_options o = options(1);
+    ddp_delayed_plan plan;
+
+    (void)state;
+    for (int world = 1; world <= 4; world++) {
+        lab x = like_this(world, LAB_ODD, LAB_SGD, 8);
+        plan_of(LAB_ODD, 0.2, &o, 4, &plan);
+        assert_true(plan.warmup == 1 && plan.period == 1 && plan.updates == 1);
+        assert_true(plan.k[0] == 1 && plan.delay[0] == 1);
+        assert_true(plan.step[0].applied == 0 && plan.step[1].applied == 1 && plan.step[1].applied_now == 0);
+        as_replayed(&x, &plan, "a delay of one");
+        ddp_delayed_plan_free(&plan);
+    }
+}
+
+static void two_links_are_one_given_the_same_sums(void **state)
+{
+    ddp_delayed_options o = options(2);
+    ddp_delayed_plan plan;
+    int second = 0;
+
+    (void)state;
+    o.partition_params = 700;
+    plan_of(LAB_ODD, 1.5, &o, 6, &plan);
+    for (int i = 0; i < plan.sends; i++) second += plan.send[i].link;
+    assert_true(plan.links == 2 && second > 0 && second < plan.sends);
+    given = &plan;
+    for (int world = 2; world <= 5; world += 3) {
+        lab two, one;
+        lab_new(&two, world, DDP_DEFT, 3);
+        lab_new(&one, world, DDP_DEFT, 3);
+        one.model = two.model = LAB_ODD;
+        one.rule = two.rule = LAB_ADAMW;
+        one.cfg.own_strategy = two.cfg.own_strategy = deft();
+        two.cfg.net2 = "1gbit,0ms";
+        lab_run(&two);
+        one_link = 1;
+        lab_run(&one);
+        one_link = 0;
+        assert_memory_equal(one.params[0], two.params[0], *one.values * sizeof(float));
+        lab_free(&two);
+        lab_free(&one);
+    }
+    ddp_delayed_plan_free(&plan);
+}
+
+/* sum of k over the period = its iterations; what it sends = updates x model; and the wire agrees. */
+static void a_period_sends_the_model_once_for_each_update(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        ddp_delayed_options o = options(1);
+        ddp_delayed_plan plan;
+        int64_t bytes[2];
+        double want;
+        int sum = 0;
+        plan_of(LAB_ODD, 0.5 + 0.4 * i, &o, (uint64_t)i, &plan);
+        for (int u = 0; u < plan.updates; u++) sum += plan.k[u];
+        assert_int_equal(sum, plan.period);
+        given = &plan;
+        for (int run = 0; run < 2; run++) {
+            lab x;
+            lab_new(&x, 2, DDP_DEFT, 3);
+            x.cfg.own_strategy = deft();
+            x.model = LAB_ODD;
+            x.no_sync_all = 1;
+            x.steps = plan.warmup + (run + 1) * plan.period;
+            lab_run(&x);
+            bytes[run] = x.stats[0].bytes_sent;
+            want = plan.updates * (double)(*x.values * sizeof(float));
+            lab_free(&x);
+        }
+        if (!(fabs((double)(bytes[1] - bytes[0]) - want) < 0.06 * want))
+            fail_msg("%.0f bytes in a period of %d updates, expected %.0f", (double)(bytes[1] - bytes[0]), plan.updates,
+                     want);
+        ddp_delayed_plan_free(&plan);
+    }
+}
+
+/* A gradient of 1 in every step, summed: so many steps, so far from the start, once all is drained. */
+static int constant_gradients(ddp_ctx *d, void *user)
+{
+    static const size_t count[3] = {300, 5, 1200};
+    const int steps = *(const int *)user;
+    float *w[3], *g[3];
+    ddp_optimizer o = ddp_sgd(0.25f, 0);
+    int bad = 0, lost = 0;
+
+    for (int l = 0; l < 3; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        w[l] = (float *)calloc(count[l], sizeof(float));
+        g[l] = (float *)calloc(count[l], sizeof(float));
+        layer.params = w[l], layer.grads = g[l], layer.count = count[l];
+        bad |= ddp_add_layer(d, &layer);
+    }
+    bad |= ddp_set_optimizer(d, &o);
+    for (int step = 0; step < steps && !bad; step++) {
+        for (int l = 2; l >= 0 && !bad; l--) {
+            for (size_t i = 0; i < count[l]; i++) lost |= g[l][i] != 0;
+            for (size_t i = 0; i < count[l]; i++) g[l][i] = 1;
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+        if (!bad && step == 8) bad = ddp_sync_all(d); /* in between too */
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    for (int l = 0; l < 3; l++) {
+        for (size_t i = 0; i < count[l]; i++) lost |= w[l][i] != -0.25f * (float)steps;
+        free(w[l]);
+        free(g[l]);
+    }
+    return bad ? bad : lost ? (int)DDP_NUMERIC : 0;
+}
+
+static void no_gradient_is_lost(void **state)
+{
+    ddp_error err;
+
+    (void)state;
+    for (int world = 1; world <= 4; world++)
+        for (int steps = 1; steps <= 21; steps += 2) {
+            lab x;
+            lab_new(&x, world, DDP_DEFT, 3);
+            x.cfg.merge_sum = 1;
+            x.cfg.net = "10mbit,1ms"; /* of which the plan is made, with one worker too */
+            if (ddp_launch(&x.cfg, constant_gradients, &steps, &err))
+                fail_msg("%d workers, %d steps: %s", world, steps, err.msg);
+            lab_free(&x);
+        }
+}
+
+/* As it is built in, with the plan from the arithmetic. */
+static void every_model_every_rule_every_coding(void **state)
+{
+    static const ddp_wire wire[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8};
+
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int model = 0; model < LAB_MODELS; model++)
+            for (int w = 0; w < 3; w++) {
+                lab a, b;
+                lab_new(&a, world, DDP_DEFT, 3);
+                lab_new(&b, world, DDP_DEFT, 3);
+                a.model = b.model = (lab_model)model;
+                a.rule = b.rule = (lab_rule)((world + model) % LAB_RULES);
+                a.steps = b.steps = 20;
+                a.cfg.wire = b.cfg.wire = wire[w];
+                a.cfg.net = b.cfg.net = model == LAB_ODD ? "10gbit" : "400gbit";
+                a.forward_hooks = 1;
+                if (world == 3) b.cfg.transport = DDP_TCP;
+                lab_run(&a);
+                lab_run(&b);
+                ranks_are_equal(&a, "built in");
+                assert_memory_equal(a.params[0], b.params[0], *a.values * sizeof(float));
+                lab_free(&a);
+                lab_free(&b);
+            }
+}
+
+/* From clocks, and planned again where the noise says so: ranks stay equal. */
+static void a_measured_plan_keeps_ranks_equal(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++) {
+        lab x;
+        lab_new(&x, world, DDP_DEFT, 2);
+        x.cfg.deterministic = 0;
+        x.cfg.profile_steps = 4;
+        x.cfg.net = "50mbit,1ms";
+        x.cfg.net2 = world == 3 ? "30mbit,1ms" : NULL;
+        x.cfg.no_barrier = world == 4;
+        x.model = LAB_GPT;
+        x.rule = LAB_ADAMW;
+        x.steps = 60;
+        lab_run(&x);
+        ranks_are_equal(&x, "measured");
+        lab_free(&x);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_plans_sums_in_a_plain_loop_have_the_same_bits),
+        cmocka_unit_test(replicas_are_equal_after_every_iteration),
+        cmocka_unit_test(tcp_has_the_bits_too),
+        cmocka_unit_test(without_delay_it_is_ssgd),
+        cmocka_unit_test(with_one_part_pending_it_is_sgd_with_a_delay_of_one),
+        cmocka_unit_test(two_links_are_one_given_the_same_sums),
+        cmocka_unit_test(a_period_sends_the_model_once_for_each_update),
+        cmocka_unit_test(no_gradient_is_lost),
+        cmocka_unit_test(every_model_every_rule_every_coding),
+        cmocka_unit_test(a_measured_plan_keeps_ranks_equal),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
