@@ -243,6 +243,14 @@ DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
+/* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
+ * the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
+ * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
+ * ddp_servers - how many such ranks there are: data are dealt over ddp_world(d) - ddp_servers(d), and plain
+ * collectives are among these. */
+DDP_API int  ddp_serve(ddp_ctx *d);
+DDP_API int  ddp_servers(const ddp_ctx *d);
+
 /* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
  * micro-batches all workers together have trained on since the first step, also those before a
  * checkpoint was loaded, on whatever world. Divided by ddp_world and rounded down it is the number
@@ -281,7 +289,7 @@ DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
 /* ==== plan/choice.h ==== [plan] */
-/* What the planner of partial averaging can be told: how it searches, what it counts, what it fills. */
+/* What planners can be told. Partial averaging: how it searches, what it counts, what it fills; OSP: what is late. */
 
 typedef enum ddp_solver {
     DDP_SOLVER_DEFAULT, /* scatter */
@@ -301,6 +309,13 @@ typedef enum ddp_cost {
 
 typedef enum ddp_fill { DDP_FILL_NONE, DDP_FILL_EXACT, DDP_FILL_EQ12 } ddp_fill;
 
+typedef enum ddp_osp_rule {
+    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
+    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
+    DDP_OSP_DENSITY, /* walk by rising importance per byte */
+    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
+} ddp_osp_rule;
+
 /* ==== run/config.h ==== [run] */
 /* ddp_config: everything that a program can set, one comment per field. */
 
@@ -317,7 +332,12 @@ typedef enum ddp_strategy {
     DDP_ASCWFBP,  /* wfbp, several messages at once */
     DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
     DDP_USBYTE,   /* the same with unequal parts and a searched order */
-    DDP_DEFT      /* gradients of several steps merged, sent behind later steps, applied late */
+    DDP_DEFT,     /* gradients of several steps merged, sent behind later steps, applied late */
+    DDP_BSP,      /* gradients to servers (docs/servers.md): all workers, one update; same bits as ssgd */
+    DDP_ASP,      /* each push is an update of its own */
+    DDP_SSP,      /* asp, but no worker is more than `staleness` steps ahead */
+    DDP_R2SP,     /* asp, the workers one after the other */
+    DDP_OSP       /* bsp, but what matters least is sent and corrected during the next step */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -326,6 +346,24 @@ typedef enum ddp_transport {
     DDP_TCP,               /* ranks are processes */
     DDP_MPI /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
 } ddp_transport;
+
+/* ddp_config.servers: every worker serves a share of the layers. ddp_config.defer: nothing. */
+enum { DDP_SERVERS_COLOCATED = -1, DDP_DEFER_NONE = -1 };
+
+/* osp: what a layer that is late is in the meantime. */
+typedef enum ddp_lgp {
+    DDP_LGP_DEFAULT, /* on */
+    DDP_LGP_ON,      /* updated with the worker's own gradient */
+    DDP_LGP_OFF,     /* as it was */
+    DDP_LGP_EMA      /* updated with a mean of past means (0.9) and the worker's own gradient (0.1) */
+} ddp_lgp;
+
+/* osp: when a late layer is corrected. */
+typedef enum ddp_correct {
+    DDP_CORRECT_DEFAULT,  /* deferred */
+    DDP_CORRECT_DEFERRED, /* all before the next update */
+    DDP_CORRECT_EAGER     /* each when it has come, but not between its forward and its backward */
+} ddp_correct;
 
 /* How averages travel; sums are in float32 in any case. */
 typedef enum ddp_wire {
@@ -396,6 +434,15 @@ struct ddp_config {
     double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
                                  hide, or as the Preserver asks for */
     double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
+    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp, ssp,
+                                 r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
+    int staleness;            /* [env] ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
+    float push_scale;         /* [env] asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
+    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 = by
+                                 the loss that ddp_report tells (and its epoch), as much as hides behind computing */
+    ddp_lgp lgp;              /* osp: on */
+    ddp_correct correct;      /* osp: deferred */
+    ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
@@ -432,13 +479,20 @@ struct ddp_config {
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8
- *   transport  tcp, threads, mpi */
+ *   transport  tcp, threads, mpi             lgp        on, off, ema
+ *   servers    colocated, or a number        correct    deferred, eager
+ *   defer      auto, or a fraction           split      walk, stop, density, knapsack */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
+DDP_API int ddp_servers_named(const char *name, int *out);
+DDP_API int ddp_defer_named(const char *name, double *out);
+DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
+DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
+DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
 
 /* ==== graph/layer.h ==== [graph] */
 /* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
@@ -565,7 +619,7 @@ typedef enum ddp_verb {
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
     DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
-    DDP_SERVE,          /* the next push or request of whichever rank comes first */
+    DDP_SERVE,          /* the next push or request of peer, or of whichever rank comes first (DDP_ANY) */
     DDP_PULL            /* asks peer, and receives its DDP_ANSWER */
 } ddp_verb;
 
@@ -609,7 +663,7 @@ typedef struct ddp_message {
     int              bytes;     /* 1: values are bytes; no sums */
     float            scale;     /* sums: multiplied into the sum once; 0 = 1 */
     int              mean;      /* sums: scale = 1 / members of the group, or live workers */
-    int              group;     /* collectives: of ddp_group; 0 = all ranks */
+    int              group;     /* collectives: of ddp_group; 0 = all ranks that compute */
     int              peer;      /* root, destination or source */
     int              layer;     /* tag: a layer's index, or DDP_NO_LAYER or one of those below it */
     long             step;      /* tag: for errors, traces and the mismatch check */
@@ -643,6 +697,7 @@ enum { /* ddp_message.layer */
  * a ddp_strategy_ops each (src/strategy); ddp_config.own_strategy takes yours (docs/own-strategy.md). */
 
 struct ddp_plan;
+struct ddp_stats;
 struct ddp_profile;
 
 /* What is averaged: decides what sync_all does, what a newcomer is given, how int8 blocks are made. */
@@ -658,6 +713,7 @@ enum {
     DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
     DDP_NEEDS_TWO_LINKS = 1 << 2,
     DDP_CHOOSES_LINKS = 1 << 3, /* its messages say which link they take */
+    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be some steps apart: run asks nothing of all of them between steps */
     DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
     DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
     DDP_WITH_INT8 = 1 << 10,
@@ -709,6 +765,12 @@ typedef struct ddp_strategy_ops {
     int  (*sync_all)(ddp_ctx *d, void *self);
     /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
     int  (*members_changed)(ddp_ctx *d, void *self);
+    /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a thread of
+     * its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns when all workers have
+     * left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes again. */
+    int  (*serve)(ddp_ctx *d, void *self);
+    /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without error. */
+    int  (*tell_servers)(ddp_ctx *d, void *self, int leaves);
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
@@ -771,6 +833,22 @@ DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 
+/* What serve may call; 0, or a ddp_status. post: as ddp_post, from any thread; done: 1 if it is; wait: until one of
+ * n messages is done, or another thread calls wake. ddp_server_await - on the worker's thread: until *flag, which
+ * serve sets with ddp_server_set, is 1. fail: ends the run with this sentence; returns code.
+ * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own: as many
+ * params and grads as it has gradients, state of the optimizer's size; on any thread. */
+enum { DDP_SERVE_SAVE = -1 };
+DDP_API int  ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
+DDP_API int  ddp_server_done(ddp_ctx *d, long ticket);
+DDP_API int  ddp_server_wait(ddp_ctx *d, const long *tickets, int n);
+DDP_API void ddp_server_wake(ddp_ctx *d);
+DDP_API int  ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
+DDP_API int  ddp_server_await(ddp_ctx *d, const int *flag);
+DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                              float rate);
+
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
@@ -788,6 +866,11 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
 DDP_API int              ddp_layers(const ddp_ctx *d);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
+DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */
+DDP_API float           *ddp_state_of(const ddp_ctx *d, int layer, size_t *count); /* of the optimizer */
+DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);              /* so far */
+DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was */
+DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
@@ -949,6 +1032,9 @@ typedef struct ddp_stats {
                           |average - own|^2 at their last averaging; mean over ranks = Gamma */
     ddp_link link;            /* measured: averaging n bytes takes alpha_s + beta_s n */
     long     replans;         /* how often the link had moved by a fifth and a new plan was made */
+    double   staleness;       /* servers: mean number of updates between a pull and the next push, */
+    long     staleness_most;  /* and the most */
+    double   deferred_pct;    /* osp: of the gradients' bytes, those that were sent late */
     /* Every few periods, over the steps since: forward, backward and update, waits left out. */
     double   compute_s;       /* mean of a step on this rank */
     double   median_compute_s; /* the median rank's; of two ranks the faster one's */
@@ -1638,13 +1724,6 @@ DDP_API ddp_status ddp_preserver_plan(const ddp_profile *buckets, const ddp_dela
 
 /* ==== plan/osp.h ==== [plan] */
 /* OSP's planner: which layers a parameter server may receive one iteration late, and how much. */
-
-typedef enum ddp_osp_rule {
-    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
-    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
-    DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
-} ddp_osp_rule;
 
 /* Parts of an importance's sum: elements of a chunk, and lanes of each. */
 enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };
@@ -21910,8 +21989,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* The rank that came first becomes the peer of a receive that names none; the message says how much of a
- * serve it is. 0: nobody has come, or it does not fit. */
+/* The rank that came first becomes the peer of a receive that names none; the message of that rank, or of the one
+ * that is named, says how much of a serve it is. 0: nobody has come, or it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -21919,7 +21998,8 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     int slot = -1;
 
     for (int r = 0; r < e->world; r++) {
-        const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1 : ddp__first_chunk(e, r, lane);
+        const int other = r != e->rank && (op->m.peer == DDP_ANY || op->m.peer == r);
+        const int s = other && !e->peers[r].paired[ddp__paired(op)] ? ddp__first_chunk(e, r, lane) : -1;
         if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
     }
     if (slot < 0) return 0;
@@ -21942,7 +22022,7 @@ static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
 
-    if (op->m.peer == DDP_ANY && !ddp__bind(e, op)) return NULL;
+    if ((op->m.peer == DDP_ANY || op->m.verb == DDP_SERVE) && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;
 }
@@ -37070,8 +37150,9 @@ typedef struct ddp__goes_row { /* settings that no run can have all of */
     const char *why;
 } ddp__goes_row;
 
-typedef struct ddp__goes_trait { /* a setting that a strategy without this trait does not go with; 0: one */
-    unsigned    trait, on;       /* that does not go with DDP_NEEDS_TWO_LINKS */
+typedef struct ddp__goes_trait { /* a setting that a strategy does not go with that is without this trait, */
+    unsigned    trait, on;
+    int         with;            /* or 1: that has it */
     const char *why;
 } ddp__goes_trait;
 
@@ -37228,10 +37309,13 @@ struct ddp_ctx {
 
     ddp__unit   *unit; /* [layers], grows until the session starts */
     int          layers, room;
+    int          computing;      /* group of the ranks that compute, where others serve; 0 = all */
+    struct ddp__desk *desk;      /* of a rank that serves; NULL */
+    ddp_step_info info;          /* what was reported of this step */
     ddp_optimizer optimizer;
     float        lr;
-    ddp__muon_desk desk;         /* of the largest matrix, desk_count floats */
-    size_t       desk_count;
+    ddp__muon_desk muon;         /* of the largest matrix, muon_count floats */
+    size_t       muon_count;
     double       loss;           /* of the last ddp_report; 0 = none yet */
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
@@ -37349,7 +37433,14 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("merge_sum", d->cfg.merge_sum)                                  \
     X("no_barrier", d->cfg.no_barrier)                                \
     X("update_frequency", d->cfg.update_frequency)                    \
-    X("preserve", d->cfg.preserve)
+    X("preserve", d->cfg.preserve)                                    \
+    X("servers", d->cfg.servers)                                      \
+    X("staleness", d->cfg.staleness)                                  \
+    X("push_scale", d->cfg.push_scale)                                \
+    X("defer", d->cfg.defer)                                          \
+    X("lgp", d->cfg.lgp)                                              \
+    X("correct", d->cfg.correct)                                      \
+    X("split", d->cfg.split)
 #define DDP__SETTING_ONE(name, of) +1
 enum {
     DDP__SETTINGS_JOIN = 0 DDP__SETTINGS_JOIN_OF(DDP__SETTING_ONE),
@@ -37415,6 +37506,19 @@ DDP_LIB void       ddp__admission_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
+
+/* ---- serve.c: ranks that serve ---- */
+
+/* open: once all ranks are there; team: once they have compared themselves; desk: once the strategy has started,
+ * and before the engine closes. computes: refuses a hook on a rank that only serves. */
+DDP_LIB ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__computing_team(ddp_ctx *d);
+DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__desk_close(ddp_ctx *d);
+DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
+/* A worker's word to the servers, before it saves; what both do then. */
+DDP_LIB ddp_status ddp__serve_save(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
+DDP_LIB ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
 
 /* ---- post.c: which way a message goes ---- */
 
@@ -37894,8 +37998,10 @@ int ddp_workers(const ddp_ctx *d)
 
     if (!d || !d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
-    return info.workers;
+    return info.workers - ddp_servers(d);
 }
+
+int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
 uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 
@@ -38254,7 +38360,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         }
     }
     out->divergence = 0;
-    out->optimizer_bytes = d->desk_count * sizeof(float);
+    out->optimizer_bytes = d->muon_count * sizeof(float);
     for (int l = 0; l < d->layers; l++) {
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
@@ -39044,6 +39150,28 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
+void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    for (int i = 0; i < u->gradients; i++) {
+        const size_t n = u->gradient[i].count;
+        ddp_update call;
+        memset(&call, 0, sizeof call);
+        call.layer = layer;
+        call.params = params;
+        call.grads = grads;
+        call.state = state;
+        call.count = n;
+        call.step = step;
+        call.lr = rate;
+        d->optimizer.update(&d->optimizer, &call);
+        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        params += n;
+        grads += n;
+    }
+}
+
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
@@ -39064,7 +39192,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
         call.lr = d->lr;
         call.rows = u->shape[i].rows;
         call.columns = u->shape[i].columns;
-        call.desk = &d->desk;
+        call.desk = &d->muon;
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (d->host.backend) {
@@ -39225,12 +39353,13 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
 /* n floats for each of the world's blocks; scale NAN: the mean. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
-    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)d->world : n};
+    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)(d->world - ddp_servers(d)) : n};
     ddp_message m;
 
     DDP__ENTER(d);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
+    if (verb < DDP_SEND) m.group = d->computing;
     m.mean = isnan(scale);
     m.scale = m.mean ? 0 : scale;
     m.peer = peer;
@@ -39274,13 +39403,14 @@ int ddp_barrier(ddp_ctx *d)
     unsigned char *token;
     ddp_message m;
     ddp_piece p;
-    int s;
+    int s, workers;
 
     DDP__ENTER(d);
     /* an empty contribution to each is enough: nobody is done before everybody has come */
-    token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
+    workers = d->world - ddp_servers(d);
+    token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    m = ddp__own_word(d, &p, DDP_ALL_GATHER, 0, token, (size_t)d->world);
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
     m.layer = DDP__BARRIER;
     m.priority = 0;
     s = ddp__exchange_of(d, "ddp_barrier", &m);
@@ -39316,6 +39446,8 @@ int ddp_barrier(ddp_ctx *d)
     X(STREAM, "cuda_stream", 0, c->cuda_stream != NULL)                                             \
     X(NO_DEVICE, "no backend", 0, !c->backend)                                                      \
     X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                       \
+    X(SERVERS, "servers %ld", c->servers, c->servers != 0)                                          \
+    X(NO_SERVERS, "no servers", 0, c->servers == 0)                                                 \
     X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
 
 typedef enum ddp__feature {
@@ -39374,15 +39506,17 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
 static const ddp__goes_trait *ddp__goes_traits(int *count)
 {
     static const ddp__goes_trait trait[] = {
-        {DDP_WITH_CLIP, DDP__BIT(CLIP), "its updates do not wait for all gradients: leave clip_norm 0"},
-        {DDP_WITH_BF16, DDP__BIT(BF16), "its messages are float32: leave the wire f32"},
-        {DDP_WITH_INT8, DDP__BIT(INT8), "its messages are not rounded to blocks: choose another wire"},
-        {DDP_WITH_GROUPS, DDP__BIT(GROUPS), "it sends to all ranks: leave the layers to all of them"},
-        {DDP_WITH_SITES, DDP__BIT(SITE), "its messages go in one level: leave the site out"},
-        {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), "it cannot lose a worker: set min_world to 0"},
-        {DDP_WITH_ELASTIC, DDP__BIT(JOIN), "a newcomer cannot be given its state: leave join 0"},
-        {DDP_WITH_DEVICE, DDP__BIT(DEVICE), "it works in this machine's memory: train on the CPU"},
-        {0, DDP__BIT(ONE_LINK), "it needs a second link: set net2 or addr2"}};
+        {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+        {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
+        {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+        {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
+        {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
+        {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
+        {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
+        {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1, "it needs servers: set servers (--servers N, or --servers colocated)"},
+        {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__BIT
 
@@ -39441,7 +39575,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
     const ddp__goes_trait *t = ddp__goes_traits(&n);
 
     for (int i = 0; i < n; i++)
-        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
+        if ((on & t[i].on) && !!(traits & t[i].trait) == t[i].with) return &t[i];
     return NULL;
 }
 
@@ -39686,7 +39820,7 @@ static const ddp__env_variable ddp__env_known[] = {
     {"RANK", DDP__V_OTHER, 0}, {"WORLD_SIZE", DDP__V_OTHER, 0}, {"LOCAL_RANK", DDP__V_OTHER, 0},
     {"ADDR", DDP__V_OTHER, 0}, {"RUN_ID", DDP__V_OTHER, 0}, {"LOG", DDP__V_OTHER, 0}, {"STRATEGY", DDP__V_OTHER, 0},
     {"TRANSPORT", DDP__V_OTHER, 0}, {"WIRE", DDP__V_OTHER, 0}, {"TCP_CONGESTION", DDP__V_OTHER, 0},
-    {"RESUME", DDP__V_OTHER, 0},
+    {"RESUME", DDP__V_OTHER, 0}, {"SERVERS", DDP__V_OTHER, 0}, {"DEFER", DDP__V_OTHER, 0},
     DDP__V("NET", TEXT, net), DDP__V("NET_SCRIPT", TEXT, net_script), DDP__V("NET2", TEXT, net2),
     DDP__V("ADDR2", TEXT, addr2), DDP__V("DUMP", TEXT, dump_path), DDP__V("SOCKET_IFNAME", TEXT, socket_ifname),
     DDP__V("TLS_PSK", TLS, tls_psk), DDP__V("TLS_CA", TLS, tls_ca), DDP__V("TLS_CERT", TLS, tls_cert),
@@ -39699,6 +39833,7 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
     DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
     DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
+    DDP__V("STALENESS", COUNT, staleness),
     DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
 #undef DDP__V
 
@@ -40051,6 +40186,47 @@ int ddp_wire_named(const char *name, ddp_wire *out)
     return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
 }
 
+int ddp_servers_named(const char *name, int *out)
+{
+    char *end;
+    const long n = strtol(name, &end, 10);
+
+    if (strcmp(name, "colocated") && (end == name || *end || n < 0 || n > 65535)) return 0;
+    *out = end == name ? (int)DDP_SERVERS_COLOCATED : (int)n;
+    return 1;
+}
+
+int ddp_defer_named(const char *name, double *out)
+{
+    char *end;
+    const double x = strtod(name, &end);
+
+    if (strcmp(name, "auto") && (end == name || *end || !(x >= 0 && x <= 1))) return 0;
+    *out = end == name ? 0 : x > 0 ? x : (double)DDP_DEFER_NONE;
+    return 1;
+}
+
+int ddp_lgp_named(const char *name, ddp_lgp *out)
+{
+    static const char *const names[] = {"", "on", "off", "ema", NULL};
+
+    return ddp__named(names, 1, "lgp", name, out, NULL) == DDP_OK;
+}
+
+int ddp_correct_named(const char *name, ddp_correct *out)
+{
+    static const char *const names[] = {"", "deferred", "eager", NULL};
+
+    return ddp__named(names, 1, "correct", name, out, NULL) == DDP_OK;
+}
+
+int ddp_split_named(const char *name, ddp_osp_rule *out)
+{
+    static const char *const names[] = {"walk", "stop", "density", "knapsack", NULL};
+
+    return ddp__named(names, 0, "split", name, out, NULL) == DDP_OK;
+}
+
 /* ---- environment ---- */
 
 /* "ssgd, wfbp or dreamddp" */
@@ -40068,8 +40244,9 @@ static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t r
 static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
-               *wire = ddp__env_get("DREAMDDP_WIRE");
-    char names[256];
+               *wire = ddp__env_get("DREAMDDP_WIRE"), *servers = ddp__env_get("DREAMDDP_SERVERS"),
+               *defer = ddp__env_get("DREAMDDP_DEFER");
+    char names[512];
 
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
         c->strategy = list->named(strategy);
@@ -40084,6 +40261,10 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
     }
     if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_named(wire, &c->wire))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", wire);
+    if (servers && c->servers == 0 && !ddp_servers_named(servers, &c->servers))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_SERVERS=%.60s: a number of ranks that serve, or colocated", servers);
+    if (defer && !(c->defer < 0) && !(c->defer > 0) && !ddp_defer_named(defer, &c->defer))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_DEFER=%.60s: auto, or a share of the model from 0 to 1", defer);
     return DDP_OK;
 }
 
@@ -40129,6 +40310,20 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
                 "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
+    DDP__REFUSE(c->servers < (int)DDP_SERVERS_COLOCATED,
+                "servers %d: 1 or more ranks that serve, DDP_SERVERS_COLOCATED, or 0 for none", c->servers);
+    DDP__REFUSE(c->world > 0 && c->servers >= c->world, "servers %d: a world of %d has %s; it is the workers and the "
+                "servers together", c->servers, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+    DDP__REFUSE(c->staleness < 0, "staleness %d: 0 or more steps", c->staleness);
+    DDP__REFUSE(!(c->push_scale >= 0), "push_scale %g: above 0, or 0 for 1 / workers", (double)c->push_scale);
+    DDP__REFUSE(!(c->defer <= 1 && (c->defer >= 0 || c->defer == (double)DDP_DEFER_NONE)), "defer %g: a share of the "
+                "model up to 1, DDP_DEFER_NONE, or 0 to follow the loss", c->defer);
+    DDP__REFUSE(c->lgp < DDP_LGP_DEFAULT || c->lgp > DDP_LGP_EMA, "lgp %d is unknown: use DDP_LGP_ON, DDP_LGP_OFF or "
+                "DDP_LGP_EMA", (int)c->lgp);
+    DDP__REFUSE(c->correct < DDP_CORRECT_DEFAULT || c->correct > DDP_CORRECT_EAGER,
+                "correct %d is unknown: use DDP_CORRECT_DEFERRED or DDP_CORRECT_EAGER", (int)c->correct);
+    DDP__REFUSE(c->split < DDP_OSP_WALK || c->split > DDP_OSP_KNAPSACK, "split %d is unknown: use DDP_OSP_WALK, "
+                "DDP_OSP_STOP, DDP_OSP_DENSITY or DDP_OSP_KNAPSACK", (int)c->split);
     DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
     DDP__REFUSE(!(c->update_frequency >= 0 && c->update_frequency <= 1),
                 "update_frequency %g: updates for each step, above 0 and at most 1, or 0 for as many as hide",
@@ -40195,7 +40390,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
                                        ddp_error *err)
 {
     const ddp_strategy_ops *own = c->own_strategy;
-    char names[256];
+    char names[512];
 
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
@@ -40246,6 +40441,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__config_check(&c, err));
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
+    if (ops->traits & DDP_NEEDS_SERVERS) c.profile_steps = 0; /* it plans by no profile, and servers have none */
     if (c.join) c.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
         (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */
@@ -41734,6 +41930,7 @@ static ddp_status ddp__posted_refused(ddp_ctx *d)
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
+    ddp_message among;
     char who[64];
 
     DDP__VERB("ddp_post");
@@ -41745,6 +41942,11 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
                               "of them before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
+    if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
+        among = *m;
+        among.group = d->computing;
+        m = &among;
+    }
     if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
     p->layer = m->layer;
     p->link = m->link;
@@ -41971,6 +42173,24 @@ const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
     *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
     return *count ? d->unit[layer].average : NULL;
 }
+
+const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
+    return *count ? d->unit[layer].trains : NULL;
+}
+
+float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].state_count : 0;
+    return *count ? d->unit[layer].state : NULL;
+}
+
+long ddp_updates_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0; }
+
+const ddp_step_info *ddp_reported(const ddp_ctx *d) { return &d->info; }
+
+ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
 
 int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
@@ -42853,7 +43073,7 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;
-    if (!d->engine) {
+    if (!d->engine || (d->ops.traits & DDP_OUT_OF_STEP)) {
         d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
         return DDP_OK;
     }
@@ -43457,7 +43677,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 }
 
 /* Muon's room, and what it cannot do. */
-static ddp_status ddp__session_desk(ddp_ctx *d, ddp_error *err)
+static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
 {
     int matrices = 0;
 
@@ -43473,15 +43693,15 @@ static ddp_status ddp__session_desk(ddp_ctx *d, ddp_error *err)
             const ddp_matrix *x = &d->unit[l].shape[i];
             const size_t room = ddp__muon_room(x->rows, x->columns);
             matrices += x->rows > 0;
-            if (room > d->desk_count) d->desk_count = room;
+            if (room > d->muon_count) d->muon_count = room;
         }
     if (!matrices)
         return ddp__fail(err, DDP_USAGE, "optimizer muon: none of %d layers has a matrix to train: give them in "
                          "ddp_layer.matrices, or choose adamw", d->layers);
-    d->desk.pool = d->host.pool;
-    d->desk.at = (float *)ddp__alloc(&d->host.allocator, d->desk_count * sizeof(float));
-    return d->desk.at ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
-                                           d->desk_count * sizeof(float));
+    d->muon.pool = d->host.pool;
+    d->muon.at = (float *)ddp__alloc(&d->host.allocator, d->muon_count * sizeof(float));
+    return d->muon.at ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
+                                           d->muon_count * sizeof(float));
 }
 
 /* A system that promises more memory than it has would end the process later, without a word. */
@@ -43507,7 +43727,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
-    DDP__TRY(ddp__session_desk(d, err));
+    DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
@@ -43740,6 +43960,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
+        ddp__computing_team(d);
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
     if (d->engine) {
@@ -43753,6 +43974,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__device_start(d, err));
     }
     if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
+    DDP__TRY(ddp__desk_open(d, err));
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();
     return DDP_OK;
@@ -43761,19 +43983,25 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 /* ==== run/checkpoint.c ==== [run] */
 /* Saving and loading a context. */
 
-static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
 
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__strategy_wait(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
     if (code == DDP_OK) d->saves_as = s.run;
     ddp__worker_free(&s);
     return code;
+}
+
+static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__serve_save(d, folder, keep, err));
+    return ddp__checkpoint_now(d, folder, keep, err);
 }
 
 int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
@@ -43815,6 +44043,237 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
     if (ddp__load(d, folder, &of, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (world) *world = of;
     return 0;
+}
+
+/* ==== run/serve.c ==== [run] */
+/* Ranks that serve: a strategy's serve runs in ddp_serve, or on a thread of its own beside the worker's. */
+
+/* Where that thread and the worker's meet. */
+struct ddp__desk {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    pthread_t       thread;
+    int             running, over; /* the thread is there; serve has returned, under lock */
+    int             wake;          /* atomic */
+    ddp_status      status;        /* of serve; under lock */
+};
+
+static int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
+
+/* What serve ended with: its own complaint, or that of the engine. */
+static ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
+{
+    if (ddp__engine_error(d->engine, err)) return err->code;
+    return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name, code)
+                : DDP_OK;
+}
+
+/* ---- beside a worker ---- */
+
+static void *ddp__desk_run(void *arg)
+{
+    ddp_ctx *d = (ddp_ctx *)arg;
+    struct ddp__desk *k = d->desk;
+    ddp_error err;
+    ddp_status s;
+    int code;
+
+    do code = d->ops.serve(d, d->self); /* its share is in the worker's own checkpoint */
+    while (code == (int)DDP_SERVE_SAVE);
+    s = ddp__serve_status(d, code, &err);
+    if (s != DDP_OK) ddp__engine_abort(d->engine, s, err.msg);
+    pthread_mutex_lock(&k->lock);
+    k->over = 1;
+    k->status = s;
+    pthread_cond_broadcast(&k->changed);
+    pthread_mutex_unlock(&k->lock);
+    return NULL;
+}
+
+ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err)
+{
+    struct ddp__desk *k;
+    int why;
+
+    if (!d->ops.serve) return DDP_OK;
+    k = (struct ddp__desk *)ddp__calloc(1, sizeof *k);
+    if (!k) return ddp__fail(err, DDP_MEMORY, "out of memory for a server");
+    pthread_mutex_init(&k->lock, NULL);
+    pthread_cond_init(&k->changed, NULL);
+    d->desk = k;
+    if (d->cfg.servers > 0 || !d->engine) return DDP_OK;
+    why = ddp__thread_deep(&k->thread, ddp__desk_run, d);
+    if (why) return ddp__fail(err, DDP_MEMORY, "cannot start a thread that serves: %s", strerror(why));
+    k->running = 1;
+    return DDP_OK;
+}
+
+void ddp__desk_close(ddp_ctx *d)
+{
+    struct ddp__desk *k = d->desk;
+
+    if (d->started && d->ops.tell_servers && !d->host.error.code && !ddp__is_server(d) &&
+        DDP__EVENT(d, tell_servers, (d, d->self, 1)))
+        ddp__ctx_fail(d, &d->host.error);
+    if (!k) return;
+    if (k->running) pthread_join(k->thread, NULL);
+    pthread_cond_destroy(&k->changed);
+    pthread_mutex_destroy(&k->lock);
+    DDP_FREE(k);
+    d->desk = NULL;
+}
+
+/* ---- what serve may call ---- */
+
+int ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket)
+{
+    ddp_error err;
+
+    return (int)ddp__engine_submit(d->engine, m, ticket, &err);
+}
+
+int ddp_server_done(ddp_ctx *d, long ticket) { return ddp__engine_done(d->engine, ticket); }
+
+int ddp_server_wait(ddp_ctx *d, const long *tickets, int n)
+{
+    ddp_error err;
+
+    if (ddp__engine_wait_any(d->engine, tickets, n, &d->desk->wake) >= 0) return 0;
+    ddp__atomic_store(&d->desk->wake, 0);
+    return (int)ddp__engine_error(d->engine, &err);
+}
+
+void ddp_server_wake(ddp_ctx *d)
+{
+    if (!d->engine) return;
+    ddp__atomic_store(&d->desk->wake, 1);
+    ddp__engine_nudge(d->engine);
+}
+
+int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
+{
+    char text[DDP_ERROR_TEXT];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (d->engine) ddp__engine_abort(d->engine, code, text);
+    return (int)code;
+}
+
+void ddp_server_set(ddp_ctx *d, int *flag, int value)
+{
+    pthread_mutex_lock(&d->desk->lock);
+    ddp__atomic_store(flag, value);
+    pthread_cond_broadcast(&d->desk->changed);
+    pthread_mutex_unlock(&d->desk->lock);
+}
+
+/* A failure ends serve, and with it the wait. */
+int ddp_server_await(ddp_ctx *d, const int *flag)
+{
+    struct ddp__desk *k = d->desk;
+    const double begin = ddp_now();
+
+    pthread_mutex_lock(&k->lock);
+    while (!ddp__atomic_load(flag) && k->running && !k->over) pthread_cond_wait(&k->changed, &k->lock);
+    pthread_mutex_unlock(&k->lock);
+    d->wait_this_step += ddp_now() - begin;
+    ddp__record(d, DDP_SPAN_WAIT, DDP_NO_LAYER, begin, ddp_now());
+    if (ddp__atomic_load(flag)) return 0;
+    if (d->engine) ddp__engine_error(d->engine, &d->host.error);
+    return d->host.error.code ? (int)d->host.error.code
+                              : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
+}
+
+/* ---- ranks that only serve ---- */
+
+/* What the workers tell before a checkpoint: where, and how far they are. */
+typedef struct ddp__save_word {
+    int64_t step, taken;
+    int32_t keep, unused;
+    char    folder[1000];
+} ddp__save_word;
+
+ddp_status ddp__serve_save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    ddp__save_word w;
+
+    if (!ddp_servers(d)) return DDP_OK;
+    if (strlen(folder) >= sizeof w.folder)
+        return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
+                         (int)sizeof w.folder - 1);
+    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
+    memset(&w, 0, sizeof w);
+    w.step = d->step;
+    w.taken = d->taken;
+    w.keep = keep;
+    snprintf(w.folder, sizeof w.folder, "%s", folder);
+    return ddp__tell(d, 0, &w, sizeof w, err);
+}
+
+static ddp_status ddp__serve_saved(ddp_ctx *d, ddp_error *err)
+{
+    ddp__save_word w;
+
+    DDP__TRY(ddp__tell(d, 0, &w, sizeof w, err));
+    d->step = (long)w.step;
+    d->taken = w.taken;
+    return ddp__checkpoint_now(d, w.folder, w.keep, err);
+}
+
+static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
+{
+    int code;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__serve_saved(d, err));
+    return ddp__serve_status(d, code, err);
+}
+
+int ddp_serve(ddp_ctx *d)
+{
+    DDP__ENTER(d);
+    if (!ddp__is_server(d))
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
+                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+                              ddp_servers(d) == 1 ? "s" : "");
+    if (ddp__serve(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}
+
+ddp_status ddp__computes(ddp_ctx *d, const char *hook)
+{
+    if (!ddp__is_server(d)) return DDP_OK;
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s: rank %d of %d serves (servers %d): call ddp_serve there instead of "
+                     "the steps", hook, d->rank, d->world, d->cfg.servers);
+}
+
+ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
+{
+    const int workers = d->world - ddp_servers(d);
+    int *rank;
+    ddp_status s;
+
+    if (!ddp_servers(d)) return DDP_OK;
+    rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
+    if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
+    for (int r = 0; r < workers; r++) rank[r] = r;
+    s = ddp__engine_group(d->engine, rank, workers, &d->computing, err);
+    if (s == DDP_OK && d->second) s = ddp__engine_group(d->second, rank, workers, &d->computing, err);
+    DDP_FREE(rank);
+    return s;
+}
+
+/* Who plans and measures together: the ranks that compute. */
+void ddp__computing_team(ddp_ctx *d)
+{
+    if (!d->computing || ddp__is_server(d)) return;
+    d->team = d->computing;
+    d->team_size = d->world - ddp_servers(d);
+    d->team_root = 0;
+    d->team_place = d->rank;
 }
 
 #ifndef DDP_NO_PLANNERS
@@ -44257,6 +44716,7 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
     if (layer < 0 || layer >= d->layers)
         return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
                          "from 0", hook, layer, d->layers);
+    if (d->computing) DDP__TRY(ddp__computes(d, hook));
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
@@ -44319,8 +44779,11 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
         return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients", d->step, info->loss, d->rank);
+    if (info->samples < 0)
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step, info->samples);
     if (info->lr > 0) d->lr = info->lr;
     d->loss = info->loss;
+    d->info = *info;
     return 0;
 }
 
@@ -44362,7 +44825,8 @@ int ddp_step_end(ddp_ctx *d)
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
-    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (d->computing) s = ddp__computes(d, "ddp_step_end");
+    if (s == DDP_OK && !d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
         s = ddp__finish_step(d);
@@ -44370,7 +44834,8 @@ int ddp_step_end(ddp_ctx *d)
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
-        d->taken += (int64_t)d->world * d->cfg.micro_batches;
+        d->taken += (int64_t)(d->world - ddp_servers(d)) * d->cfg.micro_batches;
+        memset(&d->info, 0, sizeof d->info);
         d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
@@ -44400,7 +44865,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
-        m.group = u->group;
+        m.group = u->group ? u->group : d->computing;
         DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
     }
     return DDP_OK;
@@ -44479,7 +44944,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
         return err->code;
     }
     DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
-    return ddp__open_second(d, hub, err);
+    DDP__TRY(ddp__open_second(d, hub, err));
+    return ddp__computing_open(d, err);
 }
 
 ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
@@ -44522,6 +44988,7 @@ void ddp_close(ddp_ctx *d)
     if (!d) return;
     ddp__arrival_close(d);
     ddp__admission_stop(d);
+    ddp__desk_close(d);
     ddp__device_stop(d);
     if (d->second) ddp__engine_close(d->second);
     if (d->engine) ddp__engine_close(d->engine);
@@ -44537,7 +45004,7 @@ void ddp_close(ddp_ctx *d)
     ddp__posted_close(d);
     ddp__device_close(d);
     ddp__coded_close(d);
-    ddp__release(&d->host.allocator, d->desk.at, d->desk_count * sizeof(float));
+    ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
     ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
     if (d->span) DDP_FREE(d->span);
@@ -44830,6 +45297,11 @@ DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
 /* delayed.c */
 DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops);
 #endif
+/* server_rules.c */
+DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_ssp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_r2sp(ddp_strategy_ops *ops);
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
@@ -46649,6 +47121,1008 @@ void ddp__strategy_enp(ddp_strategy_ops *ops)
     ops->plan_make = ddp__enp_make;
 }
 
+/* ==== strategy/server.h ==== [strategy] */
+/* Servers of layers: who serves which, what is pushed and pulled, and a server's own book. Inside of server*.c. */
+
+/* In front of what is pushed: 16 words, then a bit for each layer of the model that the push is about. */
+typedef enum ddp__push_kind { DDP__PUSHES, DDP__SAVES, DDP__LEAVES } ddp__push_kind;
+
+typedef struct ddp__push_head {
+    int32_t kind, late;            /* late: of layers that osp put off */
+    int64_t samples;
+    float   rate, loss, epoch;
+    float   compute_s, bytes_per_s; /* that the worker measured; 0 = not */
+    float   unused[7];
+} ddp__push_head;
+
+/* In front of an answer: 16 words, then (osp) the importance of each layer of this server, in double. */
+typedef struct ddp__answer_head {
+    int64_t version;               /* updates of this server's layers so far */
+    int32_t staleness;             /* of the push before */
+    float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
+    float   unused[9];
+} ddp__answer_head;
+
+enum { DDP__HEAD_WORDS = 16 };
+DDP_STATIC_ASSERT(sizeof(ddp__push_head) == 4 * DDP__HEAD_WORDS, "a head of 16 words");
+DDP_STATIC_ASSERT(sizeof(ddp__answer_head) == 4 * DDP__HEAD_WORDS, "a head of 16 words");
+
+/* From a worker to one server: its layers, and the two messages that are under way at most. */
+typedef struct ddp__line {
+    int        rank;               /* that serves */
+    int       *layer, layers;      /* rising */
+    size_t     count;              /* floats that it serves */
+    float     *out, *in;           /* heads, with what follows them */
+    ddp_piece *push, *pull;        /* the lists of the two messages, heads first */
+    int        pushes, pulls;
+    long       push_ticket, pull_ticket; /* -1: none */
+    int        pushed, asked, leaves; /* own share: what the worker wants of the thread beside it; atomic, */
+    int        taken, answered;    /* and what that has done */
+} ddp__line;
+
+/* What a server knows of one worker. */
+typedef enum ddp__client_state {
+    DDP__CLIENT_FREE,   /* its next word is not asked for yet */
+    DDP__CLIENT_HEARS,  /* a push, a pull or a word is awaited */
+    DDP__CLIENT_PUSHED, /* a push is here, not applied */
+    DDP__CLIENT_DONE,   /* applied; its pull is asked for next */
+    DDP__CLIENT_WAITS,  /* a pull is awaited */
+    DDP__CLIENT_ASKED,  /* wants its answer */
+    DDP__CLIENT_ANSWERS, /* which is on its way */
+    DDP__CLIENT_SAVES, DDP__CLIENT_LEFT
+} ddp__client_state;
+
+typedef struct ddp__client {
+    ddp__client_state state;
+    long         ticket;
+    ddp_received got;
+    float       *in, *ask, *head;  /* what is pushed; a word; the head of its answer */
+    int          owes;             /* it has pushed since its last answer */
+    int          staleness;        /* of that push */
+} ddp__client;
+
+/* What this rank serves. */
+typedef struct ddp__store {
+    const ddp__line *share;
+    float     *params, *sum;       /* [share->count] */
+    size_t    *at;                 /* [share->layers] where a layer begins */
+    float    **state;              /* [share->layers] of the optimizer, NULL: none */
+    int64_t   *version;            /* [share->layers] updates of a layer */
+    int64_t   *clock, *pulled;     /* [workers] pushes of each; pushes of all at its last pull */
+    int64_t   *pushes;             /* of all */
+    double    *importance;         /* [share->layers] osp */
+    ddp__client *client;               /* [workers] */
+    long      *ticket;             /* [workers] that are waited for */
+    int        next;               /* whose push comes next, where there is an order */
+    ddp__answer_head told;         /* means over the workers */
+    size_t     sum_count;
+} ddp__store;
+
+/* How pushes become updates. */
+typedef enum ddp__push_rule {
+    DDP__TOGETHER, /* one update when all have pushed: their mean in rank order */
+    DDP__EACH,     /* an update for each push */
+    DDP__IN_TURN   /* the same, in the order of iterations and ranks */
+} ddp__push_rule;
+
+typedef struct ddp__servers {
+    ddp__push_rule  rule;
+    int        ahead;              /* iterations that a worker may be ahead of the slowest; -1 = any number */
+    int        returns_mean;       /* osp: an answer is the mean gradient, not parameters */
+    int        pushes_params;      /* asp, the paper's: what is pushed are parameters */
+    int        workers, lines, own; /* own: the line of this rank's own share; -1: it serves none beside a worker */
+    int        set_words;          /* of a push's bits */
+    size_t     model;              /* floats with gradients */
+    size_t    *floats;             /* [layers] of them */
+    int       *line_of;            /* [layers] */
+    ddp__line *line;               /* [lines] */
+    ddp__store *store;             /* NULL: this rank serves nothing */
+    ddp_piece *buffer;             /* [buffers] running statistics, or a word in their place */
+    int        buffers;
+    float      word;
+    float      compute_s, bytes_per_s; /* osp: told with each push */
+    double     stale_sum;
+    long       stale_count;
+} ddp__servers;
+
+/* server.c: start declares everything (rule, ahead and so on are set before); the rest is what events are made of.
+ * set: a bit for each layer, NULL: all. */
+DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
+DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
+DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
+/* One line: a push of memory[l] (NULL: the layers' gradients) of its layers in set, a pull into it (NULL: their
+ * parameters), and the ends of the two. */
+DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late,
+                            float *const *memory);
+DDP_LIB int  ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k);
+DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory);
+DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
+/* Buffers become their mean over all workers, who have all come here then. */
+DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
+
+/* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
+DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
+DDP_LIB void ddp__store_close(ddp__servers *s);
+DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
+
+static inline int ddp__in_set(const uint32_t *set, int layer)
+{
+    return !set || (set[layer / 32] >> layer % 32 & 1);
+}
+
+/* ==== strategy/server.c ==== [strategy] */
+/* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
+
+/* ---- who serves what ---- */
+
+/* The largest layer first, each to the server with the fewest floats so far. */
+static void ddp__layers_spread(ddp_ctx *d, ddp__servers *s)
+{
+    const int layers = ddp_layers(d);
+
+    for (int l = 0; l < layers; l++) s->line_of[l] = -1;
+    for (int n = 0; n < layers; n++) {
+        int large = -1, light = 0;
+        for (int l = 0; l < layers; l++)
+            if (s->line_of[l] < 0 && (large < 0 || s->floats[l] > s->floats[large])) large = l;
+        for (int k = 1; k < s->lines; k++)
+            if (s->line[k].count < s->line[light].count) light = k;
+        s->line_of[large] = light;
+        s->line[light].count += s->floats[large];
+        s->line[light].layers++;
+    }
+}
+
+static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
+{
+    ddp__line *k = &s->line[index];
+    const size_t out = DDP__HEAD_WORDS + (size_t)s->set_words, in = DDP__HEAD_WORDS + 2 * (size_t)k->layers;
+    int n, pieces = 1, at = 0;
+
+    k->push_ticket = k->pull_ticket = -1;
+    k->layer = (int *)ddp__calloc((size_t)k->layers + 1, sizeof *k->layer);
+    if (!k->layer) return -1;
+    for (int l = 0; l < ddp_layers(d); l++) {
+        if (s->line_of[l] != index) continue;
+        k->layer[at++] = l;
+        (void)ddp_gradients_of(d, l, &n);
+        pieces += n;
+    }
+    k->out = (float *)ddp__calloc(out, sizeof *k->out);
+    k->in = (float *)ddp__calloc(in, sizeof *k->in);
+    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->push);
+    k->pull = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->pull);
+    if (!k->out || !k->in || !k->push || !k->pull) return -1;
+    k->push[0].data = k->out;
+    k->push[0].count = out;
+    k->pull[0].data = k->in;
+    k->pull[0].count = s->returns_mean ? in : (size_t)DDP__HEAD_WORDS;
+    return 0;
+}
+
+/* What of the layers is averaged and has no gradients; one word where there is nothing, to meet with. */
+static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
+{
+    int all = 0, n, trained;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        (void)ddp_parameters_of(d, l, &n);
+        all += n;
+    }
+    s->buffer = (ddp_piece *)ddp__calloc((size_t)all + 1, sizeof *s->buffer);
+    if (!s->buffer) return -1;
+    for (int l = 0; l < ddp_layers(d); l++) {
+        const ddp_piece *p = ddp_parameters_of(d, l, &n), *t = ddp_trained_of(d, l, &trained);
+        for (int i = 0; i < n; i++) {
+            int k = 0;
+            while (k < trained && t[k].data != p[i].data) k++;
+            if (k == trained) s->buffer[s->buffers++] = p[i];
+        }
+    }
+    if (s->buffers) return 0;
+    s->buffer[0].data = &s->word;
+    s->buffer[0].count = 1;
+    s->buffers = 1;
+    return 0;
+}
+
+int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
+{
+    const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
+    int n, bad = 0;
+
+    s->workers = ddp_world(d) - apart;
+    s->lines = apart ? apart : s->workers;
+    s->set_words = (layers + 31) / 32;
+    s->own = apart ? -1 : rank;
+    s->floats = (size_t *)ddp__calloc((size_t)layers, sizeof *s->floats);
+    s->line_of = (int *)ddp__calloc((size_t)layers, sizeof *s->line_of);
+    s->line = (ddp__line *)ddp__calloc((size_t)s->lines, sizeof *s->line);
+    if (!s->floats || !s->line_of || !s->line)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for %d servers of %d layers", s->lines, layers);
+    for (int l = 0; l < layers; l++) {
+        const ddp_piece *p = ddp_gradients_of(d, l, &n);
+        for (int i = 0; i < n; i++) s->floats[l] += p[i].count;
+        s->model += s->floats[l];
+    }
+    ddp__layers_spread(d, s);
+    for (int k = 0; k < s->lines; k++) {
+        s->line[k].rank = apart ? s->workers + k : k;
+        bad |= ddp__line_open(d, s, k);
+    }
+    if (bad || ddp__buffers_list(d, s))
+        return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
+    if (!apart) return ddp__store_open(d, s, &s->line[rank]);
+    return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
+}
+
+void ddp__servers_close(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+
+    (void)d;
+    for (int k = 0; s->line && k < s->lines; k++) {
+        ddp__line *line = &s->line[k];
+        if (line->layer) DDP_FREE(line->layer);
+        if (line->out) DDP_FREE(line->out);
+        if (line->in) DDP_FREE(line->in);
+        if (line->push) DDP_FREE(line->push);
+        if (line->pull) DDP_FREE(line->pull);
+    }
+    ddp__store_close(s);
+    if (s->line) DDP_FREE(s->line);
+    if (s->floats) DDP_FREE(s->floats);
+    if (s->line_of) DDP_FREE(s->line_of);
+    if (s->buffer) DDP_FREE(s->buffer);
+}
+
+/* ---- one line ---- */
+
+/* Behind the head: memory[l], or the pieces that `of` names, of the line's layers in set. */
+static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const uint32_t *set, float *const *memory,
+                          const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
+{
+    int count = 1, n;
+
+    for (int i = 0; i < k->layers; i++) {
+        const int l = k->layer[i];
+        const ddp_piece *p = of(d, l, &n);
+        if (!ddp__in_set(set, l) || s->floats[l] == 0) continue;
+        if (memory) {
+            list[count].data = memory[l];
+            list[count++].count = s->floats[l];
+        }
+        for (int j = 0; j < n && !memory; j++) list[count++] = p[j];
+    }
+    return count;
+}
+
+static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *list, int n, long *ticket)
+{
+    ddp_message m;
+
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.from = list;
+    m.from_count = n;
+    m.peer = k->rank;
+    m.step = ddp_step(d);
+    m.layer = DDP_ALL_LAYERS;
+    return ddp_post(d, &m, ticket);
+}
+
+int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
+{
+    const ddp_step_info *info = ddp_reported(d);
+    ddp__push_head head;
+
+    memset(&head, 0, sizeof head);
+    head.kind = DDP__PUSHES;
+    head.late = late;
+    head.samples = info->samples;
+    head.rate = ddp_rate(d);
+    head.loss = (float)info->loss;
+    head.epoch = (float)info->epoch;
+    head.compute_s = s->compute_s;
+    head.bytes_per_s = s->bytes_per_s;
+    memcpy(k->out, &head, sizeof head);
+    for (int w = 0; w < s->set_words; w++) {
+        const uint32_t bits = set ? set[w] : ~(uint32_t)0;
+        memcpy(k->out + DDP__HEAD_WORDS + w, &bits, sizeof bits);
+    }
+    k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
+    if (s->own < 0 || k != s->line + s->own)
+        return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
+    ddp_server_set(d, &k->taken, 0);
+    ddp_server_set(d, &k->pushed, 1);
+    ddp_server_wake(d);
+    return 0;
+}
+
+/* With one worker there is no thread beside it. */
+static int ddp__own_await(ddp_ctx *d, ddp__servers *s, const int *flag)
+{
+    while (s->workers == 1 && !ddp__atomic_load(flag))
+        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
+    return ddp_server_await(d, flag);
+}
+
+int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
+{
+    const long ticket = k->push_ticket;
+
+    k->push_ticket = -1;
+    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
+    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
+{
+    k->pulls = ddp__line_list(d, s, k, set, memory, s->returns_mean ? ddp_gradients_of : ddp_trained_of, k->pull);
+    if (s->own < 0 || k != s->line + s->own)
+        return ddp__line_post(d, k, DDP_PULL, k->pull, k->pulls, &k->pull_ticket);
+    ddp_server_set(d, &k->answered, 0);
+    ddp_server_set(d, &k->asked, 1);
+    ddp_server_wake(d);
+    k->pull_ticket = 0;
+    return 0;
+}
+
+int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
+{
+    const long ticket = k->pull_ticket;
+
+    if (ticket < 0) return 0;
+    k->pull_ticket = -1;
+    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->answered);
+    return ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__layers_zero(ddp_ctx *d, int layer)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
+
+    for (int i = 0; i < n && !bad; i++) bad = ddp_set(d, p[i].data, p[i].count, 0);
+    return bad;
+}
+
+/* ---- all of them ---- */
+
+int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
+{
+    ddp_message m;
+    long ticket;
+    int bad;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_REDUCE;
+    m.from = s->buffer;
+    m.from_count = s->buffers;
+    m.mean = 1;
+    m.step = ddp_step(d);
+    m.layer = DDP_NO_LAYER;
+    bad = ddp_post(d, &m, &ticket);
+    return bad ? bad : ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__servers_wait(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    int bad = 0;
+
+    for (int k = 0; k < s->lines && !bad; k++) {
+        if (s->line[k].push_ticket >= 0) bad = ddp__line_pushed(d, s, &s->line[k]);
+        if (!bad) bad = ddp__line_pulled(d, s, &s->line[k]);
+    }
+    return bad;
+}
+
+int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    int bad = ddp__servers_wait(d, self);
+
+    for (int k = 0; k < s->lines && !bad; k++) {
+        ddp__line *line = &s->line[k];
+        ddp__push_head head;
+        if (k == s->own) {
+            ddp__atomic_store(&line->leaves, 1);
+            ddp_server_wake(d);
+            continue;
+        }
+        memset(&head, 0, sizeof head);
+        head.kind = leaves ? DDP__LEAVES : DDP__SAVES;
+        memcpy(line->out, &head, sizeof head);
+        bad = ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket);
+        if (!bad) bad = ddp__line_pushed(d, s, line);
+    }
+    return bad;
+}
+
+/* ==== strategy/server_desk.c ==== [strategy] */
+/* A server's side: what each worker has pushed and asked for, updates, answers. One thread has all of it. */
+
+/* ---- memory ---- */
+
+static int ddp__clients_open(ddp__servers *s, ddp__store *t)
+{
+    const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words, in = words + t->share->count;
+    int good = 1;
+
+    t->client = (ddp__client *)ddp__calloc((size_t)s->workers, sizeof *t->client);
+    t->ticket = (long *)ddp__calloc((size_t)s->workers, sizeof *t->ticket);
+    t->at = (size_t *)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->at);
+    t->state = (float **)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->state);
+    t->sum = (float *)ddp__calloc(t->share->count + 1, sizeof *t->sum);
+    if (!t->client || !t->ticket || !t->at || !t->state || !t->sum) return 0;
+    for (int w = 0; w < s->workers && good; w++) {
+        t->client[w].in = (float *)ddp__calloc(in, sizeof(float));
+        t->client[w].ask = (float *)ddp__calloc(words, sizeof(float));
+        t->client[w].head = (float *)ddp__calloc(DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
+        good = t->client[w].in && t->client[w].ask && t->client[w].head;
+    }
+    return good;
+}
+
+/* Optimizer state: the layer's own, which a worker does not use, but under osp. */
+static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
+{
+    size_t n;
+
+    for (int i = 0; i < t->share->layers; i++) {
+        t->state[i] = ddp_state_of(d, t->share->layer[i], &n);
+        if (!t->state[i] || s->own < 0 || !s->returns_mean) continue;
+        t->state[i] = ddp_keep(d, t->share->layer[i], "server state", n, 0);
+        if (!t->state[i]) return DDP_MEMORY;
+    }
+    return 0;
+}
+
+int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
+{
+    const size_t layers = (size_t)share->layers, numbers = 2 * layers + 2 * (size_t)s->workers + 1;
+    ddp__store *t = (ddp__store *)ddp__calloc(1, sizeof *t);
+    float *kept;
+    size_t at = 0;
+    int n, bad;
+
+    s->store = t;
+    if (t) t->share = share;
+    if (!t || !ddp__clients_open(s, t))
+        return ddp_complain(d, DDP_MEMORY, "out of memory for serving %zu floats to %d workers", share->count,
+                            s->workers);
+    kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, 0);
+    if (!kept) return DDP_MEMORY;
+    t->version = (int64_t *)(void *)kept;
+    t->importance = (double *)(void *)(t->version + layers);
+    t->clock = t->version + 2 * layers;
+    t->pulled = t->clock + s->workers;
+    t->pushes = t->pulled + s->workers;
+    if (share->count == 0) return 0;
+    t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, 0);
+    bad = t->params ? ddp__store_state(d, s, t) : DDP_MEMORY;
+    for (int i = 0; i < share->layers && !bad; i++) {
+        const ddp_piece *p = ddp_trained_of(d, share->layer[i], &n);
+        t->at[i] = at;
+        for (int j = 0; j < n; at += p[j++].count) memcpy(t->params + at, p[j].data, p[j].count * sizeof(float));
+    }
+    return bad;
+}
+
+void ddp__store_close(ddp__servers *s)
+{
+    ddp__store *t = s->store;
+
+    if (!t) return;
+    for (int w = 0; t->client && w < s->workers; w++) {
+        if (t->client[w].head) DDP_FREE(t->client[w].head);
+        if (t->client[w].ask) DDP_FREE(t->client[w].ask);
+        if (t->client[w].in) DDP_FREE(t->client[w].in);
+    }
+    if (t->client) DDP_FREE(t->client);
+    if (t->ticket) DDP_FREE(t->ticket);
+    if (t->at) DDP_FREE(t->at);
+    if (t->state) DDP_FREE(t->state);
+    if (t->sum) DDP_FREE(t->sum);
+    DDP_FREE(t);
+}
+
+/* ---- updates ---- */
+
+static ddp__push_head ddp__pushed_head(const ddp__client *x)
+{
+    ddp__push_head head;
+
+    memcpy(&head, x->in, sizeof head);
+    return head;
+}
+
+/* y = weight x, or y += weight x, rounded twice. */
+static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int first)
+{
+    size_t i = 0;
+
+    for (; i + 4 <= n; i += 4) {
+        const ddp__f4 v = ddp__f4_mul(ddp__f4_all(weight), ddp__f4_load(x + i));
+        ddp__f4_store(y + i, first ? v : ddp__f4_load(y + i) + v);
+    }
+    for (; i < n; i++) {
+        float v = weight * x[i];
+        DDP__ROUNDED(v);
+        y[i] = first ? v : y[i] + v;
+    }
+}
+
+/* The mean in rank order, as an all-reduce has it; weighted by samples where workers have unlike numbers of them. */
+static void ddp__push_mean(ddp__servers *s, ddp__store *t, size_t n)
+{
+    const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
+    const int64_t samples = ddp__pushed_head(&t->client[0]).samples;
+    int64_t all = 0;
+    int equal = 1;
+    double loss = 0;
+
+    for (int w = 0; w < s->workers; w++) {
+        const int64_t own = ddp__pushed_head(&t->client[w]).samples;
+        equal &= own == samples;
+        all += own;
+    }
+    memset(&t->told, 0, sizeof t->told);
+    for (int w = 0; w < s->workers; w++) {
+        const ddp__push_head head = ddp__pushed_head(&t->client[w]);
+        const double part = equal ? 1.0 / s->workers : (double)head.samples / (double)all;
+        ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == 0);
+        loss += part * (double)head.loss;
+        if (head.compute_s > t->told.compute_s) t->told.compute_s = head.compute_s;
+        if (head.bytes_per_s > t->told.bytes_per_s) t->told.bytes_per_s = head.bytes_per_s;
+    }
+    t->told.loss = (float)loss;
+    t->told.epoch = ddp__pushed_head(&t->client[0]).epoch;
+    if (equal && s->workers > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)s->workers, 1);
+}
+
+/* The layers of a push, packed one behind the other. */
+static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const float *set, const float *gradient,
+                             float rate)
+{
+    ddp_error err;
+    size_t at = 0;
+
+    for (int i = 0; i < t->share->layers; i++) {
+        const int l = t->share->layer[i];
+        uint32_t bits;
+        memcpy(&bits, set + l / 32, sizeof bits);
+        if (!(bits >> l % 32 & 1)) continue;
+#ifndef DDP_NO_PLANNERS
+        if (s->returns_mean && s->floats[l] &&
+            ddp_osp_importance(gradient + at, t->params + t->at[i], s->floats[l], 0, &t->importance[i], &err))
+            return ddp_server_fail(d, err.code, "layer %d: %s", l, err.msg);
+#endif
+        (void)err;
+        if (s->floats[l])
+            ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i], rate);
+        t->version[i]++;
+        at += s->floats[l];
+    }
+    return 0;
+}
+
+/* When all have pushed. */
+static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
+{
+    const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
+    int w, left = 0, pushed = 0;
+
+    for (w = 0; w < s->workers; w++) {
+        left += t->client[w].state == DDP__CLIENT_LEFT;
+        pushed += t->client[w].state == DDP__CLIENT_PUSHED;
+    }
+    if (left && pushed)
+        return ddp_server_fail(d, DDP_PEER_LOST, "a worker has left and %d others go on: every rank must run the same "
+                               "number of steps", pushed);
+    if (pushed < s->workers) return 0;
+    for (w = 1; w < s->workers; w++)
+        if (t->client[w].got.count != t->client[0].got.count ||
+            memcmp(t->client[w].in + DDP__HEAD_WORDS, t->client[0].in + DDP__HEAD_WORDS, 4 * (size_t)s->set_words))
+            return ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank 0", w);
+    t->sum_count = t->client[0].got.count - words;
+    ddp__push_mean(s, t, t->sum_count);
+    w = ddp__store_update(d, s, t, t->client[0].in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(&t->client[0]).rate);
+    if (w) return -w;
+    ++*t->pushes;
+    for (w = 0; w < s->workers; w++) {
+        t->clock[w]++;
+        t->client[w].state = DDP__CLIENT_DONE;
+    }
+    return 1;
+}
+
+/* Parameters that a worker has updated itself are mixed in. */
+static void ddp__store_merge(ddp__store *t, const float *theirs, float scale)
+{
+    for (size_t i = 0; i < t->share->count; i++) {
+        float change = scale * (theirs[i] - t->params[i]);
+        DDP__ROUNDED(change);
+        t->params[i] += change;
+    }
+    for (int i = 0; i < t->share->layers; i++) t->version[i]++;
+}
+
+static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
+{
+    const float given = ddp_settings(d)->push_scale, scale = given > 0 ? given : 1.0f / (float)s->workers;
+    const float *in = t->client[w].in + DDP__HEAD_WORDS;
+    ddp__client *x = &t->client[w];
+    int bad = 0;
+
+    x->staleness = (int)(*t->pushes - t->pulled[w]);
+    if (s->pushes_params) ddp__store_merge(t, in + s->set_words, scale);
+    else bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__pushed_head(x).rate * scale);
+    ++*t->pushes;
+    t->clock[w]++;
+    x->state = DDP__CLIENT_DONE;
+    return bad ? -bad : 1;
+}
+
+/* Whose push is the next: the least iteration, then the least rank, of those who are there. */
+static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
+{
+    int first = -1;
+
+    for (int w = 0; w < s->workers; w++)
+        if (t->client[w].state != DDP__CLIENT_LEFT && (first < 0 || t->clock[w] < t->clock[first])) first = w;
+    return first;
+}
+
+static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
+{
+    int moved = 0, one = 0;
+
+    if (s->rule == DDP__TOGETHER) return ddp__push_together(d, s, t);
+    for (int w = 0; w < s->workers && one >= 0; w++) {
+        if (t->client[w].state != DDP__CLIENT_PUSHED || (s->rule == DDP__IN_TURN && w != ddp__push_turn(s, t))) continue;
+        one = ddp__push_each(d, s, t, w);
+        moved = 1;
+    }
+    return one < 0 ? one : moved;
+}
+
+/* ---- answers ---- */
+
+/* Nobody runs away from the slowest, of those who are there. */
+static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
+{
+    int64_t least = INT64_MAX;
+
+    if (s->ahead < 0 || !t->client[w].owes) return 1;
+    for (int k = 0; k < s->workers; k++)
+        if (t->client[k].state != DDP__CLIENT_LEFT && t->clock[k] < least) least = t->clock[k];
+    return t->clock[w] - least <= s->ahead;
+}
+
+/* Parameters move on while an answer of them is on its way, unless all wait for all. */
+static const float *ddp__answer_values(ddp__servers *s, ddp__store *t, ddp__client *x, size_t *n)
+{
+    *n = s->returns_mean ? t->sum_count : t->share->count;
+    if (s->rule == DDP__TOGETHER) return s->returns_mean ? t->sum : t->params;
+    if (*n) memcpy(x->in, t->params, *n * sizeof *x->in);
+    return x->in;
+}
+
+static void ddp__list_scatter(const ddp_piece *list, int n, const float *values)
+{
+    for (int i = 0; i < n; values += list[i++].count)
+        if (list[i].count) memcpy(list[i].data, values, list[i].count * sizeof *values);
+}
+
+static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
+{
+    ddp__client *x = &t->client[w];
+    ddp_piece list[2];
+    ddp_message m;
+    size_t n;
+    float *values = (float *)(uintptr_t)ddp__answer_values(s, t, x, &n);
+
+    t->told.version = *t->pushes;
+    t->told.staleness = x->owes ? x->staleness : 0;
+    memcpy(x->head, &t->told, sizeof t->told);
+    if (t->share->layers) memcpy(x->head + DDP__HEAD_WORDS, t->importance, (size_t)t->share->layers * sizeof(double));
+    x->owes = 0;
+    t->pulled[w] = *t->pushes;
+    x->state = DDP__CLIENT_ANSWERS;
+    list[0].data = x->head;
+    list[0].count = DDP__HEAD_WORDS + (s->returns_mean ? 2 * (size_t)t->share->layers : 0);
+    list[1].data = values;
+    list[1].count = n;
+    if (w == s->own) {
+        ddp__line *k = &s->line[s->own];
+        ddp__list_scatter(k->pull, 1, x->head);
+        ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
+        ddp__atomic_store(&k->asked, 0);
+        x->state = DDP__CLIENT_FREE;
+        ddp_server_set(d, &k->answered, 1);
+        return 0;
+    }
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ANSWER;
+    m.from = list;
+    m.from_count = 2;
+    m.peer = w;
+    m.layer = DDP_ALL_LAYERS;
+    return ddp_server_post(d, &m, &x->ticket);
+}
+
+/* ---- what comes ---- */
+
+static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w, float *to, size_t count,
+                            ddp__client_state state)
+{
+    ddp__client *x = &t->client[w];
+    ddp_piece p;
+    ddp_message m;
+
+    x->state = state;
+    x->ticket = -1;
+    if (w == s->own) return 0;
+    p.data = to;
+    p.count = count;
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_SERVE;
+    m.from = &p;
+    m.from_count = 1;
+    m.peer = w;
+    m.layer = DDP_ALL_LAYERS;
+    m.received = &x->got;
+    return ddp_server_post(d, &m, &x->ticket);
+}
+
+static ddp__client_state ddp__client_word(const ddp__servers *s, ddp__client *x, const float *in)
+{
+    ddp__push_head head;
+
+    (void)s;
+    if (x->got.verb == DDP_PULL) return DDP__CLIENT_ASKED;
+    memcpy(&head, in, sizeof head);
+    if (head.kind == DDP__SAVES) return DDP__CLIENT_SAVES;
+    if (head.kind == DDP__LEAVES) return DDP__CLIENT_LEFT;
+    x->owes = 1;
+    return DDP__CLIENT_PUSHED;
+}
+
+/* The worker beside this thread. */
+static void ddp__own_hear(ddp_ctx *d, ddp__servers *s, ddp__client *x)
+{
+    ddp__line *k = &s->line[s->own];
+    float *to = x->in;
+
+    if (x->state == DDP__CLIENT_HEARS && ddp__atomic_load(&k->pushed)) {
+        for (int i = 0; i < k->pushes; to += k->push[i++].count)
+            if (k->push[i].count) memcpy(to, k->push[i].data, k->push[i].count * sizeof *to);
+        x->got.verb = DDP_PUSH;
+        x->got.count = (size_t)(to - x->in);
+        x->owes = 1;
+        x->state = DDP__CLIENT_PUSHED;
+        ddp__atomic_store(&k->pushed, 0);
+        ddp_server_set(d, &k->taken, 1);
+    } else if (ddp__atomic_load(&k->asked)) {
+        x->state = DDP__CLIENT_ASKED;
+    } else if (ddp__atomic_load(&k->leaves)) {
+        x->state = DDP__CLIENT_LEFT;
+    }
+}
+
+/* One step of one worker's affair: 1 = it moved, < 0 = failed. */
+static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
+{
+    const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
+    ddp__client *x = &t->client[w];
+    const ddp__client_state before = x->state;
+    int bad = 0;
+
+    switch (before) {
+    case DDP__CLIENT_FREE: bad = ddp__client_listen(d, s, t, w, x->in, words + t->share->count, DDP__CLIENT_HEARS); break;
+    case DDP__CLIENT_DONE: bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS); break;
+    case DDP__CLIENT_HEARS:
+    case DDP__CLIENT_WAITS:
+        if (w == s->own) ddp__own_hear(d, s, x);
+        else if (ddp_server_done(d, x->ticket))
+            x->state = ddp__client_word(s, x, before == DDP__CLIENT_HEARS ? x->in : x->ask);
+        break;
+    case DDP__CLIENT_ASKED:
+        if (ddp__may_answer(s, t, w)) bad = ddp__answer(d, s, t, w);
+        break;
+    case DDP__CLIENT_ANSWERS:
+        if (ddp_server_done(d, x->ticket)) x->state = DDP__CLIENT_FREE;
+        break;
+    case DDP__CLIENT_PUSHED:
+    case DDP__CLIENT_SAVES:
+    case DDP__CLIENT_LEFT: break;
+    }
+    return bad ? -bad : x->state != before;
+}
+
+int ddp__store_turn(ddp_ctx *d, ddp__servers *s)
+{
+    int moved = 0, one = 0;
+
+    for (int w = 0; w < s->workers && one >= 0; w++) {
+        one = ddp__client_turn(d, s, s->store, w);
+        moved |= one;
+    }
+    if (one >= 0) {
+        one = ddp__store_apply(d, s, s->store);
+        moved |= one;
+    }
+    return one < 0 ? one : moved;
+}
+
+static int ddp__clients_in(const ddp__servers *s, ddp__client_state state)
+{
+    int n = 0;
+
+    for (int w = 0; w < s->workers; w++) n += s->store->client[w].state == state;
+    return n;
+}
+
+int ddp__servers_serve(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    ddp__store *t = s->store;
+    int bad = 0;
+
+    while (!bad) {
+        int moved, n = 0;
+        do moved = ddp__store_turn(d, s);
+        while (moved > 0);
+        if (moved < 0) return -moved;
+        if (ddp__clients_in(s, DDP__CLIENT_LEFT) == s->workers) return 0;
+        if (ddp__clients_in(s, DDP__CLIENT_SAVES) == s->workers) {
+            for (int w = 0; w < s->workers; w++) t->client[w].state = DDP__CLIENT_FREE;
+            return DDP_SERVE_SAVE;
+        }
+        for (int w = 0; w < s->workers; w++)
+            if (t->client[w].state == DDP__CLIENT_HEARS || t->client[w].state == DDP__CLIENT_WAITS ||
+                t->client[w].state == DDP__CLIENT_ANSWERS)
+                if (w != s->own) t->ticket[n++] = t->client[w].ticket;
+        bad = ddp_server_wait(d, t->ticket, n);
+    }
+    return bad;
+}
+
+/* ==== strategy/server_rules.c ==== [strategy] */
+/* bsp, asp, ssp and r2sp: after the backward everything is pushed, then pulled. What differs is what a server makes of
+ * the pushes. */
+
+static int ddp__bsp_start(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+
+    s->rule = DDP__TOGETHER;
+    s->ahead = -1;
+    return ddp__servers_start(d, s);
+}
+
+static int ddp__asp_start(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+
+    s->rule = ddp_settings(d)->deterministic ? DDP__IN_TURN : DDP__EACH;
+    s->ahead = -1;
+    s->pushes_params = ddp_settings(d)->paper;
+    return ddp__servers_start(d, s);
+}
+
+static int ddp__ssp_start(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+
+    if (ddp_settings(d)->staleness == 0) return ddp__bsp_start(d, self);
+    s->rule = ddp_settings(d)->deterministic ? DDP__IN_TURN : DDP__EACH;
+    s->ahead = ddp_settings(d)->staleness;
+    return ddp__servers_start(d, s);
+}
+
+static int ddp__r2sp_start(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+
+    s->rule = DDP__IN_TURN;
+    s->ahead = -1;
+    return ddp__servers_start(d, s);
+}
+
+/* How stale the update was that an answer tells of. */
+static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
+{
+    ddp_stats *stats = ddp_stats_of(d);
+    ddp__answer_head head;
+
+    if (s->rule == DDP__TOGETHER) return;
+    for (int k = 0; k < s->lines; k++) {
+        memcpy(&head, s->line[k].in, sizeof head);
+        s->stale_sum += head.staleness;
+        s->stale_count++;
+        if (head.staleness > stats->staleness_most) stats->staleness_most = head.staleness;
+    }
+    stats->staleness = s->stale_sum / (double)s->stale_count;
+}
+
+static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s)
+{
+    int bad = 0;
+
+    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pull(d, s, &s->line[k], NULL, NULL);
+    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pushed(d, s, &s->line[k]);
+    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pulled(d, s, &s->line[k]);
+    return bad;
+}
+
+static int ddp__push_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    int bad = 0;
+
+    (void)forward;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad && s->pushes_params; l--) bad = ddp_update_layer(d, l, NULL);
+    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_push(d, s, &s->line[k], NULL, 0, NULL);
+    if (!bad) bad = ddp__servers_pull(d, s);
+    for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__layers_zero(d, l);
+    if (!bad) ddp__stale_note(d, s);
+    return bad;
+}
+
+/* Everybody's pushes are in what is pulled, and nobody pushes again before all have pulled. */
+static int ddp__push_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    int bad = ddp__servers_meet(d, s);
+
+    if (!bad) bad = ddp__servers_pull(d, s);
+    return bad ? bad : ddp__servers_meet(d, s);
+}
+
+void ddp__strategy_bsp(ddp_strategy_ops *ops)
+{
+    ops->name = "bsp";
+    ops->averages = DDP_AVERAGES_GRADIENTS;
+    ops->traits = DDP_NEEDS_SERVERS;
+    ops->self_bytes = sizeof(ddp__servers);
+    ops->start = ddp__bsp_start;
+    ops->step_end = ddp__push_step_end;
+    ops->wait = ddp__servers_wait;
+    ops->serve = ddp__servers_serve;
+    ops->tell_servers = ddp__servers_tell;
+    ops->close = ddp__servers_close;
+}
+
+void ddp__strategy_asp(ddp_strategy_ops *ops)
+{
+    ddp__strategy_bsp(ops);
+    ops->name = "asp";
+    ops->averages = DDP_AVERAGES_PARAMETERS;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP;
+    ops->start = ddp__asp_start;
+    ops->sync_all = ddp__push_sync_all;
+}
+
+void ddp__strategy_ssp(ddp_strategy_ops *ops)
+{
+    ddp__strategy_asp(ops);
+    ops->name = "ssp";
+    ops->start = ddp__ssp_start;
+}
+
+void ddp__strategy_r2sp(ddp_strategy_ops *ops)
+{
+    ddp__strategy_asp(ops);
+    ops->name = "r2sp";
+    ops->start = ddp__r2sp_start;
+}
+
 /* ==== strategy/table.c ==== [strategy] */
 /* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
 
@@ -46669,6 +48143,10 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_USBYTE, ddp__strategy_usbyte},
                                                 {DDP_DEFT, ddp__strategy_deft},
 #endif
+                                                {DDP_BSP, ddp__strategy_bsp},
+                                                {DDP_ASP, ddp__strategy_asp},
+                                                {DDP_SSP, ddp__strategy_ssp},
+                                                {DDP_R2SP, ddp__strategy_r2sp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};
 

@@ -282,6 +282,7 @@
 #include "run/join.c"
 #include "run/start.c"
 #include "run/checkpoint.c"
+#include "run/serve.c"
 #ifndef DDP_NO_PLANNERS
 #include "run/probe.c"
 #endif
@@ -298,6 +299,10 @@
 #include "strategy/delayed.c"
 #endif
 #include "strategy/local.c"
+#include "strategy/server.h"
+#include "strategy/server.c"
+#include "strategy/server_desk.c"
+#include "strategy/server_rules.c"
 #include "strategy/table.c"
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"

@@ -150,6 +150,9 @@ static int training_leads(const ddp_ctx *d)
     return rank < 64 && (live >> rank & 1) && !(live & (((uint64_t)1 << rank) - 1));
 }
 
+/* Ranks that train: data are dealt over them. Those behind them serve. */
+static int training_workers(const ddp_ctx *d) { return ddp_world(d) - ddp_servers(d); }
+
 /* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
  * own place, whatever its number. */
 static training_rank *training_place(training_result *r, int rank) { return &r->rank[rank < r->workers ? rank : 0]; }
@@ -333,9 +336,9 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     if (t->emulate) return training_emulated_step(d, t, m);
     for (a = 0; !bad && a < t->accumulate; a++) {
         if (t->task)
-            t->task->batch(t, m, pass + a, ddp_rank(d), ddp_world(d));
+            t->task->batch(t, m, pass + a, ddp_rank(d), training_workers(d));
         else
-            ddp_tokens_batch(&t->train, t->seed, pass + a, ddp_rank(d), ddp_world(d),
+            ddp_tokens_batch(&t->train, t->seed, pass + a, ddp_rank(d), training_workers(d),
                          t->model.batch, m->tokens, m->labels);
         bad = ddp_forward(m->graph);
         if (!bad) bad = ddp_backward(m->graph, m->loss);
@@ -373,7 +376,7 @@ static int training_validate_gpt(const training *t, const training_model *m, int
  * each rank, by its own parameters, and the mean of these. */
 static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss, double *accuracy)
 {
-    const int rank = d ? ddp_rank(d) : 0, world = d ? ddp_world(d) : 1;
+    const int rank = d ? ddp_rank(d) : 0, world = d ? training_workers(d) : 1;
     double sum[3] = {0, 0, 0};
     float all[3];
     int i, bad = 0;
@@ -454,7 +457,7 @@ static int training_hash(const training_model *m, uint64_t *hash)
  * run, since nothing else would tell. */
 static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
 {
-    const int world = ddp_world(d), rank = ddp_rank(d);
+    const int world = training_workers(d), rank = ddp_rank(d);
     float *word = (float *)calloc((size_t)world * 4, sizeof *word);
     char why[DDP_ERROR_TEXT];
     int bad, i, other = -1;
@@ -628,7 +631,7 @@ static int training_resume(ddp_ctx *d, training *t, long *first)
     int bad = t->resume ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
 
     *first = ddp_step(d);
-    if (!bad) t->first_pass = (long)(ddp_taken(d) / ddp_world(d)) - *first * t->accumulate;
+    if (!bad) t->first_pass = (long)(ddp_taken(d) / training_workers(d)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
     if (*first < t->steps) return 0;
     snprintf(why, sizeof why, "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
@@ -648,17 +651,17 @@ static int training_loop(ddp_ctx *d, void *user)
     ddp_progress progress;
     ddp_stats s, before, profiled;
     double begin, paused = 0, pause,
-        samples = (double)(t->model.batch * t->model.context * t->accumulate * ddp_world(d));
+        samples = (double)(t->model.batch * t->model.context * t->accumulate * training_workers(d));
     long step, first = 0;
     int bad = training_build(d, t, &m);
 
     if (t->windows) { /* the launcher may have started more workers than the command line says */
-        long per_step = (long)(t->model.batch * t->accumulate * ddp_world(d));
+        long per_step = (long)(t->model.batch * t->accumulate * training_workers(d));
         t->steps = t->schedule.total = (t->windows + per_step - 1) / per_step;
         t->schedule.step_size = t->steps / 3 + 1;
         if (!bad && t->steps > r->room) {
             char why[DDP_ERROR_TEXT];
-            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out", ddp_world(d),
+            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out", training_workers(d),
                      t->workers);
             bad = training_fail(d, r, DDP_ARG, why);
         }
@@ -667,6 +670,11 @@ static int training_loop(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     if (!bad) bad = training_resume(d, t, &first);
     if (!bad) bad = training_probe(d, t);
+    if (!bad && ddp_rank(d) >= training_workers(d)) { /* it serves instead */
+        bad = ddp_serve(d);
+        training_free(&m);
+        return bad;
+    }
     if (training_leads(d)) r->first = first;
     ddp_progress_start(&progress, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
@@ -685,6 +693,9 @@ static int training_loop(ddp_ctx *d, void *user)
         info.lr = (float)ddp_lr_at(&t->schedule, step);
         bad = training_step(d, t, &m, step * t->accumulate + t->first_pass, &loss);
         info.loss = loss;
+        info.samples = t->model.batch * t->accumulate;
+        if (t->data_length)
+            info.epoch = (double)(step * training_workers(d)) * (double)info.samples / (double)t->data_length;
         if (!bad) bad = ddp_report(d, &info);
         if (!bad) bad = ddp_step_end(d);
         if (bad) break;

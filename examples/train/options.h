@@ -34,7 +34,10 @@ typedef struct program {
     const char *widths;
     ddp_profile emulated;
     char   command[1024], described[128], host[128];
-    char   strategies[256], help[300]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind them */
+    const char *servers, *defer, *lgp, *correct, *split;
+    long   staleness;
+    double push_scale;
+    char   strategies[400], help[450]; /* the library's: "ssgd, wfbp or dreamddp", and with the default behind them */
     /* what differs between trainers: checks of the command line, the data and the model of t, and
        what goes to stdout before the results (or NULL) */
     ddp_status (*choose)(struct program *p, ddp_error *err);
@@ -79,7 +82,7 @@ static const char *strategy_help(program *p)
     return p->help;
 }
 
-enum { OPTIONS = 96 }; /* most of a program */
+enum { OPTIONS = 112 }; /* most of a program */
 
 /* own: the count options that only this program has. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
@@ -111,6 +114,13 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--partition-bytes", CLI_COUNT, &p->partition_bytes, "N",
          "bytescheduler, usbyte: most bytes of a layer in one part [26 MB]"},
         {"--credit", CLI_REAL, &p->credit, "C", "bytescheduler: parts on their way at once [1]"},
+        {"--servers", CLI_TEXT, &p->servers, "N", "bsp, asp, ssp, r2sp, osp: ranks that serve, beside --workers, or colocated"},
+        {"--staleness", CLI_COUNT, &p->staleness, "S", "ssp: steps that a worker may be ahead; 0 = as bsp [0]"},
+        {"--push-scale", CLI_REAL, &p->push_scale, "X", "asp, ssp, r2sp: times the learning rate [1 / workers]"},
+        {"--defer", CLI_TEXT, &p->defer, "F", "osp: share of the model that may be late, or auto, by the loss [auto]"},
+        {"--lgp", CLI_TEXT, &p->lgp, "NAME", "osp: late layers go on with their own gradient: on, off or ema [on]"},
+        {"--correct", CLI_TEXT, &p->correct, "NAME", "osp: late layers are corrected deferred or eager [deferred]"},
+        {"--split", CLI_TEXT, &p->split, "NAME", "osp: what is late: walk, stop, density or knapsack [walk]"},
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
         {"--state-period", CLI_TEXT, &p->state_period, "M,V",
          "and that only in every M-th period, its second moments in every V-th [1,1]"},
@@ -238,6 +248,15 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring", p->algorithm);
     if (p->wire && !ddp_wire_named(p->wire, &c->wire))
         return refuse(err, "unknown wire format %s; choose f32, bf16 or int8", p->wire);
+    if (p->servers && !ddp_servers_named(p->servers, &c->servers))
+        return refuse(err, "--servers %s: a number of ranks that serve, or colocated", p->servers);
+    if (p->defer && !ddp_defer_named(p->defer, &c->defer))
+        return refuse(err, "--defer %s: auto, or a share of the model from 0 to 1", p->defer);
+    if (p->lgp && !ddp_lgp_named(p->lgp, &c->lgp)) return refuse(err, "unknown --lgp %s; choose on, off or ema", p->lgp);
+    if (p->correct && !ddp_correct_named(p->correct, &c->correct))
+        return refuse(err, "unknown --correct %s; choose deferred or eager", p->correct);
+    if (p->split && !ddp_split_named(p->split, &c->split))
+        return refuse(err, "unknown --split %s; choose walk, stop, density or knapsack", p->split);
     c->transport = ddp_transport_named(p->transport);
     if (c->transport == DDP_TRANSPORT_DEFAULT)
         return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
@@ -284,8 +303,9 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--held-out %g: a fraction from 0 up to but not 1; the default is 0.1", p->held_out);
     if (!(p->emulate_scale >= 1))
         return refuse(err, "--emulate-scale %g: at least 1, which sends every byte", p->emulate_scale);
-    if (p->rank >= p->workers)
-        return refuse(err, "--rank %ld is outside --workers %ld; ranks count from 0", p->rank, p->workers);
+    if (p->rank >= p->workers + (p->cfg.servers > 0 ? p->cfg.servers : 0))
+        return refuse(err, "--rank %ld is outside --workers %ld%s; ranks count from 0", p->rank, p->workers,
+                      p->cfg.servers > 0 ? " and --servers" : "");
     if (p->min_world > p->workers && !p->join) /* a newcomer takes both from the run */
         return refuse(err, "--min-world %ld is more than --workers %ld", p->min_world, p->workers);
     if (p->max_world && ((p->max_world < p->workers && !p->join) || p->max_world > 64))
@@ -340,7 +360,9 @@ static void configure(program *p)
     c->peer_timeout_s = p->peer_timeout, c->op_timeout_s = p->op_timeout;
     choose_dump(p);
     if (p->threads > 0) c->threads = (int)p->threads;
-    if (p->rank >= 0 || p->workers > 1) c->world = (int)p->workers;
+    if (p->rank >= 0 || p->workers > 1 || c->servers > 0) c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
+    c->staleness = (int)p->staleness;
+    c->push_scale = (float)p->push_scale;
     c->addr = p->addr;
     c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
     c->join = p->join;

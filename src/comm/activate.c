@@ -104,8 +104,8 @@ static int ddp__first_chunk(const ddp__engine *e, int peer, int lane)
     return s;
 }
 
-/* The rank that came first becomes the peer of a receive that names none; the message says how much of a
- * serve it is. 0: nobody has come, or it does not fit. */
+/* The rank that came first becomes the peer of a receive that names none; the message of that rank, or of the one
+ * that is named, says how much of a serve it is. 0: nobody has come, or it does not fit. */
 static int ddp__bind(ddp__engine *e, ddp__op *op)
 {
     const int lane = ddp__paired_lane(op);
@@ -113,7 +113,8 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     int slot = -1;
 
     for (int r = 0; r < e->world; r++) {
-        const int s = r == e->rank || e->peers[r].paired[ddp__paired(op)] ? -1 : ddp__first_chunk(e, r, lane);
+        const int other = r != e->rank && (op->m.peer == DDP_ANY || op->m.peer == r);
+        const int s = other && !e->peers[r].paired[ddp__paired(op)] ? ddp__first_chunk(e, r, lane) : -1;
         if (s >= 0 && (slot < 0 || e->slot[s].arrived < e->slot[slot].arrived)) slot = s;
     }
     if (slot < 0) return 0;
@@ -136,7 +137,7 @@ static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
     ddp__op **place;
 
-    if (op->m.peer == DDP_ANY && !ddp__bind(e, op)) return NULL;
+    if ((op->m.peer == DDP_ANY || op->m.verb == DDP_SERVE) && !ddp__bind(e, op)) return NULL;
     place = &e->peers[op->m.peer].paired[ddp__paired(op)];
     return *place ? NULL : place;
 }

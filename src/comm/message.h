@@ -15,7 +15,7 @@ typedef enum ddp_verb {
     DDP_ANSWER,         /* to peer, which pulls: its n-th answer meets the n-th pull from here */
     DDP__ASK,           /* the request of a pull; DDP_PULL sends it by itself */
     DDP_RECEIVE,        /* from peer, or from whichever rank comes first (DDP_ANY) */
-    DDP_SERVE,          /* the next push or request of whichever rank comes first */
+    DDP_SERVE,          /* the next push or request of peer, or of whichever rank comes first (DDP_ANY) */
     DDP_PULL            /* asks peer, and receives its DDP_ANSWER */
 } ddp_verb;
 
@@ -59,7 +59,7 @@ typedef struct ddp_message {
     int              bytes;     /* 1: values are bytes; no sums */
     float            scale;     /* sums: multiplied into the sum once; 0 = 1 */
     int              mean;      /* sums: scale = 1 / members of the group, or live workers */
-    int              group;     /* collectives: of ddp_group; 0 = all ranks */
+    int              group;     /* collectives: of ddp_group; 0 = all ranks that compute */
     int              peer;      /* root, destination or source */
     int              layer;     /* tag: a layer's index, or DDP_NO_LAYER or one of those below it */
     long             step;      /* tag: for errors, traces and the mismatch check */

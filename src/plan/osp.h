@@ -3,13 +3,7 @@
 #define DDP_PLAN_OSP_H
 
 #include "base/status.h"
-
-typedef enum ddp_osp_rule {
-    DDP_OSP_WALK,    /* by rising importance; a layer that does not fit is skipped */
-    DDP_OSP_STOP,    /* the same; the first layer that does not fit ends the walk */
-    DDP_OSP_DENSITY, /* walk by rising importance per byte */
-    DDP_OSP_KNAPSACK /* at least the bytes of the walk, with less importance */
-} ddp_osp_rule;
+#include "plan/choice.h"
 
 /* Parts of an importance's sum: elements of a chunk, and lanes of each. */
 enum { DDP__OSP_CHUNK = 4096, DDP__OSP_LANES = 32 };

@@ -170,7 +170,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         }
     }
     out->divergence = 0;
-    out->optimizer_bytes = d->desk_count * sizeof(float);
+    out->optimizer_bytes = d->muon_count * sizeof(float);
     for (int l = 0; l < d->layers; l++) {
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);

@@ -2,19 +2,25 @@
 #include "member/state.h"
 #include "run/device.h"
 
-static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
 
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    DDP__TRY(ddp__strategy_wait(d, err));
-    DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
     if (code == DDP_OK) code = ddp__checkpoint_save(&s, folder, keep, d->cfg.overwrite, err);
     if (code == DDP_OK) d->saves_as = s.run;
     ddp__worker_free(&s);
     return code;
+}
+
+static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    DDP__TRY(ddp__serve_save(d, folder, keep, err));
+    return ddp__checkpoint_now(d, folder, keep, err);
 }
 
 int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)

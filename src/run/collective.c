@@ -112,12 +112,13 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
 /* n floats for each of the world's blocks; scale NAN: the mean. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
-    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)d->world : n};
+    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)(d->world - ddp_servers(d)) : n};
     ddp_message m;
 
     DDP__ENTER(d);
     if (scale == 0) return ddp__ctx_failf(d, DDP_ARG, "%s: scale 0; 1 leaves the sum as it is", name);
     m = ddp__message(d, verb, &p, 1, DDP_NO_LAYER);
+    if (verb < DDP_SEND) m.group = d->computing;
     m.mean = isnan(scale);
     m.scale = m.mean ? 0 : scale;
     m.peer = peer;
@@ -161,13 +162,14 @@ int ddp_barrier(ddp_ctx *d)
     unsigned char *token;
     ddp_message m;
     ddp_piece p;
-    int s;
+    int s, workers;
 
     DDP__ENTER(d);
     /* an empty contribution to each is enough: nobody is done before everybody has come */
-    token = (unsigned char *)ddp__calloc((size_t)d->world, 1);
+    workers = d->world - ddp_servers(d);
+    token = (unsigned char *)ddp__calloc((size_t)workers, 1);
     if (!token) return ddp__ctx_failf(d, DDP_MEMORY, "ddp_barrier: out of memory");
-    m = ddp__own_word(d, &p, DDP_ALL_GATHER, 0, token, (size_t)d->world);
+    m = ddp__own_word(d, &p, DDP_ALL_GATHER, d->computing, token, (size_t)workers);
     m.layer = DDP__BARRIER;
     m.priority = 0;
     s = ddp__exchange_of(d, "ddp_barrier", &m);

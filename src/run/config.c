@@ -25,6 +25,47 @@ int ddp_wire_named(const char *name, ddp_wire *out)
     return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
 }
 
+int ddp_servers_named(const char *name, int *out)
+{
+    char *end;
+    const long n = strtol(name, &end, 10);
+
+    if (strcmp(name, "colocated") && (end == name || *end || n < 0 || n > 65535)) return 0;
+    *out = end == name ? (int)DDP_SERVERS_COLOCATED : (int)n;
+    return 1;
+}
+
+int ddp_defer_named(const char *name, double *out)
+{
+    char *end;
+    const double x = strtod(name, &end);
+
+    if (strcmp(name, "auto") && (end == name || *end || !(x >= 0 && x <= 1))) return 0;
+    *out = end == name ? 0 : x > 0 ? x : (double)DDP_DEFER_NONE;
+    return 1;
+}
+
+int ddp_lgp_named(const char *name, ddp_lgp *out)
+{
+    static const char *const names[] = {"", "on", "off", "ema", NULL};
+
+    return ddp__named(names, 1, "lgp", name, out, NULL) == DDP_OK;
+}
+
+int ddp_correct_named(const char *name, ddp_correct *out)
+{
+    static const char *const names[] = {"", "deferred", "eager", NULL};
+
+    return ddp__named(names, 1, "correct", name, out, NULL) == DDP_OK;
+}
+
+int ddp_split_named(const char *name, ddp_osp_rule *out)
+{
+    static const char *const names[] = {"walk", "stop", "density", "knapsack", NULL};
+
+    return ddp__named(names, 0, "split", name, out, NULL) == DDP_OK;
+}
+
 /* ---- environment ---- */
 
 /* "ssgd, wfbp or dreamddp" */
@@ -42,8 +83,9 @@ static void ddp__strategy_names(const ddp__strategies *list, char *out, size_t r
 static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp_error *err)
 {
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
-               *wire = ddp__env_get("DREAMDDP_WIRE");
-    char names[256];
+               *wire = ddp__env_get("DREAMDDP_WIRE"), *servers = ddp__env_get("DREAMDDP_SERVERS"),
+               *defer = ddp__env_get("DREAMDDP_DEFER");
+    char names[512];
 
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
         c->strategy = list->named(strategy);
@@ -58,6 +100,10 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
     }
     if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_named(wire, &c->wire))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", wire);
+    if (servers && c->servers == 0 && !ddp_servers_named(servers, &c->servers))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_SERVERS=%.60s: a number of ranks that serve, or colocated", servers);
+    if (defer && !(c->defer < 0) && !(c->defer > 0) && !ddp_defer_named(defer, &c->defer))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_DEFER=%.60s: auto, or a share of the model from 0 to 1", defer);
     return DDP_OK;
 }
 
@@ -103,6 +149,20 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
                 "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
+    DDP__REFUSE(c->servers < (int)DDP_SERVERS_COLOCATED,
+                "servers %d: 1 or more ranks that serve, DDP_SERVERS_COLOCATED, or 0 for none", c->servers);
+    DDP__REFUSE(c->world > 0 && c->servers >= c->world, "servers %d: a world of %d has %s; it is the workers and the "
+                "servers together", c->servers, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+    DDP__REFUSE(c->staleness < 0, "staleness %d: 0 or more steps", c->staleness);
+    DDP__REFUSE(!(c->push_scale >= 0), "push_scale %g: above 0, or 0 for 1 / workers", (double)c->push_scale);
+    DDP__REFUSE(!(c->defer <= 1 && (c->defer >= 0 || c->defer == (double)DDP_DEFER_NONE)), "defer %g: a share of the "
+                "model up to 1, DDP_DEFER_NONE, or 0 to follow the loss", c->defer);
+    DDP__REFUSE(c->lgp < DDP_LGP_DEFAULT || c->lgp > DDP_LGP_EMA, "lgp %d is unknown: use DDP_LGP_ON, DDP_LGP_OFF or "
+                "DDP_LGP_EMA", (int)c->lgp);
+    DDP__REFUSE(c->correct < DDP_CORRECT_DEFAULT || c->correct > DDP_CORRECT_EAGER,
+                "correct %d is unknown: use DDP_CORRECT_DEFERRED or DDP_CORRECT_EAGER", (int)c->correct);
+    DDP__REFUSE(c->split < DDP_OSP_WALK || c->split > DDP_OSP_KNAPSACK, "split %d is unknown: use DDP_OSP_WALK, "
+                "DDP_OSP_STOP, DDP_OSP_DENSITY or DDP_OSP_KNAPSACK", (int)c->split);
     DDP__REFUSE(!(c->credit >= 0 && c->credit <= 1e6), "credit %g: 1 or more parts, or 0 for 1", c->credit);
     DDP__REFUSE(!(c->update_frequency >= 0 && c->update_frequency <= 1),
                 "update_frequency %g: updates for each step, above 0 and at most 1, or 0 for as many as hide",
@@ -169,7 +229,7 @@ static ddp_status ddp__config_strategy(const ddp__strategies *list, ddp_config *
                                        ddp_error *err)
 {
     const ddp_strategy_ops *own = c->own_strategy;
-    char names[256];
+    char names[512];
 
     ddp__strategy_names(list, names, sizeof names);
     if (!own) {
@@ -220,6 +280,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     DDP__TRY(ddp__config_check(&c, err));
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
+    if (ops->traits & DDP_NEEDS_SERVERS) c.profile_steps = 0; /* it plans by no profile, and servers have none */
     if (c.join) c.max_world = 0; /* the run's */
     if (c.transport == DDP_MPI && given->world < 1 && !env.launcher)
         (void)ddp__mpi_ranks(&c.rank, &c.world); /* a launcher that set no variable we know */

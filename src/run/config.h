@@ -19,7 +19,12 @@ typedef enum ddp_strategy {
     DDP_ASCWFBP,  /* wfbp, several messages at once */
     DDP_BYTESCHEDULER, /* gradients in parts, those that the next forward needs first go first */
     DDP_USBYTE,   /* the same with unequal parts and a searched order */
-    DDP_DEFT      /* gradients of several steps merged, sent behind later steps, applied late */
+    DDP_DEFT,     /* gradients of several steps merged, sent behind later steps, applied late */
+    DDP_BSP,      /* gradients to servers (docs/servers.md): all workers, one update; same bits as ssgd */
+    DDP_ASP,      /* each push is an update of its own */
+    DDP_SSP,      /* asp, but no worker is more than `staleness` steps ahead */
+    DDP_R2SP,     /* asp, the workers one after the other */
+    DDP_OSP       /* bsp, but what matters least is sent and corrected during the next step */
 } ddp_strategy;
 
 typedef enum ddp_transport {
@@ -28,6 +33,24 @@ typedef enum ddp_transport {
     DDP_TCP,               /* ranks are processes */
     DDP_MPI /* of mpirun or srun; needs DDP_USE_MPI. The comm thread calls MPI: docs/mpi.md */
 } ddp_transport;
+
+/* ddp_config.servers: every worker serves a share of the layers. ddp_config.defer: nothing. */
+enum { DDP_SERVERS_COLOCATED = -1, DDP_DEFER_NONE = -1 };
+
+/* osp: what a layer that is late is in the meantime. */
+typedef enum ddp_lgp {
+    DDP_LGP_DEFAULT, /* on */
+    DDP_LGP_ON,      /* updated with the worker's own gradient */
+    DDP_LGP_OFF,     /* as it was */
+    DDP_LGP_EMA      /* updated with a mean of past means (0.9) and the worker's own gradient (0.1) */
+} ddp_lgp;
+
+/* osp: when a late layer is corrected. */
+typedef enum ddp_correct {
+    DDP_CORRECT_DEFAULT,  /* deferred */
+    DDP_CORRECT_DEFERRED, /* all before the next update */
+    DDP_CORRECT_EAGER     /* each when it has come, but not between its forward and its backward */
+} ddp_correct;
 
 /* How averages travel; sums are in float32 in any case. */
 typedef enum ddp_wire {
@@ -98,6 +121,15 @@ struct ddp_config {
     double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
                                  hide, or as the Preserver asks for */
     double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
+    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp, ssp,
+                                 r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
+    int staleness;            /* [env] ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
+    float push_scale;         /* [env] asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
+    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 = by
+                                 the loss that ddp_report tells (and its epoch), as much as hides behind computing */
+    ddp_lgp lgp;              /* osp: on */
+    ddp_correct correct;      /* osp: deferred */
+    ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
@@ -134,12 +166,19 @@ struct ddp_config {
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8
- *   transport  tcp, threads, mpi */
+ *   transport  tcp, threads, mpi             lgp        on, off, ema
+ *   servers    colocated, or a number        correct    deferred, eager
+ *   defer      auto, or a fraction           split      walk, stop, density, knapsack */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
+DDP_API int ddp_servers_named(const char *name, int *out);
+DDP_API int ddp_defer_named(const char *name, double *out);
+DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
+DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
+DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
 
 #endif /* DDP_RUN_CONFIG_H */

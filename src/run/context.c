@@ -57,8 +57,10 @@ int ddp_workers(const ddp_ctx *d)
 
     if (!d || !d->engine) return 1;
     ddp__engine_epoch(d->engine, &info);
-    return info.workers;
+    return info.workers - ddp_servers(d);
 }
+
+int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
 uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 

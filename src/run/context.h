@@ -109,10 +109,13 @@ struct ddp_ctx {
 
     ddp__unit   *unit; /* [layers], grows until the session starts */
     int          layers, room;
+    int          computing;      /* group of the ranks that compute, where others serve; 0 = all */
+    struct ddp__desk *desk;      /* of a rank that serves; NULL */
+    ddp_step_info info;          /* what was reported of this step */
     ddp_optimizer optimizer;
     float        lr;
-    ddp__muon_desk desk;         /* of the largest matrix, desk_count floats */
-    size_t       desk_count;
+    ddp__muon_desk muon;         /* of the largest matrix, muon_count floats */
+    size_t       muon_count;
     double       loss;           /* of the last ddp_report; 0 = none yet */
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
@@ -230,7 +233,14 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("merge_sum", d->cfg.merge_sum)                                  \
     X("no_barrier", d->cfg.no_barrier)                                \
     X("update_frequency", d->cfg.update_frequency)                    \
-    X("preserve", d->cfg.preserve)
+    X("preserve", d->cfg.preserve)                                    \
+    X("servers", d->cfg.servers)                                      \
+    X("staleness", d->cfg.staleness)                                  \
+    X("push_scale", d->cfg.push_scale)                                \
+    X("defer", d->cfg.defer)                                          \
+    X("lgp", d->cfg.lgp)                                              \
+    X("correct", d->cfg.correct)                                      \
+    X("split", d->cfg.split)
 #define DDP__SETTING_ONE(name, of) +1
 enum {
     DDP__SETTINGS_JOIN = 0 DDP__SETTINGS_JOIN_OF(DDP__SETTING_ONE),
@@ -296,6 +306,19 @@ DDP_LIB void       ddp__admission_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
+
+/* ---- serve.c: ranks that serve ---- */
+
+/* open: once all ranks are there; team: once they have compared themselves; desk: once the strategy has started,
+ * and before the engine closes. computes: refuses a hook on a rank that only serves. */
+DDP_LIB ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__computing_team(ddp_ctx *d);
+DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
+DDP_LIB void       ddp__desk_close(ddp_ctx *d);
+DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
+/* A worker's word to the servers, before it saves; what both do then. */
+DDP_LIB ddp_status ddp__serve_save(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
+DDP_LIB ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
 
 /* ---- post.c: which way a message goes ---- */
 

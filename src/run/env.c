@@ -23,7 +23,7 @@ static const ddp__env_variable ddp__env_known[] = {
     {"RANK", DDP__V_OTHER, 0}, {"WORLD_SIZE", DDP__V_OTHER, 0}, {"LOCAL_RANK", DDP__V_OTHER, 0},
     {"ADDR", DDP__V_OTHER, 0}, {"RUN_ID", DDP__V_OTHER, 0}, {"LOG", DDP__V_OTHER, 0}, {"STRATEGY", DDP__V_OTHER, 0},
     {"TRANSPORT", DDP__V_OTHER, 0}, {"WIRE", DDP__V_OTHER, 0}, {"TCP_CONGESTION", DDP__V_OTHER, 0},
-    {"RESUME", DDP__V_OTHER, 0},
+    {"RESUME", DDP__V_OTHER, 0}, {"SERVERS", DDP__V_OTHER, 0}, {"DEFER", DDP__V_OTHER, 0},
     DDP__V("NET", TEXT, net), DDP__V("NET_SCRIPT", TEXT, net_script), DDP__V("NET2", TEXT, net2),
     DDP__V("ADDR2", TEXT, addr2), DDP__V("DUMP", TEXT, dump_path), DDP__V("SOCKET_IFNAME", TEXT, socket_ifname),
     DDP__V("TLS_PSK", TLS, tls_psk), DDP__V("TLS_CA", TLS, tls_ca), DDP__V("TLS_CERT", TLS, tls_cert),
@@ -36,6 +36,7 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
     DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
     DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
+    DDP__V("STALENESS", COUNT, staleness),
     DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
 #undef DDP__V
 

@@ -17,6 +17,7 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
     if (layer < 0 || layer >= d->layers)
         return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
                          "from 0", hook, layer, d->layers);
+    if (d->computing) DDP__TRY(ddp__computes(d, hook));
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
@@ -79,8 +80,11 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
         return ddp__ctx_failf(d, DDP_NUMERIC, "step %ld: the loss is %g on rank %d: lower the learning rate, warm it "
                               "up or clip gradients", d->step, info->loss, d->rank);
+    if (info->samples < 0)
+        return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step, info->samples);
     if (info->lr > 0) d->lr = info->lr;
     d->loss = info->loss;
+    d->info = *info;
     return 0;
 }
 
@@ -122,7 +126,8 @@ int ddp_step_end(ddp_ctx *d)
     ddp_status s = DDP_OK;
 
     DDP__ENTER(d);
-    if (!d->started) s = ddp__session_start(d, &d->host.error);
+    if (d->computing) s = ddp__computes(d, "ddp_step_end");
+    if (s == DDP_OK && !d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
         s = ddp__finish_step(d);
@@ -130,7 +135,8 @@ int ddp_step_end(ddp_ctx *d)
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
-        d->taken += (int64_t)d->world * d->cfg.micro_batches;
+        d->taken += (int64_t)(d->world - ddp_servers(d)) * d->cfg.micro_batches;
+        memset(&d->info, 0, sizeof d->info);
         d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
@@ -160,7 +166,7 @@ static ddp_status ddp__average_buffers(ddp_ctx *d, const ddp__unit *u)
         ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
         if (u->block[b].kind != DDP_BUFFERS) continue;
         m.mean = 1;
-        m.group = u->group;
+        m.group = u->group ? u->group : d->computing;
         DDP__TRY(ddp__run(d, &m, 1, &d->host.error));
     }
     return DDP_OK;

@@ -35,8 +35,9 @@ typedef struct ddp__goes_row { /* settings that no run can have all of */
     const char *why;
 } ddp__goes_row;
 
-typedef struct ddp__goes_trait { /* a setting that a strategy without this trait does not go with; 0: one */
-    unsigned    trait, on;       /* that does not go with DDP_NEEDS_TWO_LINKS */
+typedef struct ddp__goes_trait { /* a setting that a strategy does not go with that is without this trait, */
+    unsigned    trait, on;
+    int         with;            /* or 1: that has it */
     const char *why;
 } ddp__goes_trait;
 

@@ -167,7 +167,7 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     d->compute_sum_s += d->compute_this_step;
     d->compute_this_step = 0;
     d->compute_steps++;
-    if (!d->engine) {
+    if (!d->engine || (d->ops.traits & DDP_OUT_OF_STEP)) {
         d->stats.compute_s = d->compute_sum_s / (double)d->compute_steps;
         return DDP_OK;
     }

@@ -27,6 +27,8 @@
     X(STREAM, "cuda_stream", 0, c->cuda_stream != NULL)                                             \
     X(NO_DEVICE, "no backend", 0, !c->backend)                                                      \
     X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                       \
+    X(SERVERS, "servers %ld", c->servers, c->servers != 0)                                          \
+    X(NO_SERVERS, "no servers", 0, c->servers == 0)                                                 \
     X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
 
 typedef enum ddp__feature {
@@ -85,15 +87,17 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
 static const ddp__goes_trait *ddp__goes_traits(int *count)
 {
     static const ddp__goes_trait trait[] = {
-        {DDP_WITH_CLIP, DDP__BIT(CLIP), "its updates do not wait for all gradients: leave clip_norm 0"},
-        {DDP_WITH_BF16, DDP__BIT(BF16), "its messages are float32: leave the wire f32"},
-        {DDP_WITH_INT8, DDP__BIT(INT8), "its messages are not rounded to blocks: choose another wire"},
-        {DDP_WITH_GROUPS, DDP__BIT(GROUPS), "it sends to all ranks: leave the layers to all of them"},
-        {DDP_WITH_SITES, DDP__BIT(SITE), "its messages go in one level: leave the site out"},
-        {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), "it cannot lose a worker: set min_world to 0"},
-        {DDP_WITH_ELASTIC, DDP__BIT(JOIN), "a newcomer cannot be given its state: leave join 0"},
-        {DDP_WITH_DEVICE, DDP__BIT(DEVICE), "it works in this machine's memory: train on the CPU"},
-        {0, DDP__BIT(ONE_LINK), "it needs a second link: set net2 or addr2"}};
+        {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
+        {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
+        {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+        {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
+        {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
+        {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
+        {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
+        {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1, "it needs servers: set servers (--servers N, or --servers colocated)"},
+        {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__BIT
 
@@ -152,7 +156,7 @@ const ddp__goes_trait *ddp__goes_lacks(unsigned on, unsigned traits)
     const ddp__goes_trait *t = ddp__goes_traits(&n);
 
     for (int i = 0; i < n; i++)
-        if ((on & t[i].on) && (t[i].trait ? !(traits & t[i].trait) : !!(traits & DDP_NEEDS_TWO_LINKS))) return &t[i];
+        if ((on & t[i].on) && !!(traits & t[i].trait) == t[i].with) return &t[i];
     return NULL;
 }
 

@@ -42,7 +42,8 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
         return err->code;
     }
     DDP__TRY(ddp__engine_start(d, wire, &d->links, 0, ddp__first_ids(d->met), &d->engine, err));
-    return ddp__open_second(d, hub, err);
+    DDP__TRY(ddp__open_second(d, hub, err));
+    return ddp__computing_open(d, err);
 }
 
 ddp_ctx *ddp__open(const ddp_config *cfg, const ddp__strategies *list, ddp__hub *hub, int listen_fd, ddp_error *err)
@@ -85,6 +86,7 @@ void ddp_close(ddp_ctx *d)
     if (!d) return;
     ddp__arrival_close(d);
     ddp__admission_stop(d);
+    ddp__desk_close(d);
     ddp__device_stop(d);
     if (d->second) ddp__engine_close(d->second);
     if (d->engine) ddp__engine_close(d->engine);
@@ -100,7 +102,7 @@ void ddp_close(ddp_ctx *d)
     ddp__posted_close(d);
     ddp__device_close(d);
     ddp__coded_close(d);
-    ddp__release(&d->host.allocator, d->desk.at, d->desk_count * sizeof(float));
+    ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
     ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
     if (d->span) DDP_FREE(d->span);

@@ -67,6 +67,14 @@ DDP_API int  ddp_wait(ddp_ctx *d);
 DDP_API int  ddp_sync_all(ddp_ctx *d);
 DDP_API void ddp_abort(ddp_ctx *d, const char *why);
 
+/* ddp_serve - on the last ddp_config.servers ranks, in place of the steps: after the layers are added and
+ * the optimizer is set, serves until all other ranks have closed their contexts; a checkpoint that they
+ * save or load has this rank's share too (load it before, as they do). 0 or the context's first error.
+ * ddp_servers - how many such ranks there are: data are dealt over ddp_world(d) - ddp_servers(d), and plain
+ * collectives are among these. */
+DDP_API int  ddp_serve(ddp_ctx *d);
+DDP_API int  ddp_servers(const ddp_ctx *d);
+
 /* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
  * micro-batches all workers together have trained on since the first step, also those before a
  * checkpoint was loaded, on whatever world. Divided by ddp_world and rounded down it is the number

@@ -78,7 +78,7 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 }
 
 /* Muon's room, and what it cannot do. */
-static ddp_status ddp__session_desk(ddp_ctx *d, ddp_error *err)
+static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
 {
     int matrices = 0;
 
@@ -94,15 +94,15 @@ static ddp_status ddp__session_desk(ddp_ctx *d, ddp_error *err)
             const ddp_matrix *x = &d->unit[l].shape[i];
             const size_t room = ddp__muon_room(x->rows, x->columns);
             matrices += x->rows > 0;
-            if (room > d->desk_count) d->desk_count = room;
+            if (room > d->muon_count) d->muon_count = room;
         }
     if (!matrices)
         return ddp__fail(err, DDP_USAGE, "optimizer muon: none of %d layers has a matrix to train: give them in "
                          "ddp_layer.matrices, or choose adamw", d->layers);
-    d->desk.pool = d->host.pool;
-    d->desk.at = (float *)ddp__alloc(&d->host.allocator, d->desk_count * sizeof(float));
-    return d->desk.at ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
-                                           d->desk_count * sizeof(float));
+    d->muon.pool = d->host.pool;
+    d->muon.at = (float *)ddp__alloc(&d->host.allocator, d->muon_count * sizeof(float));
+    return d->muon.at ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for the %zu bytes that muon works in",
+                                           d->muon_count * sizeof(float));
 }
 
 /* A system that promises more memory than it has would end the process later, without a word. */
@@ -128,7 +128,7 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
-    DDP__TRY(ddp__session_desk(d, err));
+    DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
     d->spans = d->cfg.trace_spans > per_step ? d->cfg.trace_spans : per_step;
@@ -361,6 +361,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
+        ddp__computing_team(d);
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
     if (d->engine) {
@@ -374,6 +375,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__device_start(d, err));
     }
     if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
+    DDP__TRY(ddp__desk_open(d, err));
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();
     return DDP_OK;

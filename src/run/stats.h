@@ -30,6 +30,9 @@ typedef struct ddp_stats {
                           |average - own|^2 at their last averaging; mean over ranks = Gamma */
     ddp_link link;            /* measured: averaging n bytes takes alpha_s + beta_s n */
     long     replans;         /* how often the link had moved by a fifth and a new plan was made */
+    double   staleness;       /* servers: mean number of updates between a pull and the next push, */
+    long     staleness_most;  /* and the most */
+    double   deferred_pct;    /* osp: of the gradients' bytes, those that were sent late */
     /* Every few periods, over the steps since: forward, backward and update, waits left out. */
     double   compute_s;       /* mean of a step on this rank */
     double   median_compute_s; /* the median rank's; of two ranks the faster one's */

@@ -7,6 +7,7 @@
 #include "run/session.h"
 
 struct ddp_plan;
+struct ddp_stats;
 struct ddp_profile;
 
 /* What is averaged: decides what sync_all does, what a newcomer is given, how int8 blocks are made. */
@@ -22,6 +23,7 @@ enum {
     DDP_NEEDS_SERVERS = 1 << 1, /* push, serve, pull and answer */
     DDP_NEEDS_TWO_LINKS = 1 << 2,
     DDP_CHOOSES_LINKS = 1 << 3, /* its messages say which link they take */
+    DDP_OUT_OF_STEP = 1 << 4,   /* ranks may be some steps apart: run asks nothing of all of them between steps */
     DDP_WITH_CLIP = 1 << 8,     /* clip_norm: it updates when all gradients are whole */
     DDP_WITH_BF16 = 1 << 9,     /* wire: it posts what it averages with ddp_average or ddp_coding_of */
     DDP_WITH_INT8 = 1 << 10,
@@ -73,6 +75,12 @@ typedef struct ddp_strategy_ops {
     int  (*sync_all)(ddp_ctx *d, void *self);
     /* Workers were lost or have come: ddp_live. Between two steps, nothing in flight. */
     int  (*members_changed)(ddp_ctx *d, void *self);
+    /* Where ddp_config.servers is set, on the ranks that serve, once start is over: in ddp_serve, or on a thread of
+     * its own beside the worker's. It may call ddp_server_ and ddp_update_apart alone. Returns when all workers have
+     * left, or DDP_SERVE_SAVE: when they want a checkpoint, after which it comes again. */
+    int  (*serve)(ddp_ctx *d, void *self);
+    /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without error. */
+    int  (*tell_servers)(ddp_ctx *d, void *self, int leaves);
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
@@ -135,6 +143,22 @@ DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
 
+/* What serve may call; 0, or a ddp_status. post: as ddp_post, from any thread; done: 1 if it is; wait: until one of
+ * n messages is done, or another thread calls wake. ddp_server_await - on the worker's thread: until *flag, which
+ * serve sets with ddp_server_set, is 1. fail: ends the run with this sentence; returns code.
+ * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own: as many
+ * params and grads as it has gradients, state of the optimizer's size; on any thread. */
+enum { DDP_SERVE_SAVE = -1 };
+DDP_API int  ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
+DDP_API int  ddp_server_done(ddp_ctx *d, long ticket);
+DDP_API int  ddp_server_wait(ddp_ctx *d, const long *tickets, int n);
+DDP_API void ddp_server_wake(ddp_ctx *d);
+DDP_API int  ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
+DDP_API int  ddp_server_await(ddp_ctx *d, const int *flag);
+DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                              float rate);
+
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
@@ -152,6 +176,11 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
 DDP_API int              ddp_layers(const ddp_ctx *d);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
+DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */
+DDP_API float           *ddp_state_of(const ddp_ctx *d, int layer, size_t *count); /* of the optimizer */
+DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);              /* so far */
+DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was */
+DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);

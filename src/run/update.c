@@ -82,6 +82,28 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
+void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate)
+{
+    const ddp__unit *u = &d->unit[layer];
+
+    for (int i = 0; i < u->gradients; i++) {
+        const size_t n = u->gradient[i].count;
+        ddp_update call;
+        memset(&call, 0, sizeof call);
+        call.layer = layer;
+        call.params = params;
+        call.grads = grads;
+        call.state = state;
+        call.count = n;
+        call.step = step;
+        call.lr = rate;
+        d->optimizer.update(&d->optimizer, &call);
+        if (state) state += (size_t)d->optimizer.state_per_param * n;
+        params += n;
+        grads += n;
+    }
+}
+
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
 {
     ddp__unit *u = &d->unit[layer];
@@ -102,7 +124,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
         call.lr = d->lr;
         call.rows = u->shape[i].rows;
         call.columns = u->shape[i].columns;
-        call.desk = &d->desk;
+        call.desk = &d->muon;
         if (state) state += n * (size_t)ddp__piece_state(d, u, i);
         if (from) from += n;
         if (d->host.backend) {

@@ -206,6 +206,7 @@ static ddp_status ddp__posted_refused(ddp_ctx *d)
 int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
 {
     ddp__posted *p;
+    ddp_message among;
     char who[64];
 
     DDP__VERB("ddp_post");
@@ -217,6 +218,11 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
         return (int)ddp__fail(&d->host.error, DDP_USAGE, "strategy %s has %d messages that it did not hold; hold some "
                               "of them before it posts more", d->ops.name, d->posted_room);
     p = &d->posted[d->posted_count];
+    if (d->computing && m->group == 0 && (m->verb < DDP_SEND)) {
+        among = *m;
+        among.group = d->computing;
+        m = &among;
+    }
     if (ddp__posted_send(d, p, m, &d->host.error)) return (int)ddp__posted_refused(d);
     p->layer = m->layer;
     p->link = m->link;
@@ -443,6 +449,24 @@ const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count)
     *count = ddp__has_layer(d, layer) ? d->unit[layer].averages : 0;
     return *count ? d->unit[layer].average : NULL;
 }
+
+const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].gradients : 0;
+    return *count ? d->unit[layer].trains : NULL;
+}
+
+float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].state_count : 0;
+    return *count ? d->unit[layer].state : NULL;
+}
+
+long ddp_updates_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0; }
+
+const ddp_step_info *ddp_reported(const ddp_ctx *d) { return &d->info; }
+
+ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
 
 int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 

@@ -23,6 +23,11 @@ DDP_LIB void ddp__strategy_usbyte(ddp_strategy_ops *ops);
 /* delayed.c */
 DDP_LIB void ddp__strategy_deft(ddp_strategy_ops *ops);
 #endif
+/* server_rules.c */
+DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_ssp(ddp_strategy_ops *ops);
+DDP_LIB void ddp__strategy_r2sp(ddp_strategy_ops *ops);
 /* local.c */
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);

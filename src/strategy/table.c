@@ -18,6 +18,10 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_USBYTE, ddp__strategy_usbyte},
                                                 {DDP_DEFT, ddp__strategy_deft},
 #endif
+                                                {DDP_BSP, ddp__strategy_bsp},
+                                                {DDP_ASP, ddp__strategy_asp},
+                                                {DDP_SSP, ddp__strategy_ssp},
+                                                {DDP_R2SP, ddp__strategy_r2sp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp}};
 

@@ -1,0 +1,290 @@
+/* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
+#include "run/config.h"
+#include "strategy/server.h"
+
+/* ---- who serves what ---- */
+
+/* The largest layer first, each to the server with the fewest floats so far. */
+static void ddp__layers_spread(ddp_ctx *d, ddp__servers *s)
+{
+    const int layers = ddp_layers(d);
+
+    for (int l = 0; l < layers; l++) s->line_of[l] = -1;
+    for (int n = 0; n < layers; n++) {
+        int large = -1, light = 0;
+        for (int l = 0; l < layers; l++)
+            if (s->line_of[l] < 0 && (large < 0 || s->floats[l] > s->floats[large])) large = l;
+        for (int k = 1; k < s->lines; k++)
+            if (s->line[k].count < s->line[light].count) light = k;
+        s->line_of[large] = light;
+        s->line[light].count += s->floats[large];
+        s->line[light].layers++;
+    }
+}
+
+static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
+{
+    ddp__line *k = &s->line[index];
+    const size_t out = DDP__HEAD_WORDS + (size_t)s->set_words, in = DDP__HEAD_WORDS + 2 * (size_t)k->layers;
+    int n, pieces = 1, at = 0;
+
+    k->push_ticket = k->pull_ticket = -1;
+    k->layer = (int *)ddp__calloc((size_t)k->layers + 1, sizeof *k->layer);
+    if (!k->layer) return -1;
+    for (int l = 0; l < ddp_layers(d); l++) {
+        if (s->line_of[l] != index) continue;
+        k->layer[at++] = l;
+        (void)ddp_gradients_of(d, l, &n);
+        pieces += n;
+    }
+    k->out = (float *)ddp__calloc(out, sizeof *k->out);
+    k->in = (float *)ddp__calloc(in, sizeof *k->in);
+    k->push = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->push);
+    k->pull = (ddp_piece *)ddp__calloc((size_t)pieces, sizeof *k->pull);
+    if (!k->out || !k->in || !k->push || !k->pull) return -1;
+    k->push[0].data = k->out;
+    k->push[0].count = out;
+    k->pull[0].data = k->in;
+    k->pull[0].count = s->returns_mean ? in : (size_t)DDP__HEAD_WORDS;
+    return 0;
+}
+
+/* What of the layers is averaged and has no gradients; one word where there is nothing, to meet with. */
+static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
+{
+    int all = 0, n, trained;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        (void)ddp_parameters_of(d, l, &n);
+        all += n;
+    }
+    s->buffer = (ddp_piece *)ddp__calloc((size_t)all + 1, sizeof *s->buffer);
+    if (!s->buffer) return -1;
+    for (int l = 0; l < ddp_layers(d); l++) {
+        const ddp_piece *p = ddp_parameters_of(d, l, &n), *t = ddp_trained_of(d, l, &trained);
+        for (int i = 0; i < n; i++) {
+            int k = 0;
+            while (k < trained && t[k].data != p[i].data) k++;
+            if (k == trained) s->buffer[s->buffers++] = p[i];
+        }
+    }
+    if (s->buffers) return 0;
+    s->buffer[0].data = &s->word;
+    s->buffer[0].count = 1;
+    s->buffers = 1;
+    return 0;
+}
+
+int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
+{
+    const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
+    int n, bad = 0;
+
+    s->workers = ddp_world(d) - apart;
+    s->lines = apart ? apart : s->workers;
+    s->set_words = (layers + 31) / 32;
+    s->own = apart ? -1 : rank;
+    s->floats = (size_t *)ddp__calloc((size_t)layers, sizeof *s->floats);
+    s->line_of = (int *)ddp__calloc((size_t)layers, sizeof *s->line_of);
+    s->line = (ddp__line *)ddp__calloc((size_t)s->lines, sizeof *s->line);
+    if (!s->floats || !s->line_of || !s->line)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for %d servers of %d layers", s->lines, layers);
+    for (int l = 0; l < layers; l++) {
+        const ddp_piece *p = ddp_gradients_of(d, l, &n);
+        for (int i = 0; i < n; i++) s->floats[l] += p[i].count;
+        s->model += s->floats[l];
+    }
+    ddp__layers_spread(d, s);
+    for (int k = 0; k < s->lines; k++) {
+        s->line[k].rank = apart ? s->workers + k : k;
+        bad |= ddp__line_open(d, s, k);
+    }
+    if (bad || ddp__buffers_list(d, s))
+        return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
+    if (!apart) return ddp__store_open(d, s, &s->line[rank]);
+    return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
+}
+
+void ddp__servers_close(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+
+    (void)d;
+    for (int k = 0; s->line && k < s->lines; k++) {
+        ddp__line *line = &s->line[k];
+        if (line->layer) DDP_FREE(line->layer);
+        if (line->out) DDP_FREE(line->out);
+        if (line->in) DDP_FREE(line->in);
+        if (line->push) DDP_FREE(line->push);
+        if (line->pull) DDP_FREE(line->pull);
+    }
+    ddp__store_close(s);
+    if (s->line) DDP_FREE(s->line);
+    if (s->floats) DDP_FREE(s->floats);
+    if (s->line_of) DDP_FREE(s->line_of);
+    if (s->buffer) DDP_FREE(s->buffer);
+}
+
+/* ---- one line ---- */
+
+/* Behind the head: memory[l], or the pieces that `of` names, of the line's layers in set. */
+static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const uint32_t *set, float *const *memory,
+                          const ddp_piece *(*of)(const ddp_ctx *, int, int *), ddp_piece *list)
+{
+    int count = 1, n;
+
+    for (int i = 0; i < k->layers; i++) {
+        const int l = k->layer[i];
+        const ddp_piece *p = of(d, l, &n);
+        if (!ddp__in_set(set, l) || s->floats[l] == 0) continue;
+        if (memory) {
+            list[count].data = memory[l];
+            list[count++].count = s->floats[l];
+        }
+        for (int j = 0; j < n && !memory; j++) list[count++] = p[j];
+    }
+    return count;
+}
+
+static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *list, int n, long *ticket)
+{
+    ddp_message m;
+
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.from = list;
+    m.from_count = n;
+    m.peer = k->rank;
+    m.step = ddp_step(d);
+    m.layer = DDP_ALL_LAYERS;
+    return ddp_post(d, &m, ticket);
+}
+
+int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
+{
+    const ddp_step_info *info = ddp_reported(d);
+    ddp__push_head head;
+
+    memset(&head, 0, sizeof head);
+    head.kind = DDP__PUSHES;
+    head.late = late;
+    head.samples = info->samples;
+    head.rate = ddp_rate(d);
+    head.loss = (float)info->loss;
+    head.epoch = (float)info->epoch;
+    head.compute_s = s->compute_s;
+    head.bytes_per_s = s->bytes_per_s;
+    memcpy(k->out, &head, sizeof head);
+    for (int w = 0; w < s->set_words; w++) {
+        const uint32_t bits = set ? set[w] : ~(uint32_t)0;
+        memcpy(k->out + DDP__HEAD_WORDS + w, &bits, sizeof bits);
+    }
+    k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
+    if (s->own < 0 || k != s->line + s->own)
+        return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
+    ddp_server_set(d, &k->taken, 0);
+    ddp_server_set(d, &k->pushed, 1);
+    ddp_server_wake(d);
+    return 0;
+}
+
+/* With one worker there is no thread beside it. */
+static int ddp__own_await(ddp_ctx *d, ddp__servers *s, const int *flag)
+{
+    while (s->workers == 1 && !ddp__atomic_load(flag))
+        if (ddp__store_turn(d, s) <= 0) return ddp_complain(d, DDP_FAILED, "its own server does not go on");
+    return ddp_server_await(d, flag);
+}
+
+int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
+{
+    const long ticket = k->push_ticket;
+
+    k->push_ticket = -1;
+    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
+    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
+{
+    k->pulls = ddp__line_list(d, s, k, set, memory, s->returns_mean ? ddp_gradients_of : ddp_trained_of, k->pull);
+    if (s->own < 0 || k != s->line + s->own)
+        return ddp__line_post(d, k, DDP_PULL, k->pull, k->pulls, &k->pull_ticket);
+    ddp_server_set(d, &k->answered, 0);
+    ddp_server_set(d, &k->asked, 1);
+    ddp_server_wake(d);
+    k->pull_ticket = 0;
+    return 0;
+}
+
+int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
+{
+    const long ticket = k->pull_ticket;
+
+    if (ticket < 0) return 0;
+    k->pull_ticket = -1;
+    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->answered);
+    return ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__layers_zero(ddp_ctx *d, int layer)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_gradients_of(d, layer, &n);
+
+    for (int i = 0; i < n && !bad; i++) bad = ddp_set(d, p[i].data, p[i].count, 0);
+    return bad;
+}
+
+/* ---- all of them ---- */
+
+int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
+{
+    ddp_message m;
+    long ticket;
+    int bad;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_REDUCE;
+    m.from = s->buffer;
+    m.from_count = s->buffers;
+    m.mean = 1;
+    m.step = ddp_step(d);
+    m.layer = DDP_NO_LAYER;
+    bad = ddp_post(d, &m, &ticket);
+    return bad ? bad : ddp_hold(d, ticket, DDP_NO_LAYER);
+}
+
+int ddp__servers_wait(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    int bad = 0;
+
+    for (int k = 0; k < s->lines && !bad; k++) {
+        if (s->line[k].push_ticket >= 0) bad = ddp__line_pushed(d, s, &s->line[k]);
+        if (!bad) bad = ddp__line_pulled(d, s, &s->line[k]);
+    }
+    return bad;
+}
+
+int ddp__servers_tell(ddp_ctx *d, void *self, int leaves)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    int bad = ddp__servers_wait(d, self);
+
+    for (int k = 0; k < s->lines && !bad; k++) {
+        ddp__line *line = &s->line[k];
+        ddp__push_head head;
+        if (k == s->own) {
+            ddp__atomic_store(&line->leaves, 1);
+            ddp_server_wake(d);
+            continue;
+        }
+        memset(&head, 0, sizeof head);
+        head.kind = leaves ? DDP__LEAVES : DDP__SAVES;
+        memcpy(line->out, &head, sizeof head);
+        bad = ddp__line_post(d, line, DDP_PUSH, line->push, 1, &line->push_ticket);
+        if (!bad) bad = ddp__line_pushed(d, s, line);
+    }
+    return bad;
+}

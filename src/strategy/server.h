@@ -1,0 +1,136 @@
+/* Servers of layers: who serves which, what is pushed and pulled, and a server's own book. Inside of server*.c. */
+#ifndef DDP_STRATEGY_SERVER_H
+#define DDP_STRATEGY_SERVER_H
+
+#include "strategy/strategy.h"
+
+/* In front of what is pushed: 16 words, then a bit for each layer of the model that the push is about. */
+typedef enum ddp__push_kind { DDP__PUSHES, DDP__SAVES, DDP__LEAVES } ddp__push_kind;
+
+typedef struct ddp__push_head {
+    int32_t kind, late;            /* late: of layers that osp put off */
+    int64_t samples;
+    float   rate, loss, epoch;
+    float   compute_s, bytes_per_s; /* that the worker measured; 0 = not */
+    float   unused[7];
+} ddp__push_head;
+
+/* In front of an answer: 16 words, then (osp) the importance of each layer of this server, in double. */
+typedef struct ddp__answer_head {
+    int64_t version;               /* updates of this server's layers so far */
+    int32_t staleness;             /* of the push before */
+    float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
+    float   unused[9];
+} ddp__answer_head;
+
+enum { DDP__HEAD_WORDS = 16 };
+DDP_STATIC_ASSERT(sizeof(ddp__push_head) == 4 * DDP__HEAD_WORDS, "a head of 16 words");
+DDP_STATIC_ASSERT(sizeof(ddp__answer_head) == 4 * DDP__HEAD_WORDS, "a head of 16 words");
+
+/* From a worker to one server: its layers, and the two messages that are under way at most. */
+typedef struct ddp__line {
+    int        rank;               /* that serves */
+    int       *layer, layers;      /* rising */
+    size_t     count;              /* floats that it serves */
+    float     *out, *in;           /* heads, with what follows them */
+    ddp_piece *push, *pull;        /* the lists of the two messages, heads first */
+    int        pushes, pulls;
+    long       push_ticket, pull_ticket; /* -1: none */
+    int        pushed, asked, leaves; /* own share: what the worker wants of the thread beside it; atomic, */
+    int        taken, answered;    /* and what that has done */
+} ddp__line;
+
+/* What a server knows of one worker. */
+typedef enum ddp__client_state {
+    DDP__CLIENT_FREE,   /* its next word is not asked for yet */
+    DDP__CLIENT_HEARS,  /* a push, a pull or a word is awaited */
+    DDP__CLIENT_PUSHED, /* a push is here, not applied */
+    DDP__CLIENT_DONE,   /* applied; its pull is asked for next */
+    DDP__CLIENT_WAITS,  /* a pull is awaited */
+    DDP__CLIENT_ASKED,  /* wants its answer */
+    DDP__CLIENT_ANSWERS, /* which is on its way */
+    DDP__CLIENT_SAVES, DDP__CLIENT_LEFT
+} ddp__client_state;
+
+typedef struct ddp__client {
+    ddp__client_state state;
+    long         ticket;
+    ddp_received got;
+    float       *in, *ask, *head;  /* what is pushed; a word; the head of its answer */
+    int          owes;             /* it has pushed since its last answer */
+    int          staleness;        /* of that push */
+} ddp__client;
+
+/* What this rank serves. */
+typedef struct ddp__store {
+    const ddp__line *share;
+    float     *params, *sum;       /* [share->count] */
+    size_t    *at;                 /* [share->layers] where a layer begins */
+    float    **state;              /* [share->layers] of the optimizer, NULL: none */
+    int64_t   *version;            /* [share->layers] updates of a layer */
+    int64_t   *clock, *pulled;     /* [workers] pushes of each; pushes of all at its last pull */
+    int64_t   *pushes;             /* of all */
+    double    *importance;         /* [share->layers] osp */
+    ddp__client *client;               /* [workers] */
+    long      *ticket;             /* [workers] that are waited for */
+    int        next;               /* whose push comes next, where there is an order */
+    ddp__answer_head told;         /* means over the workers */
+    size_t     sum_count;
+} ddp__store;
+
+/* How pushes become updates. */
+typedef enum ddp__push_rule {
+    DDP__TOGETHER, /* one update when all have pushed: their mean in rank order */
+    DDP__EACH,     /* an update for each push */
+    DDP__IN_TURN   /* the same, in the order of iterations and ranks */
+} ddp__push_rule;
+
+typedef struct ddp__servers {
+    ddp__push_rule  rule;
+    int        ahead;              /* iterations that a worker may be ahead of the slowest; -1 = any number */
+    int        returns_mean;       /* osp: an answer is the mean gradient, not parameters */
+    int        pushes_params;      /* asp, the paper's: what is pushed are parameters */
+    int        workers, lines, own; /* own: the line of this rank's own share; -1: it serves none beside a worker */
+    int        set_words;          /* of a push's bits */
+    size_t     model;              /* floats with gradients */
+    size_t    *floats;             /* [layers] of them */
+    int       *line_of;            /* [layers] */
+    ddp__line *line;               /* [lines] */
+    ddp__store *store;             /* NULL: this rank serves nothing */
+    ddp_piece *buffer;             /* [buffers] running statistics, or a word in their place */
+    int        buffers;
+    float      word;
+    float      compute_s, bytes_per_s; /* osp: told with each push */
+    double     stale_sum;
+    long       stale_count;
+} ddp__servers;
+
+/* server.c: start declares everything (rule, ahead and so on are set before); the rest is what events are made of.
+ * set: a bit for each layer, NULL: all. */
+DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
+DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
+DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
+/* One line: a push of memory[l] (NULL: the layers' gradients) of its layers in set, a pull into it (NULL: their
+ * parameters), and the ends of the two. */
+DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late,
+                            float *const *memory);
+DDP_LIB int  ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k);
+DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory);
+DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
+/* Buffers become their mean over all workers, who have all come here then. */
+DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
+
+/* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
+DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
+DDP_LIB void ddp__store_close(ddp__servers *s);
+DDP_LIB int  ddp__store_turn(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
+
+static inline int ddp__in_set(const uint32_t *set, int layer)
+{
+    return !set || (set[layer / 32] >> layer % 32 & 1);
+}
+
+#endif /* DDP_STRATEGY_SERVER_H */

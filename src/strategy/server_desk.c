@@ -1,0 +1,451 @@
+/* A server's side: what each worker has pushed and asked for, updates, answers. One thread has all of it. */
+#include "nn/exact.h"
+#include "plan/osp.h"
+#include "strategy/server.h"
+
+/* ---- memory ---- */
+
+static int ddp__clients_open(ddp__servers *s, ddp__store *t)
+{
+    const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words, in = words + t->share->count;
+    int good = 1;
+
+    t->client = (ddp__client *)ddp__calloc((size_t)s->workers, sizeof *t->client);
+    t->ticket = (long *)ddp__calloc((size_t)s->workers, sizeof *t->ticket);
+    t->at = (size_t *)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->at);
+    t->state = (float **)ddp__calloc((size_t)t->share->layers + 1, sizeof *t->state);
+    t->sum = (float *)ddp__calloc(t->share->count + 1, sizeof *t->sum);
+    if (!t->client || !t->ticket || !t->at || !t->state || !t->sum) return 0;
+    for (int w = 0; w < s->workers && good; w++) {
+        t->client[w].in = (float *)ddp__calloc(in, sizeof(float));
+        t->client[w].ask = (float *)ddp__calloc(words, sizeof(float));
+        t->client[w].head = (float *)ddp__calloc(DDP__HEAD_WORDS + 2 * (size_t)t->share->layers, sizeof(float));
+        good = t->client[w].in && t->client[w].ask && t->client[w].head;
+    }
+    return good;
+}
+
+/* Optimizer state: the layer's own, which a worker does not use, but under osp. */
+static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
+{
+    size_t n;
+
+    for (int i = 0; i < t->share->layers; i++) {
+        t->state[i] = ddp_state_of(d, t->share->layer[i], &n);
+        if (!t->state[i] || s->own < 0 || !s->returns_mean) continue;
+        t->state[i] = ddp_keep(d, t->share->layer[i], "server state", n, 0);
+        if (!t->state[i]) return DDP_MEMORY;
+    }
+    return 0;
+}
+
+int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
+{
+    const size_t layers = (size_t)share->layers, numbers = 2 * layers + 2 * (size_t)s->workers + 1;
+    ddp__store *t = (ddp__store *)ddp__calloc(1, sizeof *t);
+    float *kept;
+    size_t at = 0;
+    int n, bad;
+
+    s->store = t;
+    if (t) t->share = share;
+    if (!t || !ddp__clients_open(s, t))
+        return ddp_complain(d, DDP_MEMORY, "out of memory for serving %zu floats to %d workers", share->count,
+                            s->workers);
+    kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, 0);
+    if (!kept) return DDP_MEMORY;
+    t->version = (int64_t *)(void *)kept;
+    t->importance = (double *)(void *)(t->version + layers);
+    t->clock = t->version + 2 * layers;
+    t->pulled = t->clock + s->workers;
+    t->pushes = t->pulled + s->workers;
+    if (share->count == 0) return 0;
+    t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, 0);
+    bad = t->params ? ddp__store_state(d, s, t) : DDP_MEMORY;
+    for (int i = 0; i < share->layers && !bad; i++) {
+        const ddp_piece *p = ddp_trained_of(d, share->layer[i], &n);
+        t->at[i] = at;
+        for (int j = 0; j < n; at += p[j++].count) memcpy(t->params + at, p[j].data, p[j].count * sizeof(float));
+    }
+    return bad;
+}
+
+void ddp__store_close(ddp__servers *s)
+{
+    ddp__store *t = s->store;
+
+    if (!t) return;
+    for (int w = 0; t->client && w < s->workers; w++) {
+        if (t->client[w].head) DDP_FREE(t->client[w].head);
+        if (t->client[w].ask) DDP_FREE(t->client[w].ask);
+        if (t->client[w].in) DDP_FREE(t->client[w].in);
+    }
+    if (t->client) DDP_FREE(t->client);
+    if (t->ticket) DDP_FREE(t->ticket);
+    if (t->at) DDP_FREE(t->at);
+    if (t->state) DDP_FREE(t->state);
+    if (t->sum) DDP_FREE(t->sum);
+    DDP_FREE(t);
+}
+
+/* ---- updates ---- */
+
+static ddp__push_head ddp__pushed_head(const ddp__client *x)
+{
+    ddp__push_head head;
+
+    memcpy(&head, x->in, sizeof head);
+    return head;
+}
+
+/* y = weight x, or y += weight x, rounded twice. */
+static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int first)
+{
+    size_t i = 0;
+
+    for (; i + 4 <= n; i += 4) {
+        const ddp__f4 v = ddp__f4_mul(ddp__f4_all(weight), ddp__f4_load(x + i));
+        ddp__f4_store(y + i, first ? v : ddp__f4_load(y + i) + v);
+    }
+    for (; i < n; i++) {
+        float v = weight * x[i];
+        DDP__ROUNDED(v);
+        y[i] = first ? v : y[i] + v;
+    }
+}
+
+/* The mean in rank order, as an all-reduce has it; weighted by samples where workers have unlike numbers of them. */
+static void ddp__push_mean(ddp__servers *s, ddp__store *t, size_t n)
+{
+    const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
+    const int64_t samples = ddp__pushed_head(&t->client[0]).samples;
+    int64_t all = 0;
+    int equal = 1;
+    double loss = 0;
+
+    for (int w = 0; w < s->workers; w++) {
+        const int64_t own = ddp__pushed_head(&t->client[w]).samples;
+        equal &= own == samples;
+        all += own;
+    }
+    memset(&t->told, 0, sizeof t->told);
+    for (int w = 0; w < s->workers; w++) {
+        const ddp__push_head head = ddp__pushed_head(&t->client[w]);
+        const double part = equal ? 1.0 / s->workers : (double)head.samples / (double)all;
+        ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == 0);
+        loss += part * (double)head.loss;
+        if (head.compute_s > t->told.compute_s) t->told.compute_s = head.compute_s;
+        if (head.bytes_per_s > t->told.bytes_per_s) t->told.bytes_per_s = head.bytes_per_s;
+    }
+    t->told.loss = (float)loss;
+    t->told.epoch = ddp__pushed_head(&t->client[0]).epoch;
+    if (equal && s->workers > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)s->workers, 1);
+}
+
+/* The layers of a push, packed one behind the other. */
+static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const float *set, const float *gradient,
+                             float rate)
+{
+    ddp_error err;
+    size_t at = 0;
+
+    for (int i = 0; i < t->share->layers; i++) {
+        const int l = t->share->layer[i];
+        uint32_t bits;
+        memcpy(&bits, set + l / 32, sizeof bits);
+        if (!(bits >> l % 32 & 1)) continue;
+#ifndef DDP_NO_PLANNERS
+        if (s->returns_mean && s->floats[l] &&
+            ddp_osp_importance(gradient + at, t->params + t->at[i], s->floats[l], 0, &t->importance[i], &err))
+            return ddp_server_fail(d, err.code, "layer %d: %s", l, err.msg);
+#endif
+        (void)err;
+        if (s->floats[l])
+            ddp_update_apart(d, l, t->params + t->at[i], gradient + at, t->state[i], (long)t->version[i], rate);
+        t->version[i]++;
+        at += s->floats[l];
+    }
+    return 0;
+}
+
+/* When all have pushed. */
+static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
+{
+    const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
+    int w, left = 0, pushed = 0;
+
+    for (w = 0; w < s->workers; w++) {
+        left += t->client[w].state == DDP__CLIENT_LEFT;
+        pushed += t->client[w].state == DDP__CLIENT_PUSHED;
+    }
+    if (left && pushed)
+        return ddp_server_fail(d, DDP_PEER_LOST, "a worker has left and %d others go on: every rank must run the same "
+                               "number of steps", pushed);
+    if (pushed < s->workers) return 0;
+    for (w = 1; w < s->workers; w++)
+        if (t->client[w].got.count != t->client[0].got.count ||
+            memcmp(t->client[w].in + DDP__HEAD_WORDS, t->client[0].in + DDP__HEAD_WORDS, 4 * (size_t)s->set_words))
+            return ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank 0", w);
+    t->sum_count = t->client[0].got.count - words;
+    ddp__push_mean(s, t, t->sum_count);
+    w = ddp__store_update(d, s, t, t->client[0].in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(&t->client[0]).rate);
+    if (w) return -w;
+    ++*t->pushes;
+    for (w = 0; w < s->workers; w++) {
+        t->clock[w]++;
+        t->client[w].state = DDP__CLIENT_DONE;
+    }
+    return 1;
+}
+
+/* Parameters that a worker has updated itself are mixed in. */
+static void ddp__store_merge(ddp__store *t, const float *theirs, float scale)
+{
+    for (size_t i = 0; i < t->share->count; i++) {
+        float change = scale * (theirs[i] - t->params[i]);
+        DDP__ROUNDED(change);
+        t->params[i] += change;
+    }
+    for (int i = 0; i < t->share->layers; i++) t->version[i]++;
+}
+
+static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
+{
+    const float given = ddp_settings(d)->push_scale, scale = given > 0 ? given : 1.0f / (float)s->workers;
+    const float *in = t->client[w].in + DDP__HEAD_WORDS;
+    ddp__client *x = &t->client[w];
+    int bad = 0;
+
+    x->staleness = (int)(*t->pushes - t->pulled[w]);
+    if (s->pushes_params) ddp__store_merge(t, in + s->set_words, scale);
+    else bad = ddp__store_update(d, s, t, in, in + s->set_words, ddp__pushed_head(x).rate * scale);
+    ++*t->pushes;
+    t->clock[w]++;
+    x->state = DDP__CLIENT_DONE;
+    return bad ? -bad : 1;
+}
+
+/* Whose push is the next: the least iteration, then the least rank, of those who are there. */
+static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
+{
+    int first = -1;
+
+    for (int w = 0; w < s->workers; w++)
+        if (t->client[w].state != DDP__CLIENT_LEFT && (first < 0 || t->clock[w] < t->clock[first])) first = w;
+    return first;
+}
+
+static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
+{
+    int moved = 0, one = 0;
+
+    if (s->rule == DDP__TOGETHER) return ddp__push_together(d, s, t);
+    for (int w = 0; w < s->workers && one >= 0; w++) {
+        if (t->client[w].state != DDP__CLIENT_PUSHED || (s->rule == DDP__IN_TURN && w != ddp__push_turn(s, t))) continue;
+        one = ddp__push_each(d, s, t, w);
+        moved = 1;
+    }
+    return one < 0 ? one : moved;
+}
+
+/* ---- answers ---- */
+
+/* Nobody runs away from the slowest, of those who are there. */
+static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
+{
+    int64_t least = INT64_MAX;
+
+    if (s->ahead < 0 || !t->client[w].owes) return 1;
+    for (int k = 0; k < s->workers; k++)
+        if (t->client[k].state != DDP__CLIENT_LEFT && t->clock[k] < least) least = t->clock[k];
+    return t->clock[w] - least <= s->ahead;
+}
+
+/* Parameters move on while an answer of them is on its way, unless all wait for all. */
+static const float *ddp__answer_values(ddp__servers *s, ddp__store *t, ddp__client *x, size_t *n)
+{
+    *n = s->returns_mean ? t->sum_count : t->share->count;
+    if (s->rule == DDP__TOGETHER) return s->returns_mean ? t->sum : t->params;
+    if (*n) memcpy(x->in, t->params, *n * sizeof *x->in);
+    return x->in;
+}
+
+static void ddp__list_scatter(const ddp_piece *list, int n, const float *values)
+{
+    for (int i = 0; i < n; values += list[i++].count)
+        if (list[i].count) memcpy(list[i].data, values, list[i].count * sizeof *values);
+}
+
+static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
+{
+    ddp__client *x = &t->client[w];
+    ddp_piece list[2];
+    ddp_message m;
+    size_t n;
+    float *values = (float *)(uintptr_t)ddp__answer_values(s, t, x, &n);
+
+    t->told.version = *t->pushes;
+    t->told.staleness = x->owes ? x->staleness : 0;
+    memcpy(x->head, &t->told, sizeof t->told);
+    if (t->share->layers) memcpy(x->head + DDP__HEAD_WORDS, t->importance, (size_t)t->share->layers * sizeof(double));
+    x->owes = 0;
+    t->pulled[w] = *t->pushes;
+    x->state = DDP__CLIENT_ANSWERS;
+    list[0].data = x->head;
+    list[0].count = DDP__HEAD_WORDS + (s->returns_mean ? 2 * (size_t)t->share->layers : 0);
+    list[1].data = values;
+    list[1].count = n;
+    if (w == s->own) {
+        ddp__line *k = &s->line[s->own];
+        ddp__list_scatter(k->pull, 1, x->head);
+        ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
+        ddp__atomic_store(&k->asked, 0);
+        x->state = DDP__CLIENT_FREE;
+        ddp_server_set(d, &k->answered, 1);
+        return 0;
+    }
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ANSWER;
+    m.from = list;
+    m.from_count = 2;
+    m.peer = w;
+    m.layer = DDP_ALL_LAYERS;
+    return ddp_server_post(d, &m, &x->ticket);
+}
+
+/* ---- what comes ---- */
+
+static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w, float *to, size_t count,
+                            ddp__client_state state)
+{
+    ddp__client *x = &t->client[w];
+    ddp_piece p;
+    ddp_message m;
+
+    x->state = state;
+    x->ticket = -1;
+    if (w == s->own) return 0;
+    p.data = to;
+    p.count = count;
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_SERVE;
+    m.from = &p;
+    m.from_count = 1;
+    m.peer = w;
+    m.layer = DDP_ALL_LAYERS;
+    m.received = &x->got;
+    return ddp_server_post(d, &m, &x->ticket);
+}
+
+static ddp__client_state ddp__client_word(const ddp__servers *s, ddp__client *x, const float *in)
+{
+    ddp__push_head head;
+
+    (void)s;
+    if (x->got.verb == DDP_PULL) return DDP__CLIENT_ASKED;
+    memcpy(&head, in, sizeof head);
+    if (head.kind == DDP__SAVES) return DDP__CLIENT_SAVES;
+    if (head.kind == DDP__LEAVES) return DDP__CLIENT_LEFT;
+    x->owes = 1;
+    return DDP__CLIENT_PUSHED;
+}
+
+/* The worker beside this thread. */
+static void ddp__own_hear(ddp_ctx *d, ddp__servers *s, ddp__client *x)
+{
+    ddp__line *k = &s->line[s->own];
+    float *to = x->in;
+
+    if (x->state == DDP__CLIENT_HEARS && ddp__atomic_load(&k->pushed)) {
+        for (int i = 0; i < k->pushes; to += k->push[i++].count)
+            if (k->push[i].count) memcpy(to, k->push[i].data, k->push[i].count * sizeof *to);
+        x->got.verb = DDP_PUSH;
+        x->got.count = (size_t)(to - x->in);
+        x->owes = 1;
+        x->state = DDP__CLIENT_PUSHED;
+        ddp__atomic_store(&k->pushed, 0);
+        ddp_server_set(d, &k->taken, 1);
+    } else if (ddp__atomic_load(&k->asked)) {
+        x->state = DDP__CLIENT_ASKED;
+    } else if (ddp__atomic_load(&k->leaves)) {
+        x->state = DDP__CLIENT_LEFT;
+    }
+}
+
+/* One step of one worker's affair: 1 = it moved, < 0 = failed. */
+static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
+{
+    const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
+    ddp__client *x = &t->client[w];
+    const ddp__client_state before = x->state;
+    int bad = 0;
+
+    switch (before) {
+    case DDP__CLIENT_FREE: bad = ddp__client_listen(d, s, t, w, x->in, words + t->share->count, DDP__CLIENT_HEARS); break;
+    case DDP__CLIENT_DONE: bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS); break;
+    case DDP__CLIENT_HEARS:
+    case DDP__CLIENT_WAITS:
+        if (w == s->own) ddp__own_hear(d, s, x);
+        else if (ddp_server_done(d, x->ticket))
+            x->state = ddp__client_word(s, x, before == DDP__CLIENT_HEARS ? x->in : x->ask);
+        break;
+    case DDP__CLIENT_ASKED:
+        if (ddp__may_answer(s, t, w)) bad = ddp__answer(d, s, t, w);
+        break;
+    case DDP__CLIENT_ANSWERS:
+        if (ddp_server_done(d, x->ticket)) x->state = DDP__CLIENT_FREE;
+        break;
+    case DDP__CLIENT_PUSHED:
+    case DDP__CLIENT_SAVES:
+    case DDP__CLIENT_LEFT: break;
+    }
+    return bad ? -bad : x->state != before;
+}
+
+int ddp__store_turn(ddp_ctx *d, ddp__servers *s)
+{
+    int moved = 0, one = 0;
+
+    for (int w = 0; w < s->workers && one >= 0; w++) {
+        one = ddp__client_turn(d, s, s->store, w);
+        moved |= one;
+    }
+    if (one >= 0) {
+        one = ddp__store_apply(d, s, s->store);
+        moved |= one;
+    }
+    return one < 0 ? one : moved;
+}
+
+static int ddp__clients_in(const ddp__servers *s, ddp__client_state state)
+{
+    int n = 0;
+
+    for (int w = 0; w < s->workers; w++) n += s->store->client[w].state == state;
+    return n;
+}
+
+int ddp__servers_serve(ddp_ctx *d, void *self)
+{
+    ddp__servers *s = (ddp__servers *)self;
+    ddp__store *t = s->store;
+    int bad = 0;
+
+    while (!bad) {
+        int moved, n = 0;
+        do moved = ddp__store_turn(d, s);
+        while (moved > 0);
+        if (moved < 0) return -moved;
+        if (ddp__clients_in(s, DDP__CLIENT_LEFT) == s->workers) return 0;
+        if (ddp__clients_in(s, DDP__CLIENT_SAVES) == s->workers) {
+            for (int w = 0; w < s->workers; w++) t->client[w].state = DDP__CLIENT_FREE;
+            return DDP_SERVE_SAVE;
+        }
+        for (int w = 0; w < s->workers; w++)
+            if (t->client[w].state == DDP__CLIENT_HEARS || t->client[w].state == DDP__CLIENT_WAITS ||
+                t->client[w].state == DDP__CLIENT_ANSWERS)
+                if (w != s->own) t->ticket[n++] = t->client[w].ticket;
+        bad = ddp_server_wait(d, t->ticket, n);
+    }
+    return bad;
+}
