@@ -225,13 +225,16 @@ static int ddp__push_each(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     return bad ? -bad : 1;
 }
 
-/* Whose push is the next: the least iteration, then the least rank, of those who are there. */
+/* Whose push is the next: the least iteration, then the least rank, of those who are there; nobody's before who
+ * pushed last has what came of it. */
 static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
 {
     int first = -1;
 
-    for (int w = 0; w < s->workers; w++)
+    for (int w = 0; w < s->workers; w++) {
+        if (t->client[w].owes && t->client[w].state != DDP__CLIENT_PUSHED) return -1;
         if (t->client[w].state != DDP__CLIENT_LEFT && (first < 0 || t->clock[w] < t->clock[first])) first = w;
+    }
     return first;
 }
 
