@@ -337,8 +337,19 @@ typedef enum ddp_strategy {
     DDP_ASP,      /* each push is an update of its own */
     DDP_SSP,      /* asp, but no worker is more than `staleness` steps ahead */
     DDP_R2SP,     /* asp, the workers one after the other */
-    DDP_OSP       /* bsp, but what matters least is sent and corrected during the next step */
+    DDP_OSP,      /* bsp, but what matters least is sent and corrected during the next step */
+    DDP_DILOCO,   /* what parameters changed by in H steps, averaged, is a gradient to an outer optimizer (docs/outer.md) */
+    DDP_SPARSELOCO /* the same, of which the largest 1 in 64 travel, in 2 bits each */
 } ddp_strategy;
+
+/* diloco, sparseloco: when an average is waited for. */
+typedef enum ddp_overlap {
+    DDP_OVERLAP_DEFAULT, /* none */
+    DDP_OVERLAP_NONE,    /* in the step that posts it */
+    DDP_OVERLAP_STREAM,  /* some layers at a time, each some steps later */
+    DDP_OVERLAP_EAGER    /* a period later; until then each worker goes on with its own change */
+} ddp_overlap;
+enum { DDP_NO_MOMENTUM = -1, DDP_OVERWRITE = -1 }; /* outer_momentum, mixture: 0 */
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
@@ -443,6 +454,9 @@ struct ddp_config {
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
+    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7, and 1 */
+    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9, and none */
+    ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
@@ -481,12 +495,14 @@ struct ddp_config {
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8
  *   transport  tcp, threads, mpi             lgp        on, off, ema
  *   servers    colocated, or a number        correct    deferred, eager
- *   defer      auto, or a fraction           split      walk, stop, density, knapsack */
+ *   defer      auto, or a fraction           split      walk, stop, density, knapsack
+ *   overlap    none, stream, eager */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
+DDP_API int ddp_overlap_named(const char *name, ddp_overlap *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API int ddp_servers_named(const char *name, int *out);
 DDP_API int ddp_defer_named(const char *name, double *out);
@@ -649,6 +665,14 @@ typedef struct ddp_received {
     size_t   count;
 } ddp_received;
 
+/* What becomes of a sum on the rank that owns a part of it, before it goes to all: called on the comm thread for the
+ * parts of this rank's segment (ddp_segment_of) in order, x[0..n-1] are the values at.. of the message, scaled; what it
+ * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or on a device. */
+typedef struct ddp_owner {
+    void (*rule)(void *user, size_t at, float *x, size_t n);
+    void *user;
+} ddp_owner;
+
 /* All ranks post collectives in one agreed order; the n-th collective of one rank meets the n-th of
  * the others, and verb, number of values, coding and layer are compared (DDP_MISMATCH names both).
  * All zero but verb, from and from_count is a plain message of floats in place. */
@@ -678,7 +702,10 @@ typedef struct ddp_message {
                                    off this rank's segment, divided by the scale, is added to it */
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
                                    this rank's values, measured where the result overwrites them */
-    ddp_received    *received;  /* NULL, or borrowed until done */
+    union {
+        ddp_received    *received; /* a receive, serve or pull: NULL, or borrowed until done */
+        const ddp_owner *owner;    /* all-reduce: NULL, or borrowed until done */
+    };
     int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
                                    such a sum travels as bytes also among threads */
@@ -771,6 +798,9 @@ typedef struct ddp_strategy_ops {
     int  (*serve)(ddp_ctx *d, void *self);
     /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without error. */
     int  (*tell_servers)(ddp_ctx *d, void *self, int leaves);
+    /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's own
+     * ones. *err says why not. */
+    ddp_status (*settle)(struct ddp_strategy_ops *ops, ddp_config *c, ddp_error *err);
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
@@ -859,8 +889,9 @@ DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int e
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
- * its group; the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
+/* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves; of that the
+ * parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of a
+ * group; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
@@ -871,7 +902,10 @@ DDP_API float           *ddp_state_of(const ddp_ctx *d, int layer, size_t *count
 DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);              /* so far */
 DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was */
 DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
+DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
+DDP_API int              ddp_group_size(const ddp_ctx *d, int group);
+DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
 DDP_API double           ddp_loss(const ddp_ctx *d); /* of the last ddp_report; 0 = none yet */
@@ -18652,6 +18686,9 @@ DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, in
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
+/* This rank's segment of a direct all-reduce of n values over a group, without a membership. */
+DDP_LIB void       ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
+                                       size_t *to);
 /* Bytes of partial sums that a ring may have under way to the next rank. */
 DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
 /* Sets the order in which rings go round (a permutation of all ranks; NULL = by number) and from how
@@ -19131,6 +19168,7 @@ DDP_LIB void ddp__memory_store(const ddp__op *op, size_t at, const void *data, s
 /* result = scale * (terms[0] + ... + terms[terms - 1]): e->terms, with the own values at place; it is advanced. */
 DDP_LIB void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
                              double *divergence);
+DDP_LIB void ddp__memory_own(const ddp__op *op, size_t at, size_t count);
 /* Detection of foreign writes. Hashes the memory of a new operation; under the lock. */
 DDP_LIB void ddp__guard_all(ddp__engine *e, ddp__op *op);
 DDP_LIB void ddp__guard_close(ddp__engine *e);
@@ -19889,6 +19927,17 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     }
 }
 
+/* The owner's rule, on what it has summed. */
+void ddp__memory_own(const ddp__op *op, size_t at, size_t count)
+{
+    size_t here;
+
+    for (; count > 0; at += here, count -= here) {
+        float *x = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
+        op->m.owner->rule(op->m.owner->user, at, x, here);
+    }
+}
+
 /* ---- values that do not travel as floats ----
  *
  * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
@@ -19960,6 +20009,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
     if (!ddp__code_round(e, op, sum, count)) return 0;
     e->terms[team.place[e->rank]] = sum;
     ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
+    if (op->m.owner) op->m.owner->rule(op->m.owner->user, at, sum, count);
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
@@ -20404,7 +20454,7 @@ size_t ddp__full_bytes(const ddp__engine *e)
 
 static int ddp__full_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && op->n > 0 &&
+    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner && op->n > 0 &&
            op->n * sizeof(float) <= e->full_bytes;
 }
 
@@ -20513,6 +20563,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
         if (!ddp__reduce_coded(e, op, at, count, divergence)) return 0;
     } else {
         ddp__memory_sum(e, op, at, count, team.place[e->rank], team.members, divergence);
+        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
     }
     for (int i = 0; i < team.members; i++) {
         int s, r = team.member[i];
@@ -20667,7 +20718,8 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
  * and rings wait for each other in one order. */
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && e->members > 2 &&
+    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner &&
+           e->members > 2 &&
            op->n * sizeof(float) >= e->ring_bytes;
 }
 
@@ -20890,7 +20942,7 @@ size_t ddp__share_bytes(const ddp__engine *e)
 
 static int ddp__share_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.coding == DDP_AS_FLOAT && !op->m.overlap &&
+    return op->m.verb == DDP_ALL_REDUCE && op->m.coding == DDP_AS_FLOAT && !op->m.overlap && !op->m.owner &&
            op->n > 0 && op->n * sizeof(float) >= e->share_bytes && ddp__team_of(e, op).members > 1;
 }
 
@@ -21893,6 +21945,7 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
+    if (op->m.verb == DDP_ALL_REDUCE && op->m.owner && op->n) ddp__memory_own(op, 0, op->n);
     ddp__op_advance(e, op, op->left);
 }
 
@@ -23151,6 +23204,18 @@ const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
     return e->member + (size_t)group * (size_t)e->world;
 }
 
+void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from, size_t *to)
+{
+    ddp__op op;
+
+    memset(&op, 0, sizeof op);
+    op.m.group = group;
+    op.m.coding = coding;
+    op.n = n;
+    op.way = ddp__direct_way(0);
+    ddp__segment(e, &op, e->rank, from, to);
+}
+
 /* ---- messages ---- */
 
 /* Values of a list of pieces; SIZE_MAX where they are more than a frame can count. */
@@ -23172,6 +23237,8 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
                          verb);
+    if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence || e->membership))
+        return ddp__fail(err, DDP_ARG, "only a plain all-reduce in a world that cannot lose a rank has an owner's rule");
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
                          m->to ? " with a `to` of its own" : "");
@@ -25937,7 +26004,7 @@ enum {
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 14
+    DDP__JOIN_SETTINGS = 20
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -37250,7 +37317,7 @@ typedef struct ddp__unit {
     ddp_piece  *average;        /* [averages] what averaging the layer moves */
     ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
     ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
-    ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
+    ddp_piece  *other;          /* [others] what else averaging moves: buffers, optimizer state */
     ddp_piece  *moved;          /* what of `average` or `other` goes in this period; NULL: all, in every period */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
@@ -37422,7 +37489,10 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("seed", d->cfg.seed)                                            \
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
-    X("second state_period", d->cfg.state_period[1])
+    X("second state_period", d->cfg.state_period[1])                  \
+    X("outer_lr", d->cfg.outer_lr)                                    \
+    X("outer_momentum", d->cfg.outer_momentum)                        \
+    X("overlap", d->cfg.overlap)
 #define DDP__SETTINGS_ELSE_OF(X)                                      \
     X("period", d->cfg.period)                                        \
     X("nccl", d->cfg.nccl)                                            \
@@ -39807,7 +39877,7 @@ ddp_status ddp__second_links(const ddp_config *c, ddp__links *out, ddp_error *er
 
 /* What a variable holds, and which field of ddp_config it fills. */
 typedef enum ddp__env_kind {
-    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_SECONDS, DDP__V_FLAG
+    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_ZERO, DDP__V_SECONDS, DDP__V_FLAG
 } ddp__env_kind;
 typedef struct ddp__env_variable {
     const char   *name; /* behind DREAMDDP_ */
@@ -39821,6 +39891,7 @@ static const ddp__env_variable ddp__env_known[] = {
     {"ADDR", DDP__V_OTHER, 0}, {"RUN_ID", DDP__V_OTHER, 0}, {"LOG", DDP__V_OTHER, 0}, {"STRATEGY", DDP__V_OTHER, 0},
     {"TRANSPORT", DDP__V_OTHER, 0}, {"WIRE", DDP__V_OTHER, 0}, {"TCP_CONGESTION", DDP__V_OTHER, 0},
     {"RESUME", DDP__V_OTHER, 0}, {"SERVERS", DDP__V_OTHER, 0}, {"DEFER", DDP__V_OTHER, 0},
+    {"OVERLAP", DDP__V_OTHER, 0},
     DDP__V("NET", TEXT, net), DDP__V("NET_SCRIPT", TEXT, net_script), DDP__V("NET2", TEXT, net2),
     DDP__V("ADDR2", TEXT, addr2), DDP__V("DUMP", TEXT, dump_path), DDP__V("SOCKET_IFNAME", TEXT, socket_ifname),
     DDP__V("TLS_PSK", TLS, tls_psk), DDP__V("TLS_CA", TLS, tls_ca), DDP__V("TLS_CERT", TLS, tls_cert),
@@ -39833,8 +39904,9 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
     DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
     DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
-    DDP__V("STALENESS", COUNT, staleness),
-    DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
+    DDP__V("STALENESS", COUNT, staleness), DDP__V("OUTER_LR", NUMBER, outer_lr),
+    DDP__V("OUTER_MOMENTUM", ZERO, outer_momentum), DDP__V("DETERMINISTIC", FLAG, deterministic),
+    {NULL, DDP__V_OTHER, 0}};
 #undef DDP__V
 
 /* A launcher's variables; NULL where it has none. */
@@ -40123,6 +40195,12 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
                              v->kind == DDP__V_SECONDS ? " of seconds" : "");
         *(double *)field = seconds;
         break;
+    case DDP__V_ZERO: /* a field whose 0 is its default: what is below says 0 */
+        if (*(double *)field != 0) break;
+        if (!ddp__parse_double(text, &seconds) || !(seconds >= 0))
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a number from 0", name, text);
+        *(double *)field = seconds > 0 ? seconds : -1;
+        break;
     case DDP__V_FLAG: {
         int on = 0;
         DDP__TRY(ddp__env_flag(name, &on, err));
@@ -40227,6 +40305,13 @@ int ddp_split_named(const char *name, ddp_osp_rule *out)
     return ddp__named(names, 0, "split", name, out, NULL) == DDP_OK;
 }
 
+int ddp_overlap_named(const char *name, ddp_overlap *out)
+{
+    static const char *const names[] = {"", "none", "stream", "eager", NULL};
+
+    return ddp__named(names, 1, "overlap", name, out, NULL) == DDP_OK;
+}
+
 /* ---- environment ---- */
 
 /* "ssgd, wfbp or dreamddp" */
@@ -40245,7 +40330,7 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
 {
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
                *wire = ddp__env_get("DREAMDDP_WIRE"), *servers = ddp__env_get("DREAMDDP_SERVERS"),
-               *defer = ddp__env_get("DREAMDDP_DEFER");
+               *defer = ddp__env_get("DREAMDDP_DEFER"), *overlap = ddp__env_get("DREAMDDP_OVERLAP");
     char names[512];
 
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
@@ -40265,6 +40350,8 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
         return ddp__fail(err, DDP_ARG, "DREAMDDP_SERVERS=%.60s: a number of ranks that serve, or colocated", servers);
     if (defer && !(c->defer < 0) && !(c->defer > 0) && !ddp_defer_named(defer, &c->defer))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_DEFER=%.60s: auto, or a share of the model from 0 to 1", defer);
+    if (overlap && c->overlap == DDP_OVERLAP_DEFAULT && !ddp_overlap_named(overlap, &c->overlap))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_OVERLAP=%s is unknown: choose none, stream or eager", overlap);
     return DDP_OK;
 }
 
@@ -40330,6 +40417,13 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 c->update_frequency);
     DDP__REFUSE(!(c->preserve >= 0 && c->preserve <= 1e6),
                 "preserve %g: how far from 1 a ratio of losses may be, or 0 for 0.01", c->preserve);
+    DDP__REFUSE(!(c->outer_lr >= 0 && c->outer_lr <= 1e6), "outer_lr %g: a rate above 0; 1 and no momentum is the mean",
+                c->outer_lr);
+    DDP__REFUSE(!(c->outer_momentum >= -1 && c->outer_momentum < 1), "outer_momentum %g: above 0 and below 1, or "
+                "DDP_NO_MOMENTUM", c->outer_momentum);
+    DDP__REFUSE(c->overlap < DDP_OVERLAP_DEFAULT || c->overlap > DDP_OVERLAP_EAGER,
+                "overlap %d is unknown: use DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM or DDP_OVERLAP_EAGER",
+                (int)c->overlap);
     DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
                 "partition_bytes %lu: a part has at least 256 bytes", (unsigned long)c->partition_bytes);
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
@@ -40351,6 +40445,7 @@ static void ddp__config_defaults(ddp_config *c)
 {
     if (c->transport == DDP_TRANSPORT_DEFAULT) c->transport = DDP_TCP;
     if (c->period == 0) c->period = 5;
+    if (c->overlap == DDP_OVERLAP_DEFAULT) c->overlap = DDP_OVERLAP_NONE;
     if (c->world == 0) c->world = 1;
     if (c->threads == 0) c->threads = 1;
     if (c->micro_batches == 0) c->micro_batches = 1;
@@ -40440,6 +40535,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp__config_defaults(&c);
     DDP__TRY(ddp__config_check(&c, err));
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
+    if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     if (ops->traits & DDP_NEEDS_SERVERS) c.profile_steps = 0; /* it plans by no profile, and servers have none */
     if (c.join) c.max_world = 0; /* the run's */
@@ -41535,24 +41631,9 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 
 /* ---- memory ---- */
 
-/* The pieces of a layer's average that are no parameters: they travel as floats, since a rounded
- * variance might be below zero. */
-static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
-{
-    int k;
-
-    u->other = (ddp_piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
-    if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-    for (int i = 0; i < u->averages; i++) {
-        for (k = 0; k < u->gradients && u->trains[k].data != u->average[i].data; k++) {}
-        if (k == u->gradients) u->other[u->others++] = u->average[i];
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
-    const int averages = d->ops.averages != DDP_AVERAGES_GRADIENTS;
+    const int averages = d->ops.averages == DDP_AVERAGES_PARAMETERS;
     size_t count = 0;
     float *next;
 
@@ -41572,7 +41653,6 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         if (averages) {
             u->base = next + count;
             u->delta = next + 2 * count;
-            DDP__TRY(ddp__coded_others(u, err));
         }
         next += u->trained;
     }
@@ -41671,8 +41751,9 @@ void ddp__coded_arrived(ddp_ctx *d, int layer)
 /* ==== run/average.c ==== [run] */
 /* Averages of a layer: what it moves, posted and held. */
 
-/* exact: all, as floats. */
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, int exact, ddp_error *err)
+/* all: also what a period leaves out. */
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, int all,
+                                  ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
@@ -41683,16 +41764,21 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
-    m.coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
+    m.coding = coding;
     if (m.coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
-    if (!exact) ddp__average_takes(d, layer, u->average, u->averages, &m);
+    if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }
 
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err)
 {
-    return ddp__average_as(d, layer, priority, filler, 0, err);
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+
+    /* where changes travel in blocks, these are parameters */
+    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT)
+        return ddp__average_as(d, layer, priority, filler, DDP_AS_FLOAT, 0, err);
+    return ddp__average_as(d, layer, priority, filler, coding, 0, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
@@ -41719,7 +41805,7 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 
 ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
-    DDP__TRY(ddp__average_as(d, layer, 0, 1, 1, err));
+    DDP__TRY(ddp__average_as(d, layer, 0, 1, DDP_AS_FLOAT, 1, err));
     return ddp__average_hold(d, layer, err);
 }
 
@@ -42191,6 +42277,25 @@ long ddp_updates_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, laye
 const ddp_step_info *ddp_reported(const ddp_ctx *d) { return &d->info; }
 
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
+const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
+    return *count ? d->unit[layer].other : NULL;
+}
+
+int ddp_group_size(const ddp_ctx *d, int group)
+{
+    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
+}
+
+size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from)
+{
+    size_t to = n;
+
+    *from = 0;
+    if (d->engine) ddp__engine_segment(d->engine, group, coding, n, from, &to);
+    return to - *from;
+}
 
 int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 
@@ -43641,7 +43746,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->gradient = (ddp_piece *)ddp__calloc(room, sizeof *u->gradient);
     u->trains = (ddp_piece *)ddp__calloc(room, sizeof *u->trains);
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
-    if (!u->average || !u->gradient || !u->trains || !u->shape)
+    u->other = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->other);
+    if (!u->average || !u->gradient || !u->trains || !u->shape || !u->other)
         return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
@@ -43650,6 +43756,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         u->average[u->averages++] = values;
         u->count += k->count;
         if (k->kind == DDP_PARAMS) ddp__unit_trains(d, u, k);
+        else u->other[u->others++] = values;
     }
     u->ticket = u->other_ticket = -1;
     u->forward_step = -1;
@@ -43669,8 +43776,8 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
             if (!u->moved) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
         }
         if (d->cfg.average_state) {
-            u->average[u->averages].data = u->state;
-            u->average[u->averages++].count = u->state_count;
+            const ddp_piece state = {{u->state}, u->state_count};
+            u->average[u->averages++] = u->other[u->others++] = state;
         }
     }
     return DDP_OK;
@@ -45303,9 +45410,16 @@ DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_ssp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_r2sp(ddp_strategy_ops *ops);
 /* local.c */
+/* local.c; what updates at once, with or without clipping, and averages all layers every so many steps */
+DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
+DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
+DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
+DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
+/* outer.c */
+DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
 
 /* ==== strategy/gradient.h ==== [strategy] */
 /* Buckets: what the strategies that average gradients send. */
@@ -46800,14 +46914,14 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
 
 /* ---- localsgd ---- */
 
-static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
+int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
     (void)self;
     /* the norm needs all gradients: then updates come at the end of the step */
     return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
-static int ddp__clip_and_update(ddp_ctx *d)
+int ddp__clip_and_update(ddp_ctx *d)
 {
     int bad;
 
@@ -46825,7 +46939,7 @@ static int ddp__hold_all(ddp_ctx *d)
     return bad;
 }
 
-static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
+int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad = ddp__clip_and_update(d);
 
@@ -46836,7 +46950,7 @@ static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
     return bad ? bad : ddp__hold_all(d);
 }
 
-static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int i, layers = ddp_layers(d);
 
@@ -48126,6 +48240,241 @@ void ddp__strategy_r2sp(ddp_strategy_ops *ops)
     ops->start = ddp__r2sp_start;
 }
 
+/* ==== strategy/outer.h ==== [strategy] */
+/* What the outer family shares. */
+
+struct ddp__outer;
+
+typedef struct ddp__outer_layer {
+    struct ddp__outer *all;
+    int    layer;
+    size_t count;             /* parameters with gradients */
+    size_t from, length;      /* of them, those whose momentum is here */
+    float *anchor, *momentum; /* [count], [length]; NULL without */
+    ddp_owner owner;
+    long   ticket, other_ticket;
+} ddp__outer_layer;
+
+typedef struct ddp__outer {
+    float nu, mu;
+    int   whole; /* every rank keeps the momentum of all, and takes the outer step itself */
+    int   mean;  /* nu 1, mu 0: the mean of the parameters itself */
+    ddp__outer_layer *layer;
+} ddp__outer;
+
+/* ==== strategy/outer.c ==== [strategy] */
+/* Strategies that average changes (specs of DiLoCo, arXiv:2311.08105): H local steps, then the mean over the workers of
+ * what parameters changed by since the last one is the gradient of an outer optimizer, SGD with Nesterov's momentum.
+ *
+ * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on all ranks;
+ * d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m and turns D into the
+ * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step. */
+
+/* ---- the rule ---- */
+
+void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
+{
+    const float nu = y->all->nu, mu = y->all->mu;
+
+    for (size_t i = 0; i < n; i++) {
+        float v = x[i];
+        if (m) {
+            float kept = mu * m[i];
+            DDP__ROUNDED(kept);
+            m[i] = kept + v;
+            kept = mu * m[i];
+            DDP__ROUNDED(kept);
+            v += kept;
+        }
+        x[i] = nu * v;
+    }
+}
+
+/* ddp_message.owner, on the comm thread. */
+static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
+{
+    const ddp__outer_layer *y = (const ddp__outer_layer *)user;
+
+    ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
+}
+
+/* The same where every rank keeps all of the momentum, by the verbs, which reach a device. */
+static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x, float *m, size_t n)
+{
+    const float mu = y->all->mu;
+
+    if (m && (ddp_scale(d, m, n, mu) || ddp_axpy(d, m, x, n, 1) || ddp_axpy(d, x, m, n, mu))) return DDP_FAILED;
+    return ddp_scale(d, x, n, y->all->nu);
+}
+
+/* ---- a layer: its change is sent, and the outer step comes ---- */
+
+/* Posts a layer's change, and the mean of what else averaging moves. */
+static int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
+{
+    ddp_message m;
+    int bad = 0;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_REDUCE;
+    m.mean = 1;
+    m.group = ddp_group_of(d, y->layer);
+    m.step = ddp_step(d);
+    m.layer = y->layer;
+    m.link = ddp_link_of(d, y->layer);
+    m.from = ddp_others_of(d, y->layer, &m.from_count);
+    if (m.from) bad = ddp_post(d, &m, &y->other_ticket);
+    m.from = ddp_trained_of(d, y->layer, &m.from_count);
+    if (bad || !m.from) return bad;
+    for (size_t i = 0, at = 0; !bad && i < (size_t)m.from_count; at += m.from[i++].count) {
+        float *x = m.from[i].data;
+        bad = ddp_scale(d, x, m.from[i].count, -1);
+        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, m.from[i].count, 1);
+    }
+    m.coding = ddp_coding_of(d);
+    m.owner = y->all->whole ? NULL : &y->owner;
+    return bad ? bad : ddp_post(d, &m, &y->ticket);
+}
+
+static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
+{
+    const long t = *ticket;
+
+    *ticket = -1;
+    return t == -1 ? 0 : ddp_hold(d, t, layer);
+}
+
+/* The outer step is here: theta = anchor = anchor - step. */
+static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = ddp__outer_take(d, &y->other_ticket, y->layer);
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (!bad) bad = ddp__outer_take(d, &y->ticket, y->layer);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        float *x = p[i].data;
+        if (y->all->whole)
+            bad = ddp__outer_rule_there(d, y, x, y->momentum ? y->momentum + at : NULL, p[i].count);
+        if (!bad) bad = ddp_scale(d, x, p[i].count, -1);
+        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, p[i].count, 1);
+        if (!bad) bad = ddp_copy(d, y->anchor + at, x, p[i].count);
+    }
+    return bad;
+}
+
+/* The anchor is theta as it stands. */
+static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_copy(d, y->anchor + at, p[i].data, p[i].count);
+    return bad;
+}
+
+/* ---- start, and the end of a step ---- */
+
+static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
+{
+    ddp__outer_layer *y = &o->layer[layer];
+    int n;
+    const ddp_piece *p = ddp_trained_of(d, layer, &n);
+
+    y->all = o;
+    y->layer = layer;
+    y->owner.rule = ddp__outer_own;
+    y->owner.user = y;
+    y->ticket = y->other_ticket = -1;
+    for (int i = 0; i < n; i++) y->count += p[i].count;
+    if (!y->count || o->mean) return 0;
+    y->length = y->count;
+    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), ddp_coding_of(d), y->count, &y->from);
+    y->anchor = ddp_keep(d, layer, "anchor", y->count, 1);
+    if (!y->anchor) return DDP_FAILED;
+    if (o->mu > 0 && y->length > 0) {
+        y->momentum = ddp_keep(d, layer, "momentum", y->length, o->whole);
+        if (!y->momentum) return DDP_FAILED;
+    }
+    return ddp__outer_anchor(d, y);
+}
+
+static int ddp__outer_start(ddp_ctx *d, void *self)
+{
+    const ddp_config *c = ddp_settings(d);
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = 0;
+
+    o->nu = (float)c->outer_lr;
+    o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
+    /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
+    o->whole = ddp_world(d) == 1 || c->min_world > 0 || c->join || c->backend || c->site > 0;
+    o->mean = o->nu == 1 && !(o->mu > 0) && (ddp_world(d) == 1 || ddp_coding_of(d) == DDP_AS_FLOAT);
+    o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
+    if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__outer_layer_start(d, o, l);
+    return bad;
+}
+
+/* All layers change together, in the last step of a period. */
+static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad;
+
+    if (o->mean) return ddp__local_step_end(d, self, forward);
+    bad = ddp__clip_and_update(d);
+    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_send(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_land(d, &o->layer[l]);
+    return bad;
+}
+
+static int ddp__outer_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        bad = ddp_average_exact(d, l);
+        if (!bad) bad = ddp__outer_anchor(d, &o->layer[l]);
+    }
+    return bad;
+}
+
+static void ddp__outer_close(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    (void)d;
+    if (o->layer) DDP_FREE(o->layer);
+}
+
+static ddp_status ddp__diloco_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+{
+    (void)ops;
+    if (c->overlap != DDP_OVERLAP_NONE)
+        return ddp__fail(err, DDP_UNSUPPORTED, "overlap is not there yet");
+    if (!(c->outer_lr > 0)) c->outer_lr = 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = 0.9;
+    return DDP_OK;
+}
+
+void ddp__strategy_diloco(ddp_strategy_ops *ops)
+{
+    ops->name = "diloco";
+    ops->averages = DDP_AVERAGES_CHANGES;
+    ops->traits = DDP_WITH_ALL;
+    ops->self_bytes = sizeof(ddp__outer);
+    ops->settle = ddp__diloco_settle;
+    ops->start = ddp__outer_start;
+    ops->backward_end = ddp__local_backward_end;
+    ops->step_end = ddp__outer_step_end;
+    ops->sync_all = ddp__outer_sync_all;
+    ops->close = ddp__outer_close;
+    ops->transfers = ddp__local_transfers;
+}
+
 /* ==== strategy/table.c ==== [strategy] */
 /* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
 
@@ -48151,7 +48500,8 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_SSP, ddp__strategy_ssp},
                                                 {DDP_R2SP, ddp__strategy_r2sp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
-                                                {DDP_ENP, ddp__strategy_enp}};
+                                                {DDP_ENP, ddp__strategy_enp},
+                                                {DDP_DILOCO, ddp__strategy_diloco}};
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;

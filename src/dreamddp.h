@@ -303,6 +303,7 @@
 #include "strategy/server.c"
 #include "strategy/server_desk.c"
 #include "strategy/server_rules.c"
+#include "strategy/outer.c"
 #include "strategy/table.c"
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"

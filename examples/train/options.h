@@ -19,7 +19,8 @@ typedef struct program {
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
     long   bucket_bytes, partition_bytes;
-    double credit;
+    double credit, outer_lr, outer_momentum;
+    const char *overlap;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
     double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
     const char *dump;
@@ -64,6 +65,7 @@ static void defaults(program *p, const char *name)
     p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
     p->samples = "sequence";
     p->t.keep = 2;
+    p->outer_lr = p->outer_momentum = -1; /* not given */
     p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
 
@@ -121,6 +123,9 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--lgp", CLI_TEXT, &p->lgp, "NAME", "osp: late layers go on with their own gradient: on, off or ema [on]"},
         {"--correct", CLI_TEXT, &p->correct, "NAME", "osp: late layers are corrected deferred or eager [deferred]"},
         {"--split", CLI_TEXT, &p->split, "NAME", "osp: what is late: walk, stop, density or knapsack [walk]"},
+        {"--outer-lr", CLI_REAL, &p->outer_lr, "X", "diloco, sparseloco: rate of the outer optimizer [0.7, 1]"},
+        {"--outer-momentum", CLI_REAL, &p->outer_momentum, "X", "its momentum, 0 = none [0.9, 0]"},
+        {"--overlap", CLI_TEXT, &p->overlap, "NAME", "diloco: none, stream (layers land later) or eager [none]"},
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
         {"--state-period", CLI_TEXT, &p->state_period, "M,V",
          "and that only in every M-th period, its second moments in every V-th [1,1]"},
@@ -257,6 +262,8 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "unknown --correct %s; choose deferred or eager", p->correct);
     if (p->split && !ddp_split_named(p->split, &c->split))
         return refuse(err, "unknown --split %s; choose walk, stop, density or knapsack", p->split);
+    if (p->overlap && !ddp_overlap_named(p->overlap, &c->overlap))
+        return refuse(err, "unknown overlap %s; choose none, stream or eager", p->overlap);
     c->transport = ddp_transport_named(p->transport);
     if (c->transport == DDP_TRANSPORT_DEFAULT)
         return refuse(err, "unknown transport %s; choose tcp, threads or mpi", p->transport);
@@ -288,6 +295,10 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--workers %ld is not possible; 1 to 256 can be started", p->workers);
     if (p->period == 0) return refuse(err, "--period 0: H is at least 1 step; 1 averages every layer in every step");
     if (p->steps < 1 && !p->epochs) return refuse(err, "--steps %ld: at least 1 step is needed", p->steps);
+    if (p->outer_lr != -1 && !(p->outer_lr > 0))
+        return refuse(err, "--outer-lr %g: a rate above 0; 1 with --outer-momentum 0 is the mean", p->outer_lr);
+    if (p->outer_momentum != -1 && !(p->outer_momentum >= 0 && p->outer_momentum < 1))
+        return refuse(err, "--outer-momentum %g: from 0, below 1", p->outer_momentum);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
@@ -378,6 +389,8 @@ static void configure(program *p)
     c->bucket_bytes = (size_t)p->bucket_bytes;
     c->partition_bytes = (size_t)p->partition_bytes;
     c->credit = p->credit;
+    if (p->outer_lr > 0) c->outer_lr = p->outer_lr;
+    if (p->outer_momentum >= 0) c->outer_momentum = p->outer_momentum > 0 ? p->outer_momentum : DDP_NO_MOMENTUM;
     if (p->emulate && !p->bucket_bytes) c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
     if (p->emulate && !p->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = (float)p->clip;

@@ -8,6 +8,7 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
+    if (op->m.verb == DDP_ALL_REDUCE && op->m.owner && op->n) ddp__memory_own(op, 0, op->n);
     ddp__op_advance(e, op, op->left);
 }
 

@@ -119,7 +119,7 @@ size_t ddp__full_bytes(const ddp__engine *e)
 
 static int ddp__full_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && op->n > 0 &&
+    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner && op->n > 0 &&
            op->n * sizeof(float) <= e->full_bytes;
 }
 
@@ -228,6 +228,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
         if (!ddp__reduce_coded(e, op, at, count, divergence)) return 0;
     } else {
         ddp__memory_sum(e, op, at, count, team.place[e->rank], team.members, divergence);
+        if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
     }
     for (int i = 0; i < team.members; i++) {
         int s, r = team.member[i];

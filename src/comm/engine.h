@@ -110,6 +110,9 @@ DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, in
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
+/* This rank's segment of a direct all-reduce of n values over a group, without a membership. */
+DDP_LIB void       ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from,
+                                       size_t *to);
 /* Bytes of partial sums that a ring may have under way to the next rank. */
 DDP_LIB size_t     ddp__engine_window(const ddp__engine *e);
 /* Sets the order in which rings go round (a permutation of all ranks; NULL = by number) and from how

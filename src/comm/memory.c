@@ -171,6 +171,17 @@ void ddp__memory_sum(ddp__engine *e, ddp__op *op, size_t at, size_t count, int p
     }
 }
 
+/* The owner's rule, on what it has summed. */
+void ddp__memory_own(const ddp__op *op, size_t at, size_t count)
+{
+    size_t here;
+
+    for (; count > 0; at += here, count -= here) {
+        float *x = (float *)ddp__memory_at(op, ddp__result_of(op), at, count, &here);
+        op->m.owner->rule(op->m.owner->user, at, x, here);
+    }
+}
+
 /* ---- values that do not travel as floats ----
  *
  * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
@@ -242,6 +253,7 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
     if (!ddp__code_round(e, op, sum, count)) return 0;
     e->terms[team.place[e->rank]] = sum;
     ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
+    if (op->m.owner) op->m.owner->rule(op->m.owner->user, at, sum, count);
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
     for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;

@@ -45,6 +45,14 @@ typedef struct ddp_received {
     size_t   count;
 } ddp_received;
 
+/* What becomes of a sum on the rank that owns a part of it, before it goes to all: called on the comm thread for the
+ * parts of this rank's segment (ddp_segment_of) in order, x[0..n-1] are the values at.. of the message, scaled; what it
+ * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or on a device. */
+typedef struct ddp_owner {
+    void (*rule)(void *user, size_t at, float *x, size_t n);
+    void *user;
+} ddp_owner;
+
 /* All ranks post collectives in one agreed order; the n-th collective of one rank meets the n-th of
  * the others, and verb, number of values, coding and layer are compared (DDP_MISMATCH names both).
  * All zero but verb, from and from_count is a plain message of floats in place. */
@@ -74,7 +82,10 @@ typedef struct ddp_message {
                                    off this rank's segment, divided by the scale, is added to it */
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
                                    this rank's values, measured where the result overwrites them */
-    ddp_received    *received;  /* NULL, or borrowed until done */
+    union {
+        ddp_received    *received; /* a receive, serve or pull: NULL, or borrowed until done */
+        const ddp_owner *owner;    /* all-reduce: NULL, or borrowed until done */
+    };
     int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
                                    such a sum travels as bytes also among threads */

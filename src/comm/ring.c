@@ -76,7 +76,8 @@ ddp_status ddp__engine_ring(ddp__engine *e, const int *order, size_t ring_bytes,
  * and rings wait for each other in one order. */
 static int ddp__ring_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && e->members > 2 &&
+    return op->m.verb == DDP_ALL_REDUCE && op->m.group == 0 && !op->m.coding && !op->m.owner &&
+           e->members > 2 &&
            op->n * sizeof(float) >= e->ring_bytes;
 }
 

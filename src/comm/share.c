@@ -43,7 +43,7 @@ size_t ddp__share_bytes(const ddp__engine *e)
 
 static int ddp__share_fits(const ddp__engine *e, const ddp__op *op)
 {
-    return op->m.verb == DDP_ALL_REDUCE && op->m.coding == DDP_AS_FLOAT && !op->m.overlap &&
+    return op->m.verb == DDP_ALL_REDUCE && op->m.coding == DDP_AS_FLOAT && !op->m.overlap && !op->m.owner &&
            op->n > 0 && op->n * sizeof(float) >= e->share_bytes && ddp__team_of(e, op).members > 1;
 }
 

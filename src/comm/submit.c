@@ -60,6 +60,18 @@ const int *ddp__engine_group_ranks(const ddp__engine *e, int group)
     return e->member + (size_t)group * (size_t)e->world;
 }
 
+void ddp__engine_segment(const ddp__engine *e, int group, ddp_coding coding, size_t n, size_t *from, size_t *to)
+{
+    ddp__op op;
+
+    memset(&op, 0, sizeof op);
+    op.m.group = group;
+    op.m.coding = coding;
+    op.n = n;
+    op.way = ddp__direct_way(0);
+    ddp__segment(e, &op, e->rank, from, to);
+}
+
 /* ---- messages ---- */
 
 /* Values of a list of pieces; SIZE_MAX where they are more than a frame can count. */
@@ -81,6 +93,8 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
     if (m->add && (!m->to || m->bytes))
         return ddp__fail(err, DDP_ARG, "%s that adds to nothing: floats in a list of their own, `to`, are needed",
                          verb);
+    if (m->verb == DDP_ALL_REDUCE && m->owner && (m->add || m->divergence || e->membership))
+        return ddp__fail(err, DDP_ARG, "only a plain all-reduce in a world that cannot lose a rank has an owner's rule");
     if (m->divergence && (m->verb >= DDP_SEND || m->to))
         return ddp__fail(err, DDP_ARG, "divergence is measured by a collective in place, not by %s%s", verb,
                          m->to ? " with a `to` of its own" : "");

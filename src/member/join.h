@@ -21,7 +21,7 @@ enum {
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 14
+    DDP__JOIN_SETTINGS = 20
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;

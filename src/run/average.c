@@ -1,8 +1,9 @@
 /* Averages of a layer: what it moves, posted and held. */
 #include "run/device.h"
 
-/* exact: all, as floats. */
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, int exact, ddp_error *err)
+/* all: also what a period leaves out. */
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, int all,
+                                  ddp_error *err)
 {
     ddp__unit *u = &d->unit[layer];
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
@@ -13,16 +14,21 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
-    m.coding = exact ? DDP_AS_FLOAT : ddp__wire_coding(d->cfg.wire);
+    m.coding = coding;
     if (m.coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
-    if (!exact) ddp__average_takes(d, layer, u->average, u->averages, &m);
+    if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }
 
 ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err)
 {
-    return ddp__average_as(d, layer, priority, filler, 0, err);
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+
+    /* where changes travel in blocks, these are parameters */
+    if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT)
+        return ddp__average_as(d, layer, priority, filler, DDP_AS_FLOAT, 0, err);
+    return ddp__average_as(d, layer, priority, filler, coding, 0, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
@@ -49,6 +55,6 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
 
 ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
-    DDP__TRY(ddp__average_as(d, layer, 0, 1, 1, err));
+    DDP__TRY(ddp__average_as(d, layer, 0, 1, DDP_AS_FLOAT, 1, err));
     return ddp__average_hold(d, layer, err);
 }

@@ -66,6 +66,13 @@ int ddp_split_named(const char *name, ddp_osp_rule *out)
     return ddp__named(names, 0, "split", name, out, NULL) == DDP_OK;
 }
 
+int ddp_overlap_named(const char *name, ddp_overlap *out)
+{
+    static const char *const names[] = {"", "none", "stream", "eager", NULL};
+
+    return ddp__named(names, 1, "overlap", name, out, NULL) == DDP_OK;
+}
+
 /* ---- environment ---- */
 
 /* "ssgd, wfbp or dreamddp" */
@@ -84,7 +91,7 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
 {
     const char *strategy = ddp__env_get("DREAMDDP_STRATEGY"), *transport = ddp__env_get("DREAMDDP_TRANSPORT"),
                *wire = ddp__env_get("DREAMDDP_WIRE"), *servers = ddp__env_get("DREAMDDP_SERVERS"),
-               *defer = ddp__env_get("DREAMDDP_DEFER");
+               *defer = ddp__env_get("DREAMDDP_DEFER"), *overlap = ddp__env_get("DREAMDDP_OVERLAP");
     char names[512];
 
     if (strategy && c->strategy == DDP_STRATEGY_DEFAULT && !c->own_strategy) {
@@ -104,6 +111,8 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
         return ddp__fail(err, DDP_ARG, "DREAMDDP_SERVERS=%.60s: a number of ranks that serve, or colocated", servers);
     if (defer && !(c->defer < 0) && !(c->defer > 0) && !ddp_defer_named(defer, &c->defer))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_DEFER=%.60s: auto, or a share of the model from 0 to 1", defer);
+    if (overlap && c->overlap == DDP_OVERLAP_DEFAULT && !ddp_overlap_named(overlap, &c->overlap))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_OVERLAP=%s is unknown: choose none, stream or eager", overlap);
     return DDP_OK;
 }
 
@@ -169,6 +178,13 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 c->update_frequency);
     DDP__REFUSE(!(c->preserve >= 0 && c->preserve <= 1e6),
                 "preserve %g: how far from 1 a ratio of losses may be, or 0 for 0.01", c->preserve);
+    DDP__REFUSE(!(c->outer_lr >= 0 && c->outer_lr <= 1e6), "outer_lr %g: a rate above 0; 1 and no momentum is the mean",
+                c->outer_lr);
+    DDP__REFUSE(!(c->outer_momentum >= -1 && c->outer_momentum < 1), "outer_momentum %g: above 0 and below 1, or "
+                "DDP_NO_MOMENTUM", c->outer_momentum);
+    DDP__REFUSE(c->overlap < DDP_OVERLAP_DEFAULT || c->overlap > DDP_OVERLAP_EAGER,
+                "overlap %d is unknown: use DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM or DDP_OVERLAP_EAGER",
+                (int)c->overlap);
     DDP__REFUSE(c->partition_bytes > 0 && c->partition_bytes < 256,
                 "partition_bytes %lu: a part has at least 256 bytes", (unsigned long)c->partition_bytes);
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
@@ -190,6 +206,7 @@ static void ddp__config_defaults(ddp_config *c)
 {
     if (c->transport == DDP_TRANSPORT_DEFAULT) c->transport = DDP_TCP;
     if (c->period == 0) c->period = 5;
+    if (c->overlap == DDP_OVERLAP_DEFAULT) c->overlap = DDP_OVERLAP_NONE;
     if (c->world == 0) c->world = 1;
     if (c->threads == 0) c->threads = 1;
     if (c->micro_batches == 0) c->micro_batches = 1;
@@ -279,6 +296,7 @@ ddp_status ddp__config_resolve(const ddp_config *given, const ddp__strategies *l
     ddp__config_defaults(&c);
     DDP__TRY(ddp__config_check(&c, err));
     DDP__TRY(ddp__config_strategy(list, &c, ops, err));
+    if (ops->settle) DDP__TRY(ops->settle(ops, &c, err));
     DDP__TRY(ddp__goes_check(&c, ops, 0, err));
     if (ops->traits & DDP_NEEDS_SERVERS) c.profile_steps = 0; /* it plans by no profile, and servers have none */
     if (c.join) c.max_world = 0; /* the run's */

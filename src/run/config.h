@@ -24,8 +24,19 @@ typedef enum ddp_strategy {
     DDP_ASP,      /* each push is an update of its own */
     DDP_SSP,      /* asp, but no worker is more than `staleness` steps ahead */
     DDP_R2SP,     /* asp, the workers one after the other */
-    DDP_OSP       /* bsp, but what matters least is sent and corrected during the next step */
+    DDP_OSP,      /* bsp, but what matters least is sent and corrected during the next step */
+    DDP_DILOCO,   /* what parameters changed by in H steps, averaged, is a gradient to an outer optimizer (docs/outer.md) */
+    DDP_SPARSELOCO /* the same, of which the largest 1 in 64 travel, in 2 bits each */
 } ddp_strategy;
+
+/* diloco, sparseloco: when an average is waited for. */
+typedef enum ddp_overlap {
+    DDP_OVERLAP_DEFAULT, /* none */
+    DDP_OVERLAP_NONE,    /* in the step that posts it */
+    DDP_OVERLAP_STREAM,  /* some layers at a time, each some steps later */
+    DDP_OVERLAP_EAGER    /* a period later; until then each worker goes on with its own change */
+} ddp_overlap;
+enum { DDP_NO_MOMENTUM = -1, DDP_OVERWRITE = -1 }; /* outer_momentum, mixture: 0 */
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
@@ -130,6 +141,9 @@ struct ddp_config {
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
+    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7, and 1 */
+    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9, and none */
+    ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
@@ -168,12 +182,14 @@ struct ddp_config {
  *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8
  *   transport  tcp, threads, mpi             lgp        on, off, ema
  *   servers    colocated, or a number        correct    deferred, eager
- *   defer      auto, or a fraction           split      walk, stop, density, knapsack */
+ *   defer      auto, or a fraction           split      walk, stop, density, knapsack
+ *   overlap    none, stream, eager */
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
+DDP_API int ddp_overlap_named(const char *name, ddp_overlap *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
 DDP_API int ddp_servers_named(const char *name, int *out);
 DDP_API int ddp_defer_named(const char *name, double *out);

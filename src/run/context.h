@@ -50,7 +50,7 @@ typedef struct ddp__unit {
     ddp_piece  *average;        /* [averages] what averaging the layer moves */
     ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
     ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
-    ddp_piece  *other;          /* [others] int8 blocks: what is averaged as floats */
+    ddp_piece  *other;          /* [others] what else averaging moves: buffers, optimizer state */
     ddp_piece  *moved;          /* what of `average` or `other` goes in this period; NULL: all, in every period */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
@@ -222,7 +222,10 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("seed", d->cfg.seed)                                            \
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
-    X("second state_period", d->cfg.state_period[1])
+    X("second state_period", d->cfg.state_period[1])                  \
+    X("outer_lr", d->cfg.outer_lr)                                    \
+    X("outer_momentum", d->cfg.outer_momentum)                        \
+    X("overlap", d->cfg.overlap)
 #define DDP__SETTINGS_ELSE_OF(X)                                      \
     X("period", d->cfg.period)                                        \
     X("nccl", d->cfg.nccl)                                            \

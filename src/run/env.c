@@ -10,7 +10,7 @@
 
 /* What a variable holds, and which field of ddp_config it fills. */
 typedef enum ddp__env_kind {
-    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_SECONDS, DDP__V_FLAG
+    DDP__V_OTHER, DDP__V_TEXT, DDP__V_TLS, DDP__V_COUNT, DDP__V_BYTES, DDP__V_NUMBER, DDP__V_ZERO, DDP__V_SECONDS, DDP__V_FLAG
 } ddp__env_kind;
 typedef struct ddp__env_variable {
     const char   *name; /* behind DREAMDDP_ */
@@ -24,6 +24,7 @@ static const ddp__env_variable ddp__env_known[] = {
     {"ADDR", DDP__V_OTHER, 0}, {"RUN_ID", DDP__V_OTHER, 0}, {"LOG", DDP__V_OTHER, 0}, {"STRATEGY", DDP__V_OTHER, 0},
     {"TRANSPORT", DDP__V_OTHER, 0}, {"WIRE", DDP__V_OTHER, 0}, {"TCP_CONGESTION", DDP__V_OTHER, 0},
     {"RESUME", DDP__V_OTHER, 0}, {"SERVERS", DDP__V_OTHER, 0}, {"DEFER", DDP__V_OTHER, 0},
+    {"OVERLAP", DDP__V_OTHER, 0},
     DDP__V("NET", TEXT, net), DDP__V("NET_SCRIPT", TEXT, net_script), DDP__V("NET2", TEXT, net2),
     DDP__V("ADDR2", TEXT, addr2), DDP__V("DUMP", TEXT, dump_path), DDP__V("SOCKET_IFNAME", TEXT, socket_ifname),
     DDP__V("TLS_PSK", TLS, tls_psk), DDP__V("TLS_CA", TLS, tls_ca), DDP__V("TLS_CERT", TLS, tls_cert),
@@ -36,8 +37,9 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
     DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
     DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
-    DDP__V("STALENESS", COUNT, staleness),
-    DDP__V("DETERMINISTIC", FLAG, deterministic), {NULL, DDP__V_OTHER, 0}};
+    DDP__V("STALENESS", COUNT, staleness), DDP__V("OUTER_LR", NUMBER, outer_lr),
+    DDP__V("OUTER_MOMENTUM", ZERO, outer_momentum), DDP__V("DETERMINISTIC", FLAG, deterministic),
+    {NULL, DDP__V_OTHER, 0}};
 #undef DDP__V
 
 /* A launcher's variables; NULL where it has none. */
@@ -325,6 +327,12 @@ static ddp_status ddp__env_value(const ddp__env_variable *v, const char *name, c
             return ddp__fail(err, DDP_ARG, "%s=%s is not a number%s above 0", name, text,
                              v->kind == DDP__V_SECONDS ? " of seconds" : "");
         *(double *)field = seconds;
+        break;
+    case DDP__V_ZERO: /* a field whose 0 is its default: what is below says 0 */
+        if (*(double *)field != 0) break;
+        if (!ddp__parse_double(text, &seconds) || !(seconds >= 0))
+            return ddp__fail(err, DDP_ARG, "%s=%s is not a number from 0", name, text);
+        *(double *)field = seconds > 0 ? seconds : -1;
         break;
     case DDP__V_FLAG: {
         int on = 0;

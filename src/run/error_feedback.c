@@ -62,24 +62,9 @@ static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error
 
 /* ---- memory ---- */
 
-/* The pieces of a layer's average that are no parameters: they travel as floats, since a rounded
- * variance might be below zero. */
-static ddp_status ddp__coded_others(ddp__unit *u, ddp_error *err)
-{
-    int k;
-
-    u->other = (ddp_piece *)ddp__calloc((size_t)u->averages + 1, sizeof *u->other);
-    if (!u->other) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-    for (int i = 0; i < u->averages; i++) {
-        for (k = 0; k < u->gradients && u->trains[k].data != u->average[i].data; k++) {}
-        if (k == u->gradients) u->other[u->others++] = u->average[i];
-    }
-    return DDP_OK;
-}
-
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
-    const int averages = d->ops.averages != DDP_AVERAGES_GRADIENTS;
+    const int averages = d->ops.averages == DDP_AVERAGES_PARAMETERS;
     size_t count = 0;
     float *next;
 
@@ -99,7 +84,6 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         if (averages) {
             u->base = next + count;
             u->delta = next + 2 * count;
-            DDP__TRY(ddp__coded_others(u, err));
         }
         next += u->trained;
     }

@@ -42,7 +42,8 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     u->gradient = (ddp_piece *)ddp__calloc(room, sizeof *u->gradient);
     u->trains = (ddp_piece *)ddp__calloc(room, sizeof *u->trains);
     u->shape = (ddp_matrix *)ddp__calloc(room, sizeof *u->shape);
-    if (!u->average || !u->gradient || !u->trains || !u->shape)
+    u->other = (ddp_piece *)ddp__calloc((size_t)u->blocks + 1, sizeof *u->other);
+    if (!u->average || !u->gradient || !u->trains || !u->shape || !u->other)
         return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
     for (int b = 0; b < u->blocks; b++) {
         const ddp_block *k = &u->block[b];
@@ -51,6 +52,7 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         u->average[u->averages++] = values;
         u->count += k->count;
         if (k->kind == DDP_PARAMS) ddp__unit_trains(d, u, k);
+        else u->other[u->others++] = values;
     }
     u->ticket = u->other_ticket = -1;
     u->forward_step = -1;
@@ -70,8 +72,8 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
             if (!u->moved) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
         }
         if (d->cfg.average_state) {
-            u->average[u->averages].data = u->state;
-            u->average[u->averages++].count = u->state_count;
+            const ddp_piece state = {{u->state}, u->state_count};
+            u->average[u->averages++] = u->other[u->others++] = state;
         }
     }
     return DDP_OK;

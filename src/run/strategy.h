@@ -81,6 +81,9 @@ typedef struct ddp_strategy_ops {
     int  (*serve)(ddp_ctx *d, void *self);
     /* On a worker: tells its servers that a checkpoint comes, or (leaves) that its context closes without error. */
     int  (*tell_servers)(ddp_ctx *d, void *self, int leaves);
+    /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's own
+     * ones. *err says why not. */
+    ddp_status (*settle)(struct ddp_strategy_ops *ops, ddp_config *c, ddp_error *err);
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
@@ -169,8 +172,9 @@ DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int e
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves) and
- * its group; the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
+/* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves; of that the
+ * parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of a
+ * group; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
@@ -181,7 +185,10 @@ DDP_API float           *ddp_state_of(const ddp_ctx *d, int layer, size_t *count
 DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);              /* so far */
 DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was */
 DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
+DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
+DDP_API int              ddp_group_size(const ddp_ctx *d, int group);
+DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
 DDP_API double           ddp_loss(const ddp_ctx *d); /* of the last ddp_report; 0 = none yet */

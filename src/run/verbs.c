@@ -467,6 +467,25 @@ long ddp_updates_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, laye
 const ddp_step_info *ddp_reported(const ddp_ctx *d) { return &d->info; }
 
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }
+const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
+{
+    *count = ddp__has_layer(d, layer) ? d->unit[layer].others : 0;
+    return *count ? d->unit[layer].other : NULL;
+}
+
+int ddp_group_size(const ddp_ctx *d, int group)
+{
+    return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
+}
+
+size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from)
+{
+    size_t to = n;
+
+    *from = 0;
+    if (d->engine) ddp__engine_segment(d->engine, group, coding, n, from, &to);
+    return to - *from;
+}
 
 int ddp_group_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].group : 0; }
 

@@ -6,14 +6,14 @@
 
 /* ---- localsgd ---- */
 
-static int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
+int ddp__local_backward_end(ddp_ctx *d, void *self, int layer)
 {
     (void)self;
     /* the norm needs all gradients: then updates come at the end of the step */
     return ddp_settings(d)->clip_norm > 0 ? 0 : ddp_update_layer(d, layer, NULL);
 }
 
-static int ddp__clip_and_update(ddp_ctx *d)
+int ddp__clip_and_update(ddp_ctx *d)
 {
     int bad;
 
@@ -31,7 +31,7 @@ static int ddp__hold_all(ddp_ctx *d)
     return bad;
 }
 
-static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
+int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
 {
     int bad = ddp__clip_and_update(d);
 
@@ -42,7 +42,7 @@ static int ddp__local_step_end(ddp_ctx *d, void *self, int forward)
     return bad ? bad : ddp__hold_all(d);
 }
 
-static int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+int ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     int i, layers = ddp_layers(d);
 

@@ -29,8 +29,15 @@ DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_ssp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_r2sp(ddp_strategy_ops *ops);
 /* local.c */
+/* local.c; what updates at once, with or without clipping, and averages all layers every so many steps */
+DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
+DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
+DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
+DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
+/* outer.c */
+DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
 
 #endif /* DDP_STRATEGY_STRATEGY_H */

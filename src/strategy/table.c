@@ -23,7 +23,8 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_SSP, ddp__strategy_ssp},
                                                 {DDP_R2SP, ddp__strategy_r2sp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
-                                                {DDP_ENP, ddp__strategy_enp}};
+                                                {DDP_ENP, ddp__strategy_enp},
+                                                {DDP_DILOCO, ddp__strategy_diloco}};
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;

@@ -56,7 +56,7 @@ static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
 
 static const ddp_strategy strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                           DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                              DDP_DEFT};
+                                              DDP_DEFT,   DDP_DILOCO};
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0] };
 
 /* Values of one setting. */

@@ -1,0 +1,212 @@
+/* Strategies that average changes (specs of DiLoCo, arXiv:2311.08105): H local steps, then the mean over the workers of
+ * what parameters changed by since the last one is the gradient of an outer optimizer, SGD with Nesterov's momentum.
+ *
+ * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on all ranks;
+ * d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m and turns D into the
+ * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step. */
+#include "strategy/outer.h"
+
+/* ---- the rule ---- */
+
+void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
+{
+    const float nu = y->all->nu, mu = y->all->mu;
+
+    for (size_t i = 0; i < n; i++) {
+        float v = x[i];
+        if (m) {
+            float kept = mu * m[i];
+            DDP__ROUNDED(kept);
+            m[i] = kept + v;
+            kept = mu * m[i];
+            DDP__ROUNDED(kept);
+            v += kept;
+        }
+        x[i] = nu * v;
+    }
+}
+
+/* ddp_message.owner, on the comm thread. */
+static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
+{
+    const ddp__outer_layer *y = (const ddp__outer_layer *)user;
+
+    ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
+}
+
+/* The same where every rank keeps all of the momentum, by the verbs, which reach a device. */
+static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x, float *m, size_t n)
+{
+    const float mu = y->all->mu;
+
+    if (m && (ddp_scale(d, m, n, mu) || ddp_axpy(d, m, x, n, 1) || ddp_axpy(d, x, m, n, mu))) return DDP_FAILED;
+    return ddp_scale(d, x, n, y->all->nu);
+}
+
+/* ---- a layer: its change is sent, and the outer step comes ---- */
+
+/* Posts a layer's change, and the mean of what else averaging moves. */
+static int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
+{
+    ddp_message m;
+    int bad = 0;
+
+    memset(&m, 0, sizeof m);
+    m.verb = DDP_ALL_REDUCE;
+    m.mean = 1;
+    m.group = ddp_group_of(d, y->layer);
+    m.step = ddp_step(d);
+    m.layer = y->layer;
+    m.link = ddp_link_of(d, y->layer);
+    m.from = ddp_others_of(d, y->layer, &m.from_count);
+    if (m.from) bad = ddp_post(d, &m, &y->other_ticket);
+    m.from = ddp_trained_of(d, y->layer, &m.from_count);
+    if (bad || !m.from) return bad;
+    for (size_t i = 0, at = 0; !bad && i < (size_t)m.from_count; at += m.from[i++].count) {
+        float *x = m.from[i].data;
+        bad = ddp_scale(d, x, m.from[i].count, -1);
+        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, m.from[i].count, 1);
+    }
+    m.coding = ddp_coding_of(d);
+    m.owner = y->all->whole ? NULL : &y->owner;
+    return bad ? bad : ddp_post(d, &m, &y->ticket);
+}
+
+static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
+{
+    const long t = *ticket;
+
+    *ticket = -1;
+    return t == -1 ? 0 : ddp_hold(d, t, layer);
+}
+
+/* The outer step is here: theta = anchor = anchor - step. */
+static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = ddp__outer_take(d, &y->other_ticket, y->layer);
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (!bad) bad = ddp__outer_take(d, &y->ticket, y->layer);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        float *x = p[i].data;
+        if (y->all->whole)
+            bad = ddp__outer_rule_there(d, y, x, y->momentum ? y->momentum + at : NULL, p[i].count);
+        if (!bad) bad = ddp_scale(d, x, p[i].count, -1);
+        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, p[i].count, 1);
+        if (!bad) bad = ddp_copy(d, y->anchor + at, x, p[i].count);
+    }
+    return bad;
+}
+
+/* The anchor is theta as it stands. */
+static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_copy(d, y->anchor + at, p[i].data, p[i].count);
+    return bad;
+}
+
+/* ---- start, and the end of a step ---- */
+
+static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
+{
+    ddp__outer_layer *y = &o->layer[layer];
+    int n;
+    const ddp_piece *p = ddp_trained_of(d, layer, &n);
+
+    y->all = o;
+    y->layer = layer;
+    y->owner.rule = ddp__outer_own;
+    y->owner.user = y;
+    y->ticket = y->other_ticket = -1;
+    for (int i = 0; i < n; i++) y->count += p[i].count;
+    if (!y->count || o->mean) return 0;
+    y->length = y->count;
+    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), ddp_coding_of(d), y->count, &y->from);
+    y->anchor = ddp_keep(d, layer, "anchor", y->count, 1);
+    if (!y->anchor) return DDP_FAILED;
+    if (o->mu > 0 && y->length > 0) {
+        y->momentum = ddp_keep(d, layer, "momentum", y->length, o->whole);
+        if (!y->momentum) return DDP_FAILED;
+    }
+    return ddp__outer_anchor(d, y);
+}
+
+static int ddp__outer_start(ddp_ctx *d, void *self)
+{
+    const ddp_config *c = ddp_settings(d);
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = 0;
+
+    o->nu = (float)c->outer_lr;
+    o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
+    /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
+    o->whole = ddp_world(d) == 1 || c->min_world > 0 || c->join || c->backend || c->site > 0;
+    o->mean = o->nu == 1 && !(o->mu > 0) && (ddp_world(d) == 1 || ddp_coding_of(d) == DDP_AS_FLOAT);
+    o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
+    if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__outer_layer_start(d, o, l);
+    return bad;
+}
+
+/* All layers change together, in the last step of a period. */
+static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad;
+
+    if (o->mean) return ddp__local_step_end(d, self, forward);
+    bad = ddp__clip_and_update(d);
+    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_send(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_land(d, &o->layer[l]);
+    return bad;
+}
+
+static int ddp__outer_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        bad = ddp_average_exact(d, l);
+        if (!bad) bad = ddp__outer_anchor(d, &o->layer[l]);
+    }
+    return bad;
+}
+
+static void ddp__outer_close(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    (void)d;
+    if (o->layer) DDP_FREE(o->layer);
+}
+
+static ddp_status ddp__diloco_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+{
+    (void)ops;
+    if (c->overlap != DDP_OVERLAP_NONE)
+        return ddp__fail(err, DDP_UNSUPPORTED, "overlap is not there yet");
+    if (!(c->outer_lr > 0)) c->outer_lr = 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = 0.9;
+    return DDP_OK;
+}
+
+void ddp__strategy_diloco(ddp_strategy_ops *ops)
+{
+    ops->name = "diloco";
+    ops->averages = DDP_AVERAGES_CHANGES;
+    ops->traits = DDP_WITH_ALL;
+    ops->self_bytes = sizeof(ddp__outer);
+    ops->settle = ddp__diloco_settle;
+    ops->start = ddp__outer_start;
+    ops->backward_end = ddp__local_backward_end;
+    ops->step_end = ddp__outer_step_end;
+    ops->sync_all = ddp__outer_sync_all;
+    ops->close = ddp__outer_close;
+    ops->transfers = ddp__local_transfers;
+}
