@@ -381,9 +381,13 @@ typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
     DDP_WIRE_BF16, /* bfloat16, half the bytes: to nearest even when sent; never a ring */
-    DDP_WIRE_INT8  /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a ring. What
+    DDP_WIRE_INT8, /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a ring. What
                       rounding cuts off is sent with the next message. Gradients as they are; of parameters what they
                       changed by since the layer's last average; buffers and optimizer state as float32 */
+    DDP_WIRE_INT4, /* changes alone (diloco): the same with half a byte for each value, 0.14 of the bytes */
+    DDP_WIRE_E3M0, /* changes: half a byte, a sign and seven powers of two beside 0 */
+    DDP_WIRE_TOPK  /* changes: the largest of each 4096, in 2 bits with 12 bits of index (topk_fraction); what is not sent
+                      is kept, and decays (sparseloco's way) */
 } ddp_wire;
 
 /* How sums over all ranks are made; what differs is time, and for rings the order of the sums. */
@@ -417,6 +421,7 @@ struct ddp_config {
                                  net2 is set and this is not, a free port of addr */
     ddp_wire wire; /* [env] how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
                       one float for each parameter with a gradient, three where parameters are averaged; f32 */
+    double topk_fraction;     /* topk: of each 4096 values those that travel, at least one; 1/64 */
     int site;                 /* [env] > 0: this worker's site, and every other has one: averages go inside the sites,
                                  then between them (docs/links.md); 0 = one level */
     int threads;              /* [env] operator threads of this worker; 1 */
@@ -492,7 +497,7 @@ struct ddp_config {
 };
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
- *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8
+ *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
  *   transport  tcp, threads, mpi             lgp        on, off, ema
  *   servers    colocated, or a number        correct    deferred, eager
  *   defer      auto, or a fraction           split      walk, stop, density, knapsack
@@ -509,6 +514,8 @@ DDP_API int ddp_defer_named(const char *name, double *out);
 DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
 DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
 DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
+/* The same of c->wire, and of "topk:FRACTION" c->topk_fraction too. */
+DDP_API int ddp_wire_set(ddp_config *c, const char *text);
 
 /* ==== graph/layer.h ==== [graph] */
 /* A layer: the unit of synchronisation. Registered by the user's loop or by a built graph. */
@@ -655,6 +662,8 @@ typedef enum ddp_coding {
     DDP_AS_FLOAT,
     DDP_AS_BFLOAT, /* two bytes each */
     DDP_AS_INT8,   /* blocks of 64: a float's scale for each block, then a byte for each value */
+    DDP_AS_INT4,   /* the same with half a byte for each value */
+    DDP_AS_E3M0,   /* half a byte too: a sign and one of seven powers of two, or 0 */
     DDP__AS_BYTES  /* no floats at all: ddp_message.bytes */
 } ddp_coding;
 
@@ -748,7 +757,9 @@ enum {
     DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
     DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
     DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
-    DDP_WITH_ALL = 0x7f00
+    DDP_WITH_ALL = 0x7f00,
+    DDP_WITH_INT4 = 1 << 15,    /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
+    DDP_WITH_TOPK = 1 << 16     /* wire topk: it averages changes, and packs them itself */
 };
 
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
@@ -878,6 +889,9 @@ DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
 DDP_API int  ddp_server_await(ddp_ctx *d, const int *flag);
 DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                               float rate);
+/* ddp_split - moves what a coding can say of x[0..n-1] to out; x keeps the rest, exactly. Of blocks n is a multiple, or
+ *   the end. Any thread. DDP_NUMERIC where a value has no code. */
+DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
@@ -891,7 +905,7 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves; of that the
  * parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of a
- * group; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
+ * group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
@@ -905,6 +919,7 @@ DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API int              ddp_group_size(const ddp_ctx *d, int group);
+DDP_API int              ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
@@ -2151,10 +2166,11 @@ DDP_API ddp_status  ddp_fence_solver_named(const char *name, ddp_fence_solver *o
  *          5.3 bytes each where 1 % is kept evenly, 4 to 14 at the extremes
  * All elements (k = n):
  *   dense  n float32 values
- *   int8, int4  see ddp_pack_quantised */
+ *   int8, int4, e3m0  see ddp_pack_quantised */
 typedef enum ddp_packing {
     DDP_PACK_DEFAULT, /* delta, everywhere */
-    DDP_PACK_I64, DDP_PACK_I32, DDP_PACK_DELTA, DDP_PACK_DENSE, DDP_PACK_INT8, DDP_PACK_INT4
+    DDP_PACK_I64, DDP_PACK_I32, DDP_PACK_DELTA, DDP_PACK_DENSE, DDP_PACK_INT8, DDP_PACK_INT4,
+    DDP_PACK_E3M0
 } ddp_packing;
 
 #define DDP_PACK_HEAD 24 /* bytes of the header */
@@ -2184,7 +2200,7 @@ DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t ca
 
 #define DDP_QUANTISE_BLOCK 64 /* elements that share a scale */
 
-/* ddp_pack_quantised - x[0..n-1] as a message of packing DDP_PACK_INT8 or DDP_PACK_INT4.
+/* ddp_pack_quantised - x[0..n-1] as a message of packing DDP_PACK_INT8, DDP_PACK_INT4 or DDP_PACK_E3M0.
  *
  * Payload: one float32 scale per block of 64 elements, then n signed bytes, or n/2 bytes (rounded
  * up) with two elements each, the even one in the low half, as value + 8. That is 1.0625 or 0.5625
@@ -2195,6 +2211,9 @@ DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t ca
  * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half its last place.
  * What was received has the same s and q when it is quantised again, unless s is denormal. A block
  * of zeros has s = 0. Signs of zeros are lost.
+ *
+ * E3M0 has the size of int4: s = the largest |x| of the block, or 0 below 2^-100; a half byte is e, and 8 more for what
+ * is below 0: s / 2^(7 - e), or 0 where e is 0, whichever is nearest, halves away from 0. Products are exact.
  *
  *   out  capacity bytes, of which ddp_pack_bound(packing, n, n) are written
  * Received by ddp_unpack_store or ddp_unpack_add. No allocation, safe from any thread; outputs
@@ -2237,7 +2256,7 @@ DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_er
  *     ddp_feedback_subtract(message, ...)                 residual -= what the message delivers
  * With ddp_feedback_keep every element is, bit for bit, either in the message or in the residual. With
  * ddp_feedback_subtract of the message made of it, quantised ones too, delivered + residual is what there was, but for
- * the sign of a zero. Nothing is rounded away: |x - q s| <= s / 2, so where q is not 0, q s is between x / 2 and 2 x,
+ * the sign of a zero. Nothing is rounded away: what is received for x, if not 0, is between x / 2 and 2 x (|x - q s| <= s / 2),
  * and the difference of two such floats is a float (Sterbenz).
  *
  * Nothing finite ever becomes infinite or NaN: a gradient or message that is not finite, and a sum that would not be,
@@ -2249,6 +2268,27 @@ DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_er
 DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err);
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n, ddp_error *err);
+
+/* ---- the largest of each chunk, in 2 bits ---- */
+
+#define DDP_SPARSE_CHUNK 4096 /* elements that share a scale */
+
+/* Of each chunk of 4096 elements the `keep` largest (of a shorter last one their share, rounded up) as a sign, one of
+ * two levels u and 2 u, and an index of 12 bits: 14 bits each, and u as a float32 for a chunk. 64 of them make 116
+ * bytes, 141 times fewer than float32.
+ *
+ * ddp_sparse_keep - keep for a fraction; 0 = 1/64. ddp_sparse_bytes - of a message of n elements, always the same; 0
+ *   where keep is not in 1..4096. ddp_sparse_scratch - bytes that packing needs, aligned to 8.
+ * ddp_sparse_pack - moves what the message says from x to it: x keeps the rest, exactly. Infinities and NaN are
+ *   refused with their index before anything changes.
+ * ddp_sparse_add - x += what a message says; all of it is validated before.
+ * No allocation; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC, DDP_FORMAT. */
+DDP_API int        ddp_sparse_keep(double fraction);
+DDP_API size_t     ddp_sparse_bytes(size_t n, int keep);
+DDP_API size_t     ddp_sparse_scratch(int keep);
+DDP_API ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
+                                   size_t scratch_bytes, ddp_error *err);
+DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n, ddp_error *err);
 
 /* ---- the k largest, and k at random ---- */
 
@@ -18461,8 +18501,10 @@ typedef struct ddp__frame {
 
 /* Values in the payload; SIZE_MAX where no number of values has that length. */
 DDP_LIB size_t   ddp__frame_values(const ddp__frame *f);
+DDP_LIB int    ddp__in_blocks(int coding);                  /* blocks of DDP__CODING_BLOCK values with a scale each */
+DDP_LIB const char *ddp__coding_name(int coding);           /* "int8 blocks" */
 DDP_LIB size_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
-/* Little-endian: magic u16, version:6 coding:2, type:4 p2p:1 verb:3, seq, count, offset, length,
+/* Little-endian: magic u16, version:5 coding:3, type:4 p2p:1 verb:3, seq, count, offset, length,
  * layer, sent, check, CRC-32C of the 32 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
 /* 1, or 0 if magic, version or checksum are wrong. */
@@ -18607,12 +18649,14 @@ typedef struct ddp__op_span {
     char    coding;      /* ddp_coding: how it travels */
 } ddp__op_span;
 
-/* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the
+/* Blocks (DDP_AS_INT8 and those behind it), which the engine knows by their size alone. What was decoded must be decoded to the
  * same bits when it is encoded again. Both fail with a sentence about x[index], or about the payload. */
 typedef struct ddp__coder {
-    ddp_status (*encode)(unsigned char *out, const float *x, size_t count, ddp_error *err);
-    ddp_status (*decode)(float *out, const unsigned char *payload, size_t count, ddp_error *err);
+    ddp_status (*encode)(ddp_coding coding, unsigned char *out, const float *x, size_t count, ddp_error *err);
+    ddp_status (*decode)(ddp_coding coding, float *out, const unsigned char *payload, size_t count, ddp_error *err);
 } ddp__coder;
+
+DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* as values travel as bfloat16 */
 
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */
@@ -18637,7 +18681,7 @@ typedef struct ddp__engine_config {
     int           queue;            /* messages that may be submitted and not yet done */
     int           serves;           /* push, serve, pull and answer have lanes. Same on all ranks */
     ddp_coding    coding;           /* messages may travel so: takes a chunk per peer */
-    const ddp__coder *coder;        /* of int8 blocks; borrowed */
+    const ddp__coder *coder;        /* of its blocks; borrowed */
     int           no_checksum;      /* 1: payloads go without a CRC-32C; each rank for what it sends */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */
@@ -19051,7 +19095,7 @@ struct ddp__engine {
     unsigned char     *want_send, *want_recv;
     const float      **terms;
     float             *rounded;       /* [chunk] own values as they travel; NULL: no coding */
-    uint16_t          *recoded;       /* [chunk] int8 blocks to be read; NULL without them */
+    uint16_t          *recoded;       /* [chunk] blocks to be read; NULL without them */
     float             *exact;         /* [chunk] a result before it was rounded; the same */
     unsigned char     *sink;          /* [chunk] bytes that nobody reads */
 
@@ -19153,7 +19197,6 @@ DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
 /* out = x as bfloat16, rounded to nearest even; infinities stay, NaN stay NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
-DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* there and back */
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */
@@ -19279,7 +19322,7 @@ DDP_LIB void *ddp__engine_main(void *engine);
 /* Frames as bytes, and the checksum that guards them. */
 
 #define DDP__FRAME_MAGIC   0xdd97u
-#define DDP__FRAME_VERSION 2u
+#define DDP__FRAME_VERSION 3u
 
 /* ---- CRC-32C ---- */
 
@@ -19380,16 +19423,29 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 
 /* ---- frames ---- */
 
+int ddp__in_blocks(int coding) { return coding >= (int)DDP_AS_INT8 && coding <= (int)DDP_AS_E3M0; }
+
+const char *ddp__coding_name(int coding)
+{
+    static const char *const name[] = {"float32", "bfloat16", "int8 blocks", "int4 blocks", "e3m0 blocks", "bytes"};
+
+    return coding >= 0 && coding <= (int)DDP__AS_BYTES ? name[coding] : "an unknown coding";
+}
+
+/* Half bytes: an odd number of values can only end at the end of the message. */
 size_t ddp__frame_values(const ddp__frame *f)
 {
-    const size_t block = sizeof(float) + DDP__CODING_BLOCK;
+    const int wide = f->coding == (int)DDP_AS_INT8;
+    const size_t each = wide ? 1 : 2, block = sizeof(float) + DDP__CODING_BLOCK / each;
     size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : f->coding == (int)DDP__AS_BYTES ? 1
-                  : sizeof(float), blocks;
+                  : sizeof(float), blocks, values;
 
-    if (f->coding != (int)DDP_AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
+    if (!ddp__in_blocks(f->coding)) return f->length % size ? SIZE_MAX : f->length / size;
     blocks = f->length / block + (f->length % block != 0);
     if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
-    return f->length - blocks * sizeof(float);
+    values = (f->length - blocks * sizeof(float)) * each;
+    if (!wide && f->offset <= f->count && values == (size_t)(f->count - f->offset) + 1) values--;
+    return values;
 }
 
 size_t ddp__frame_payload(int coding, size_t count)
@@ -19398,6 +19454,7 @@ size_t ddp__frame_payload(int coding, size_t count)
 
     if (coding == (int)DDP__AS_BYTES) return count;
     if (coding == (int)DDP_AS_INT8) return count + blocks * sizeof(float);
+    if (ddp__in_blocks(coding)) return count / 2 + count % 2 + blocks * sizeof(float);
     return count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
@@ -19417,7 +19474,7 @@ static uint32_t ddp__frame_get(const unsigned char *head, int i)
 
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {
-    ddp__frame_put(head, 0, DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 22 |
+    ddp__frame_put(head, 0, DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 21 |
                             ((uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5) << 24);
     ddp__frame_put(head, 1, f->seq);
     ddp__frame_put(head, 2, f->count);
@@ -19433,9 +19490,9 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
     const uint32_t first = ddp__frame_get(head, 0), kind = first >> 24;
 
-    if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
+    if ((first & 0x1fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
     if (ddp__frame_get(head, 8) != ddp__crc32c(0, head, DDP__FRAME_BYTES - 4)) return 0;
-    f->coding = (int)(first >> 22 & 3);
+    f->coding = (int)(first >> 21 & 7);
     f->type = (int)(kind & 15);
     f->p2p = (int)(kind >> 4 & 1);
     f->verb = (int)(kind >> 5);
@@ -19588,7 +19645,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     j = (size_t)(all ? of : team.place[of]);
     *from = op->n / parts * j + op->n % parts * j / parts;
     *to = op->n / parts * (j + 1) + op->n % parts * (j + 1) / parts;
-    if (op->m.coding != DDP_AS_INT8) return;
+    if (!ddp__in_blocks((int)op->m.coding)) return;
     *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
     if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
 }
@@ -19942,14 +19999,15 @@ void ddp__memory_own(const ddp__op *op, size_t at, size_t count)
  *
  * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
  * its own contribution like everybody's, so that how values are cut into segments is no matter, and holds the result as
- * it sends it. Blocks of int8 begin at multiples of their length from the start of the message (ddp__segment). */
+ * it sends it. Blocks begin at multiples of their length from the start of the message (ddp__segment). */
 
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {
     char text[160];
 
-    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip "
-                      "gradients or choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
+    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as %s: %.200s; lower the learning rate, clip gradients or "
+                      "choose another wire format", ddp__op_text(e, op, text, sizeof text),
+                      ddp__coding_name((int)op->m.coding), err->msg);
 }
 
 /* x becomes what the others will read; 0 after a failure. */
@@ -19962,7 +20020,7 @@ static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t c
         ddp__bfloat_round(x, count);
         return 1;
     }
-    if (e->cfg.coder->encode(room, x, count, &err) || e->cfg.coder->decode(x, room, count, &err))
+    if (e->cfg.coder->encode(e->cfg.coding, room, x, count, &err) || e->cfg.coder->decode(e->cfg.coding, x, room, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
 }
@@ -19975,7 +20033,7 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
 
     ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
     if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
-    else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
+    else if (e->cfg.coder->encode(e->cfg.coding, (unsigned char *)p->coded, e->rounded, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
 }
@@ -19995,9 +20053,9 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
         return 1;
     }
     memcpy(e->recoded, s->data, s->f.length);
-    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
-    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s", peer,
-                      (unsigned long)s->f.seq, err.msg);
+    if (e->cfg.coder->decode(e->cfg.coding, s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
+    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no %s: %.200s", peer,
+                      (unsigned long)s->f.seq, ddp__coding_name(s->f.coding), err.msg);
 }
 
 int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
@@ -21535,6 +21593,8 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
                                        "answers", "asks for", "receives", "serves", "pulls"};
 
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
+    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_INT4) return "averages in int4 blocks of";
+    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_E3M0) return "averages in e3m0 blocks of";
     if (verb == (int)DDP_ALL_REDUCE && coding)
         return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
     if (verb < 0 || verb > (int)DDP_PULL) return "does something unknown with";
@@ -22957,7 +23017,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
     e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
     if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
-    if (e->cfg.coding == DDP_AS_INT8) {
+    if (ddp__in_blocks((int)e->cfg.coding)) {
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
         e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     }
@@ -22988,7 +23048,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 static void ddp__dimension(ddp__engine *e)
 {
     size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->slowest);
-    size_t unit = e->cfg.coding == DDP_AS_INT8 ? DDP__CODING_BLOCK * sizeof(float) : 64;
+    size_t unit = ddp__in_blocks((int)e->cfg.coding) ? DDP__CODING_BLOCK * sizeof(float) : 64;
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
@@ -23033,7 +23093,8 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
             return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
                              "t=%g: choose tcp or threads", cfg->links->act[i].at);
-    if (cfg->coding == DDP_AS_INT8 && !cfg->coder) return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
+    if (ddp__in_blocks((int)cfg->coding) && !cfg->coder)
+        return ddp__fail(err, DDP_ARG, "%s need a coder", ddp__coding_name((int)cfg->coding));
     if (cfg->check_writes && cfg->max_count == 0)
         return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;
@@ -23247,7 +23308,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
                          "DDP_NEEDS_SERVERS in its traits", verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
         return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
-                         m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");
+                         ddp__coding_name((int)m->coding));
     return DDP_OK;
 }
 
@@ -36179,6 +36240,12 @@ DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
 
+/* e3m0.c: those of packing e3m0, to which these come. */
+DDP_LIB void       ddp__e3m0_fill(const float *x, size_t n, unsigned char *payload);
+DDP_LIB ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n,
+                                   ddp_error *err);
+DDP_LIB void       ddp__e3m0_apply(const unsigned char *payload, ddp__unpack how, float *x, size_t n);
+
 /* ==== compress/finite.c ==== [compress] */
 /* Numbers that are not wanted in what travels: NaN, and sums, of a residual and a gradient too, that are not finite. */
 
@@ -36226,7 +36293,7 @@ ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, dd
 }
 
 /* ==== compress/quantise.c ==== [compress] */
-/* Block quantisation to 8 or 4 bits: the payload of a message, written and read. */
+/* Block quantisation to 8 or 4 bits, in equal steps: the payload of a message, written and read. */
 
 /* All is done by whole blocks (the last is padded with zeros): compilers turn fixed counts into vector code at -O2. */
 enum { DDP__QUANTISE_BLOCK = DDP_QUANTISE_BLOCK };
@@ -36344,6 +36411,10 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
     float last[DDP__QUANTISE_BLOCK];
     size_t at, len;
 
+    if (packing == DDP_PACK_E3M0) {
+        ddp__e3m0_fill(x, n, payload);
+        return;
+    }
     for (at = 0; at < n; at += len, scales += 4) {
         const float *from = x + at;
         float scale;
@@ -36397,8 +36468,10 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     const size_t blocks = ddp__quantise_blocks(n), size = ddp__quantise_size(packing, n);
     const float levels = ddp__quantise_levels(packing), huge = ddp__codec_float(DDP__HUGE);
     const unsigned char *p = payload + 4 * blocks;
-    size_t b, at = ddp__quantised_low(packing, p, size);
+    size_t b, at;
 
+    if (packing == DDP_PACK_E3M0) return ddp__e3m0_check(payload, how, x, n, err);
+    at = ddp__quantised_low(packing, p, size);
     if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     if (at < size) {
@@ -36444,6 +36517,10 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
     float last[DDP__QUANTISE_BLOCK], *to;
     size_t at, len;
 
+    if (packing == DDP_PACK_E3M0) {
+        ddp__e3m0_apply(payload, how, x, n);
+        return;
+    }
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
         if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */
@@ -36461,6 +36538,106 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
         ddp__quantised_block(level, scale, how != DDP__UNPACK_STORE, to);
         if (to == last) memcpy(x + at, last, len * sizeof *x);
         p += ddp__quantise_size(packing, len);
+    }
+}
+
+/* ==== compress/e3m0.c ==== [compress] */
+/* Block quantisation to a sign and three bits of exponent (Streaming DiLoCo, arXiv:2501.18512): the payload of a
+ * message, written and read. */
+
+enum { DDP__E3M0_LEVELS = 7, DDP__E3M0_SIGN = 8 };
+
+/* A smaller scale would have denormal levels, which are not those of every processor. */
+#define DDP__E3M0_LEAST 0x1p-100f
+
+static size_t ddp__e3m0_blocks(size_t n) { return n / DDP_QUANTISE_BLOCK + (n % DDP_QUANTISE_BLOCK != 0); }
+
+/* What code e of a block means: s / 64, s / 32, .. s, exactly. */
+static float ddp__e3m0_level(float scale, int e) { return e ? ldexpf(scale, e - DDP__E3M0_LEVELS) : 0; }
+
+/* least[e]: the smallest magnitude whose nearest level is that of e or a larger one; halves go up. */
+static void ddp__e3m0_thresholds(float scale, float *least)
+{
+    for (int e = 1; e <= DDP__E3M0_LEVELS; e++) {
+        const double middle = ((double)ddp__e3m0_level(scale, e - 1) + (double)ddp__e3m0_level(scale, e)) / 2;
+        least[e] = (float)middle;
+        if ((double)least[e] < middle) least[e] = nextafterf(least[e], FLT_MAX);
+    }
+}
+
+static void ddp__e3m0_block(const float *x, size_t len, float scale, unsigned char *code)
+{
+    float least[DDP__E3M0_LEVELS + 1];
+
+    memset(code, 0, DDP_QUANTISE_BLOCK);
+    if (!(scale > 0)) return;
+    ddp__e3m0_thresholds(scale, least);
+    for (size_t i = 0; i < len; i++) {
+        const float a = fabsf(x[i]);
+        int e = 0;
+        for (int k = 1; k <= DDP__E3M0_LEVELS; k++) e += a >= least[k];
+        code[i] = (unsigned char)(e | (e && x[i] < 0 ? DDP__E3M0_SIGN : 0));
+    }
+}
+
+void ddp__e3m0_fill(const float *x, size_t n, unsigned char *payload)
+{
+    unsigned char *p = payload + 4 * ddp__e3m0_blocks(n), code[DDP_QUANTISE_BLOCK];
+    size_t len;
+
+    for (size_t at = 0; at < n; at += len, payload += 4) {
+        float scale = 0;
+        len = n - at < DDP_QUANTISE_BLOCK ? n - at : (size_t)DDP_QUANTISE_BLOCK;
+        for (size_t i = at; i < at + len; i++)
+            if (fabsf(x[i]) > scale) scale = fabsf(x[i]);
+        if (scale < DDP__E3M0_LEAST) scale = 0;
+        ddp__codec_put32(payload, ddp__codec_bits(scale));
+        ddp__e3m0_block(x + at, len, scale, code);
+        for (size_t i = 0; i < len; i += 2) *p++ = (unsigned char)(code[i] | code[i + 1] << 4);
+    }
+}
+
+static int ddp__e3m0_code(const unsigned char *p, size_t at) { return p[at / 2] >> 4 * (at % 2) & 15; }
+
+ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n, ddp_error *err)
+{
+    const size_t blocks = ddp__e3m0_blocks(n);
+    const unsigned char *p = payload + 4 * blocks;
+
+    if (n % 2 && p[n / 2] >> 4)
+        return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 0");
+    for (size_t b = 0; b < blocks; b++) {
+        const float scale = ddp__codec_float(ddp__codec_get32(payload + 4 * b));
+        if (!(scale >= DDP__E3M0_LEAST && scale <= FLT_MAX) && scale != 0)
+            return ddp__fail(err, DDP_FORMAT, "the scale of block %zu is %g; it must be 0, or finite and at least %g", b,
+                             (double)scale, (double)DDP__E3M0_LEAST);
+        for (size_t at = b * DDP_QUANTISE_BLOCK; at < n && at / DDP_QUANTISE_BLOCK == b; at++) {
+            const int code = ddp__e3m0_code(p, at), e = code % DDP__E3M0_SIGN;
+            if (code == DDP__E3M0_SIGN || (code && scale == 0))
+                return ddp__fail(err, DDP_FORMAT, "element %zu has the code %d, which stands for nothing", at, code);
+            if (how != DDP__UNPACK_STORE && scale >= ddp__codec_float(DDP__HUGE))
+                DDP__TRY(ddp__sum_check(how, x, at, code > e ? -ddp__e3m0_level(scale, e) : ddp__e3m0_level(scale, e),
+                                        err));
+        }
+    }
+    return DDP_OK;
+}
+
+void ddp__e3m0_apply(const unsigned char *payload, ddp__unpack how, float *x, size_t n)
+{
+    const unsigned char *p = payload + 4 * ddp__e3m0_blocks(n);
+    float value[2 * DDP__E3M0_SIGN];
+
+    for (size_t at = 0; at < n; at++) {
+        if (at % DDP_QUANTISE_BLOCK == 0) {
+            const float scale = ddp__codec_float(ddp__codec_get32(payload + at / DDP_QUANTISE_BLOCK * 4));
+            for (int e = 0; e < DDP__E3M0_SIGN; e++) {
+                value[e] = ddp__e3m0_level(how == DDP__UNPACK_SUBTRACT ? -scale : scale, e);
+                value[e + DDP__E3M0_SIGN] = -value[e];
+            }
+        }
+        if (how == DDP__UNPACK_STORE) x[at] = value[ddp__e3m0_code(p, at)];
+        else x[at] += value[ddp__e3m0_code(p, at)];
     }
 }
 
@@ -36796,6 +36973,193 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
     return DDP_OK;
 }
 
+/* ==== compress/sparse.c ==== [compress] */
+/* The largest of each chunk of an array in two bits each (SparseLoCo, arXiv:2508.15706). */
+
+/* A chunk: its scale u as a float, then for each kept element 14 bits, lowest first: 12 of index, 1: below 0, 1: 2 u
+ * and not u. Indexes rise; an entry that does not is none. u = 0: nothing of the chunk was kept.
+ *
+ * u is at most twice the smallest kept magnitude and has eight bits, so a level is at most twice what it stands for and
+ * a multiple of that one's last place, as long as that is below 2^16 u: the difference is a float, nothing is rounded
+ * away. What is larger by more than that alone in its chunk goes alone. */
+enum { DDP__SPARSE_FIELD = 14, DDP__SPARSE_SCALES = 4, DDP__SPARSE_ROUNDS = 4 };
+#define DDP__SPARSE_RANGE 0x1p-14f /* of the largest: what is below it is not kept beside it */
+#define DDP__SPARSE_LEAST 0x1p-100f
+#define DDP__SPARSE_MOST  0x1p126 /* of a scale: its double is finite */
+
+int ddp_sparse_keep(double fraction)
+{
+    const double k = (fraction > 0 ? fraction : 1.0 / 64) * DDP_SPARSE_CHUNK + 0.5;
+
+    return !(k >= 1) ? 1 : k >= DDP_SPARSE_CHUNK ? DDP_SPARSE_CHUNK : (int)k;
+}
+
+/* Entries of a chunk of len elements. */
+static size_t ddp__sparse_entries(size_t len, int keep)
+{
+    return (len * (size_t)keep + DDP_SPARSE_CHUNK - 1) / DDP_SPARSE_CHUNK;
+}
+
+static size_t ddp__sparse_size(size_t len, int keep)
+{
+    return DDP__SPARSE_SCALES + (ddp__sparse_entries(len, keep) * DDP__SPARSE_FIELD + 7) / 8;
+}
+
+size_t ddp_sparse_bytes(size_t n, int keep)
+{
+    const size_t last = n % DDP_SPARSE_CHUNK;
+
+    if (keep < 1 || keep > DDP_SPARSE_CHUNK || n > DDP__PACK_MOST) return 0;
+    return n / DDP_SPARSE_CHUNK * ddp__sparse_size(DDP_SPARSE_CHUNK, keep) + (last ? ddp__sparse_size(last, keep) : 0);
+}
+
+size_t ddp_sparse_scratch(int keep)
+{
+    const size_t k = keep > 0 && keep <= DDP_SPARSE_CHUNK ? (size_t)keep : 0;
+
+    return k ? ddp_topk_scratch(DDP_SPARSE_CHUNK, k) + k * (sizeof(uint64_t) + sizeof(float)) : 0;
+}
+
+/* ---- sending ---- */
+
+/* u for magnitudes of a chunk, by k-means with two levels that are bound to each other. */
+static float ddp__sparse_scale(const float *value, size_t k, float smallest)
+{
+    double u = 0;
+    uint32_t bits;
+
+    for (size_t i = 0; i < k; i++) u += fabs((double)value[i]);
+    u /= 1.4 * (double)k;
+    for (int round = 0; round < DDP__SPARSE_ROUNDS; round++) {
+        double sum = 0, squares = 0;
+        for (size_t i = 0; i < k; i++) {
+            const double a = fabs((double)value[i]), level = a < 1.5 * u ? 1 : 2;
+            sum += level * a;
+            squares += level * level;
+        }
+        u = sum / squares;
+    }
+    if (u > 2 * (double)smallest) u = 2 * (double)smallest;
+    if (u > DDP__SPARSE_MOST) u = DDP__SPARSE_MOST;
+    bits = ddp__codec_bits((float)u) & UINT32_C(0xffff0000);
+    return ddp__codec_float(bits);
+}
+
+/* Drops what is too small beside the largest; *smallest of those that stay. */
+static size_t ddp__sparse_range(uint64_t *index, float *value, size_t k, float *smallest)
+{
+    float largest = 0;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < k; i++) largest = fabsf(value[i]) > largest ? fabsf(value[i]) : largest;
+    *smallest = largest;
+    for (size_t i = 0; i < k; i++) {
+        const float a = fabsf(value[i]);
+        if (a < largest * DDP__SPARSE_RANGE || a < DDP__SPARSE_LEAST) continue;
+        if (a < *smallest) *smallest = a;
+        index[kept] = index[i];
+        value[kept++] = value[i];
+    }
+    return kept;
+}
+
+static void ddp__sparse_put(unsigned char *p, size_t i, unsigned field)
+{
+    for (size_t bit = i * DDP__SPARSE_FIELD, b = 0; b < DDP__SPARSE_FIELD; b++, bit++)
+        p[bit / 8] = (unsigned char)(p[bit / 8] | (field >> b & 1u) << bit % 8);
+}
+
+static ddp_status ddp__sparse_chunk(float *x, size_t len, int keep, unsigned char *out, unsigned char *scratch,
+                                    size_t scratch_bytes, ddp_error *err)
+{
+    const size_t entries = ddp__sparse_entries(len, keep);
+    uint64_t *index = (uint64_t *)(void *)scratch;
+    float *value = (float *)(void *)(scratch + entries * sizeof *index), u = 0, smallest;
+    unsigned char *rest = scratch + (entries * (sizeof *index + sizeof *value) + 7) / 8 * 8, *p = out;
+    size_t kept, used = (size_t)(rest - scratch);
+
+    DDP__TRY(ddp_topk(x, len, entries, rest, scratch_bytes - used, index, value, err));
+    kept = ddp__sparse_range(index, value, entries, &smallest);
+    if (kept) u = ddp__sparse_scale(value, kept, smallest);
+    ddp__codec_put32(out, ddp__codec_bits(u));
+    p += DDP__SPARSE_SCALES;
+    memset(p, 0, (entries * DDP__SPARSE_FIELD + 7) / 8);
+    for (size_t i = 0; i < entries && kept; i++) {
+        const size_t k = i < kept ? i : kept - 1;
+        const unsigned big = fabsf(value[k]) >= 1.5f * u, below = value[k] < 0;
+        ddp__sparse_put(p, i, (unsigned)index[k] | below << 12 | big << 13);
+        if (i < kept) x[index[k]] -= (below ? -u : u) * (big ? 2.0f : 1.0f);
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
+                           size_t scratch_bytes, ddp_error *err)
+{
+    unsigned char *p = (unsigned char *)out;
+    size_t at, len, need = ddp_sparse_bytes(n, keep);
+
+    if (!x || !scratch || !need || (uintptr_t)scratch % sizeof(uint64_t) || scratch_bytes < ddp_sparse_scratch(keep))
+        return ddp__fail(err, DDP_ARG, "ddp_sparse_pack: x or the scratch is NULL, or n %zu, keep %d of %d or %zu "
+                         "bytes of scratch do not do", n, keep, DDP_SPARSE_CHUNK, scratch_bytes);
+    DDP__TRY(ddp__pack_room(out, capacity, need, err));
+    at = ddp__first_from(x, n, DDP__INFINITE);
+    if (at < n)
+        return ddp__fail(err, DDP_NUMERIC, "x[%zu] = %g has no level; only finite numbers can be sent", at, (double)x[at]);
+    for (at = 0; at < n; at += len) {
+        len = n - at < DDP_SPARSE_CHUNK ? n - at : (size_t)DDP_SPARSE_CHUNK;
+        DDP__TRY(ddp__sparse_chunk(x + at, len, keep, p, (unsigned char *)scratch, scratch_bytes, err));
+        p += ddp__sparse_size(len, keep);
+    }
+    return DDP_OK;
+}
+
+/* ---- receiving ---- */
+
+static unsigned ddp__sparse_get(const unsigned char *p, size_t i)
+{
+    unsigned field = 0;
+
+    for (size_t bit = i * DDP__SPARSE_FIELD, b = 0; b < DDP__SPARSE_FIELD; b++, bit++)
+        field |= (unsigned)(p[bit / 8] >> bit % 8 & 1) << b;
+    return field;
+}
+
+/* Adds a chunk's values to x where it is not NULL; else says what is wrong with them. */
+static ddp_status ddp__sparse_read(const unsigned char *p, size_t len, int keep, float *x, ddp_error *err)
+{
+    const float u = ddp__codec_float(ddp__codec_get32(p));
+    size_t last = 0;
+
+    if (!(u >= 0 && u <= (float)DDP__SPARSE_MOST))
+        return ddp__fail(err, DDP_FORMAT, "a chunk's scale is %g; it must be finite and >= 0", (double)u);
+    for (size_t i = 0; i < ddp__sparse_entries(len, keep) && u > 0; i++) {
+        const unsigned field = ddp__sparse_get(p + DDP__SPARSE_SCALES, i);
+        const size_t index = field & 4095u;
+        if (i && index <= last) break; /* no more */
+        if (index >= len) return ddp__fail(err, DDP_FORMAT, "index %zu in a chunk of %zu", index, len);
+        if (x) x[index] += (field >> 12 & 1 ? -u : u) * (field >> 13 ? 2.0f : 1.0f);
+        last = index;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n, ddp_error *err)
+{
+    const unsigned char *p;
+    size_t at, len;
+
+    if (!message || !x || bytes != ddp_sparse_bytes(n, keep) || !bytes)
+        return ddp__fail(err, DDP_ARG, "ddp_sparse_add: %zu bytes for %zu elements with %d of %d kept; %zu are needed",
+                         bytes, n, keep, DDP_SPARSE_CHUNK, ddp_sparse_bytes(n, keep));
+    for (int apply = 0; apply < 2; apply++)
+        for (at = 0, p = (const unsigned char *)message; at < n; at += len, p += ddp__sparse_size(len, keep)) {
+            len = n - at < DDP_SPARSE_CHUNK ? n - at : (size_t)DDP_SPARSE_CHUNK;
+            DDP__TRY(ddp__sparse_read(p, len, keep, apply ? x + at : NULL, err));
+        }
+    return DDP_OK;
+}
+
 /* ==== compress/packing.c ==== [compress] */
 /* Messages of the compressors, made and checked and applied; error feedback. */
 
@@ -36803,25 +37167,26 @@ ddp_status ddp_adatopk(const double *link_s, const size_t *count, int links,
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
-static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8", "int4"};
+static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8", "int4",
+                                                "e3m0"};
 
 const char *ddp_packing_name(ddp_packing packing)
 {
     int i = (int)packing;
 
-    return i >= 0 && i <= (int)DDP_PACK_INT4 ? ddp__packing_names[i] : "unknown";
+    return i >= 0 && i <= (int)DDP_PACK_E3M0 ? ddp__packing_names[i] : "unknown";
 }
 
 ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 {
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_packing_named: out is NULL");
-    for (int i = 1; name && i <= (int)DDP_PACK_INT4; i++)
+    for (int i = 1; name && i <= (int)DDP_PACK_E3M0; i++)
         if (!strcmp(name, ddp__packing_names[i])) {
             *out = (ddp_packing)i;
             return DDP_OK;
         }
-    return ddp__fail(err, DDP_ARG, "packing %s is unknown; use i64, i32, delta, dense, int8 or "
-                     "int4", name ? name : "(null)");
+    return ddp__fail(err, DDP_ARG, "packing %s is unknown; use i64, i32, delta, dense, int8, "
+                     "int4 or e3m0", name ? name : "(null)");
 }
 
 /* ---- sizes ---- */
@@ -36848,7 +37213,8 @@ size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k)
     case DDP_PACK_DELTA: payload = 4 * k + ddp__pack_gaps(n, k); break;
     case DDP_PACK_DENSE: return DDP_PACK_HEAD + 4 * n;
     case DDP_PACK_INT8:
-    case DDP_PACK_INT4: return DDP_PACK_HEAD + ddp__quantised_bytes(packing, n);
+    case DDP_PACK_INT4:
+    case DDP_PACK_E3M0: return DDP_PACK_HEAD + ddp__quantised_bytes(packing, n);
     default: return 0;
     }
     if (k < 1 || k > n || (packing == DDP_PACK_I32 && (n - 1) >> 31 >> 1)) return 0;
@@ -36967,9 +37333,9 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
 {
     size_t need, at;
 
-    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
+    if (packing < DDP_PACK_INT8 || packing > DDP_PACK_E3M0)
         return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
-                         "int8 or int4", (int)packing, ddp_packing_name(packing));
+                         "int8, int4 or e3m0", (int)packing, ddp_packing_name(packing));
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
     need = ddp_pack_bound(packing, n, n);
     if (!need)
@@ -37003,7 +37369,7 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
         return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes; its header alone has %d", bytes, DDP_PACK_HEAD);
     if (ddp__codec_get32(p) != DDP__PACK_MAGIC || p[4] != DDP__PACK_VERSION || p[6] || p[7])
         return ddp__fail(err, DDP_FORMAT, "not a compressed message of this version");
-    if (p[5] < DDP_PACK_I64 || p[5] > DDP_PACK_INT4)
+    if (p[5] < DDP_PACK_I64 || p[5] > DDP_PACK_E3M0)
         return ddp__fail(err, DDP_FORMAT, "packing %d of the message is unknown", p[5]);
     n = ddp__codec_get64(p + 8);
     k = ddp__codec_get64(p + 16);
@@ -37146,7 +37512,7 @@ ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, 
     if (m.n != n)
         return ddp__fail(err, DDP_FORMAT, "the message is of %" PRIu64 " elements, the array has %zu", m.n, n);
     if (m.packing == DDP_PACK_DENSE) return ddp__unpack_dense(p + DDP_PACK_HEAD, how, x, n, err);
-    if (m.packing == DDP_PACK_INT8 || m.packing == DDP_PACK_INT4) {
+    if (m.packing >= DDP_PACK_INT8) {
         DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, how, x, n, err));
         ddp__quantised_apply(m.packing, p + DDP_PACK_HEAD, how, x, n);
         return DDP_OK;
@@ -37476,6 +37842,7 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 /* The pieces that this period's average of a layer takes of a whole list. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
+DDP_LIB const char  *ddp__wire_name(ddp_coding coding); /* "int8" */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
  * have too. */
@@ -37668,7 +38035,7 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int f
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
-DDP_LIB const ddp__coder *ddp__int8_coder(void);
+DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
 DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
@@ -38136,9 +38503,13 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
-           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
-                                   : DDP_AS_FLOAT;
+    switch (wire) {
+    case DDP_WIRE_BF16: return DDP_AS_BFLOAT;
+    case DDP_WIRE_INT8: return DDP_AS_INT8;
+    case DDP_WIRE_INT4: return DDP_AS_INT4;
+    case DDP_WIRE_E3M0: return DDP_AS_E3M0;
+    default: return DDP_AS_FLOAT; /* topk is the strategy's own, sent as bytes */
+    }
 }
 
 int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
@@ -38163,7 +38534,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     const ddp__unit *u = &d->unit[layer];
     const size_t trained = u->trained, others = u->count - trained + ddp__state_moved(d, u);
 
-    if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    if (ddp__in_blocks((int)coding)) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
@@ -39397,7 +39768,6 @@ ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, dd
 
 static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
-    static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
 
     if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -39407,8 +39777,9 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
     if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
         return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
-                              "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],
-                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16", m->coding == DDP_AS_INT8 ? "int8" : "bf16");
+                              "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
+                              m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
+                              m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp__wire_name(m->coding));
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -39497,6 +39868,8 @@ int ddp_barrier(ddp_ctx *d)
     X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                       \
     X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                               \
     X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
+    X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                    \
+    X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
     X(GROUPS, "layers of a group", 0, groups)                                                       \
     X(SITE, "site %ld", c->site, c->site > 0)                                                       \
     X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                     \
@@ -39537,6 +39910,10 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(SITE, JOIN, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
         DDP__NO(SITE, INT8, DDP_ARG,
                 "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+        DDP__NO(SITE, INT4, DDP_ARG,
+                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+        DDP__NO(SITE, TOPK, DDP_ARG,
+                "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -39565,6 +39942,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
          "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
          "that, or leave the site out"},
         DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(DEVICE, INT4, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(DEVICE, TOPK, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
 
@@ -39579,6 +39958,10 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
         {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
         {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+        {DDP_WITH_INT4, DDP__BIT(INT4), 0,
+         "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
+        {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
+         "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
         {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
         {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
         {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
@@ -40257,11 +40640,25 @@ int ddp_algorithm_named(const char *name, ddp_algorithm *out)
     return ddp__named(names, 0, "algorithm", name, out, NULL) == DDP_OK;
 }
 
+static const char *const ddp__wire_names[] = {"", "f32", "bf16", "int8", "int4", "e3m0", "topk", NULL};
+
+const char *ddp__wire_name(ddp_coding coding) { return ddp__wire_names[(int)coding + 1]; }
+
 int ddp_wire_named(const char *name, ddp_wire *out)
 {
-    static const char *const names[] = {"", "f32", "bf16", "int8", NULL};
+    return ddp__named(ddp__wire_names, 1, "wire", name, out, NULL) == DDP_OK;
+}
 
-    return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
+int ddp_wire_set(ddp_config *c, const char *text)
+{
+    double fraction;
+
+    if (text && !strncmp(text, "topk:", 5)) {
+        if (!ddp__parse_double(text + 5, &fraction) || !(fraction > 0 && fraction <= 1)) return 0;
+        c->topk_fraction = fraction;
+        text = "topk";
+    }
+    return ddp_wire_named(text, &c->wire);
 }
 
 int ddp_servers_named(const char *name, int *out)
@@ -40344,12 +40741,13 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
         if (c->transport == DDP_TRANSPORT_DEFAULT)
             return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi", transport);
     }
-    if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_named(wire, &c->wire))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", wire);
     if (servers && c->servers == 0 && !ddp_servers_named(servers, &c->servers))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_SERVERS=%.60s: a number of ranks that serve, or colocated", servers);
     if (defer && !(c->defer < 0) && !(c->defer > 0) && !ddp_defer_named(defer, &c->defer))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_DEFER=%.60s: auto, or a share of the model from 0 to 1", defer);
+    if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_set(c, wire))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%.60s is unknown: choose f32, bf16, int8, int4, e3m0 "
+                         "or topk:FRACTION", wire);
     if (overlap && c->overlap == DDP_OVERLAP_DEFAULT && !ddp_overlap_named(overlap, &c->overlap))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_OVERLAP=%s is unknown: choose none, stream or eager", overlap);
     return DDP_OK;
@@ -40429,8 +40827,9 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,
                 "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI", (int)c->transport);
-    DDP__REFUSE(c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8,
-                "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8", (int)c->wire);
+    DDP__REFUSE(c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_TOPK,
+                "wire %d is unknown: use a DDP_WIRE_ of config.h", (int)c->wire);
+    DDP__REFUSE(!(c->topk_fraction >= 0 && c->topk_fraction <= 1), "topk_fraction %g: above 0, at most 1", c->topk_fraction);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING,
                 "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING", (int)c->algorithm);
@@ -41571,7 +41970,7 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
 }
 
 /* ==== run/error_feedback.c ==== [run] */
-/* Error feedback: what strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent with
+/* Error feedback: what strategies average as blocks (DDP_WIRE_INT8 and those behind it). What rounding cuts off is kept and sent with
  * the next message (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its
  * owner, in the engine. Then parameters are not sent, but what they changed by since their last average, which all
  * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
@@ -41582,48 +41981,65 @@ DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block 
 
 /* ---- blocks ---- */
 
-static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t count, ddp_error *err)
+static ddp_packing ddp__packing_of(ddp_coding coding)
 {
-    size_t at = ddp__first_from(x, count, DDP__INFINITE), blocks;
+    return coding == DDP_AS_INT8 ? DDP_PACK_INT8 : coding == DDP_AS_INT4 ? DDP_PACK_INT4 : DDP_PACK_E3M0;
+}
 
-    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
-    ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
-    /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
-    blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
+/* Levels of a denormal scale are so coarse that rounding twice is not rounding once: they become 0. */
+static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t count)
+{
+    const size_t blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
+    const size_t all = ddp__quantised_bytes(packing, count), each = packing == DDP_PACK_INT8 ? 64 : 32;
+
     for (size_t b = 0; b < blocks; b++) {
-        size_t from = b * DDP_QUANTISE_BLOCK;
+        const size_t from = 4 * blocks + b * each;
         if (!(ddp__codec_float(ddp__codec_get32(out + 4 * b)) < FLT_MIN)) continue;
         memset(out + 4 * b, 0, 4);
-        memset(out + 4 * blocks + from, 0,
-               count - from < DDP_QUANTISE_BLOCK ? count - from : (size_t)DDP_QUANTISE_BLOCK);
+        memset(out + from, packing == DDP_PACK_INT4 ? 0x88 : 0, all - from < each ? all - from : each);
     }
+}
+
+static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, const float *x, size_t count,
+                                     ddp_error *err)
+{
+    const size_t at = ddp__first_from(x, count, DDP__INFINITE);
+
+    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
+    ddp__quantised_fill(ddp__packing_of(coding), x, count, out);
+    ddp__blocks_normal(ddp__packing_of(coding), out, count);
     return DDP_OK;
 }
 
-static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count, ddp_error *err)
+static ddp_status ddp__blocks_decode(ddp_coding coding, float *out, const unsigned char *payload, size_t count,
+                                     ddp_error *err)
 {
-    DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, NULL, count, err));
-    ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out, count);
+    DDP__TRY(ddp__quantised_check(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, NULL, count, err));
+    ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out, count);
     return DDP_OK;
 }
 
-const ddp__coder *ddp__int8_coder(void)
+const ddp__coder *ddp__blocks_coder(void)
 {
-    static const ddp__coder coder = {ddp__int8_encode, ddp__int8_decode};
+    static const ddp__coder coder = {ddp__blocks_encode, ddp__blocks_decode};
 
     return &coder;
 }
 
-/* Moves what the blocks of x can say to out; x keeps the rest. */
-static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error *err)
+ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_error *err)
 {
     unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
     size_t at = 0, n;
 
     for (; at < count; at += n) {
         n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
-        DDP__TRY(ddp__int8_encode(payload, x + at, n, err));
-        ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out + at, n);
+        if (coding == DDP_AS_BFLOAT) {
+            memcpy(out + at, x + at, n * sizeof *out);
+            ddp__bfloat_round(out + at, n);
+        } else {
+            DDP__TRY(ddp__blocks_encode(coding, payload, x + at, n, err));
+            ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out + at, n);
+        }
         for (size_t i = at; i < at + n; i++) x[i] -= out[i];
     }
     return DDP_OK;
@@ -41637,14 +42053,14 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
     float *next;
 
-    if (d->cfg.wire != DDP_WIRE_INT8 || !(d->engine || d->joiner)) return DDP_OK;
+    if (!ddp__in_blocks((int)ddp__wire_coding(d->cfg.wire)) || !(d->engine || d->joiner)) return DDP_OK;
     for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     d->coded_count = count * (averages ? 3 : 1);
     if (!count) return DDP_OK;
     d->coded = (float *)ddp__alloc(&d->host.allocator, d->coded_count * sizeof(float));
     if (!d->coded)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what int8 blocks cut off",
-                         d->coded_count * sizeof(float));
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
+                         d->coded_count * sizeof(float), ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
     for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
@@ -41695,21 +42111,23 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
     }
     for (size_t at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
-        s = ddp__coded_split(residual + at, part, n, &why);
+        s = ddp_split(ddp__wire_coding(d->cfg.wire), residual + at, part, n, &why);
         source.count = n;
         w.from = &source, w.from_count = 1, w.from_at = 0;
         while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0) memcpy(to, from, run * sizeof *to);
     }
     if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; lower the learning "
-                     "rate, warm it up or clip gradients", d->step, layer < 0 ? "all layers" : "layer ",
-                     layer < 0 ? "" : d->unit[layer].name, why.msg);
+    return ddp__fail(err, s, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up or "
+                     "clip gradients", d->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     layer < 0 ? "all layers" : "layer ", layer < 0 ? "" : d->unit[layer].name,
+                     ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)), why.msg);
 }
 
 /* ---- parameters ---- */
 
 ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
 {
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     ddp__unit *u = &d->unit[layer];
     float *rest = u->residual;
     const float *base = u->base;
@@ -41724,12 +42142,13 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
     if (!u->trained) return DDP_OK;
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *rest++ += u->trains[k].data[i] - *base++;
-    if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
-                         "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
+    if (ddp_split(coding, u->residual, u->delta, u->trained, &why))
+        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
+                         "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+                         why.msg);
     m->from = &delta;
     m->from_count = 1;
-    m->coding = DDP_AS_INT8;
+    m->coding = coding;
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
@@ -41764,8 +42183,8 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
+    if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
-    if (m.coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
     if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
@@ -41993,7 +42412,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
-    if (m->coding == DDP_AS_INT8 && m->residual)
+    if (m->residual && ddp__in_blocks((int)m->coding))
         DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
@@ -42286,6 +42705,15 @@ const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 int ddp_group_size(const ddp_ctx *d, int group)
 {
     return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
+}
+
+int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
+    for (*own = 0; ranks && ranks[*own] != d->rank; ++*own) {}
+    if (!ranks) *own = d->rank;
+    return ranks ? ddp__engine_group_size(d->engine, group) : d->world;
 }
 
 size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from)
@@ -43405,7 +43833,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     if (links->path) e.links = links;
     e.deterministic = d->cfg.deterministic;
     e.coding = ddp__wire_coding(d->cfg.wire);
-    e.coder = ddp__int8_coder();
+    e.coder = ddp__blocks_coder();
     e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
     e.no_checksum = d->cfg.no_checksum;
     if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;
@@ -43499,7 +43927,6 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
     double value[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
@@ -43507,7 +43934,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
     snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
-             d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
+             d->cfg.micro_batches, ddp__wire_name(ddp__wire_coding(d->cfg.wire)));
     for (int i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);
@@ -43895,8 +44322,6 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 /* Rank r against the first one that lives. */
 static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
-    static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
-
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -43912,7 +44337,7 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
                              ddp__setting_name(i), f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
-                         "same wire format", r, coding[f->coding], coding[zero->coding]);
+                         "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
     for (int i = 0; i < DDP_SAME; i++)
         if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "
@@ -45420,6 +45845,9 @@ DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 /* outer.c */
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
+#ifndef DDP_NO_PLANNERS
+DDP_LIB void ddp__strategy_sparseloco(ddp_strategy_ops *ops);
+#endif
 
 /* ==== strategy/gradient.h ==== [strategy] */
 /* Buckets: what the strategies that average gradients send. */
@@ -48241,7 +48669,8 @@ void ddp__strategy_r2sp(ddp_strategy_ops *ops)
 }
 
 /* ==== strategy/outer.h ==== [strategy] */
-/* What the outer family shares. */
+/* What the outer family shares: outer.c is the rule and its layers, outer_sparse.c how changes travel as their largest,
+ * outer_late.c the ways in which they land later. */
 
 struct ddp__outer;
 
@@ -48250,17 +48679,40 @@ typedef struct ddp__outer_layer {
     int    layer;
     size_t count;             /* parameters with gradients */
     size_t from, length;      /* of them, those whose momentum is here */
-    float *anchor, *momentum; /* [count], [length]; NULL without */
+    float *anchor, *momentum; /* [count], [length] */
+    float *error;             /* [length] of what the outer steps lost as they travelled, [count] of sparse changes */
+    float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the parameters */
+    unsigned char *gather;    /* [blocks x block] sparse: of each rank, whether it sent, and what */
+    int    blocks, own;       /* the latter: which of them is this rank's */
+    size_t block;             /* bytes */
     ddp_owner owner;
     long   ticket, other_ticket;
+    int    fresh;             /* a newcomer's first period: it has changed nothing yet */
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
     float nu, mu;
     int   whole; /* every rank keeps the momentum of all, and takes the outer step itself */
     int   mean;  /* nu 1, mu 0: the mean of the parameters itself */
+    int   keep;  /* sparse: of 4096 values those that travel; 0 = all do */
+    ddp_coding coding;
     ddp__outer_layer *layer;
+    float         *shared;  /* [most] sparse changes of one layer after the other */
+    unsigned char *scratch; /* [scratch_bytes] */
+    size_t         scratch_bytes;
 } ddp__outer;
+
+/* Posts a layer's change, and the mean of what else averaging moves. Holds both; after that x is the outer step. The
+ * anchor goes on by it. */
+DDP_LIB int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y);
+DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
+
+/* outer_sparse.c */
+#ifndef DDP_NO_PLANNERS
+DDP_LIB int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y);
+DDP_LIB int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like);
+DDP_LIB int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y);
+#endif
 
 /* ==== strategy/outer.c ==== [strategy] */
 /* Strategies that average changes (specs of DiLoCo, arXiv:2311.08105): H local steps, then the mean over the workers of
@@ -48290,12 +48742,17 @@ void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
     }
 }
 
-/* ddp_message.owner, on the comm thread. */
+/* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has no code
+ * ends the run where it is sent. */
 static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
 {
     const ddp__outer_layer *y = (const ddp__outer_layer *)user;
+    float *error = y->error ? y->error + (at - y->from) : NULL;
 
     ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
+    if (!error) return;
+    for (size_t i = 0; i < n; i++) error[i] += x[i];
+    if (ddp_split(y->all->coding, error, x, n, NULL)) memcpy(x, error, n * sizeof *x);
 }
 
 /* The same where every rank keeps all of the momentum, by the verbs, which reach a device. */
@@ -48309,9 +48766,31 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
 
 /* ---- a layer: its change is sent, and the outer step comes ---- */
 
-/* Posts a layer's change, and the mean of what else averaging moves. */
-static int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
+/* What the layer has changed by, into x, or in place of the parameters. */
+static int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const ddp_piece *p, int n)
 {
+    int bad = 0;
+
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        float *x = y->x ? y->x + at : p[i].data;
+        const size_t count = p[i].count;
+        if (y->fresh) {
+            bad = ddp_set(d, x, count, 0);
+        } else if (y->x) {
+            bad = ddp_copy(d, x, y->anchor + at, count);
+            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
+        } else {
+            bad = ddp_scale(d, x, count, -1);
+            if (!bad) bad = ddp_axpy(d, x, y->anchor + at, count, 1);
+        }
+    }
+    y->fresh = 0;
+    return bad;
+}
+
+int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp_piece x = {{y->x}, y->count};
     ddp_message m;
     int bad = 0;
 
@@ -48326,12 +48805,13 @@ static int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
     if (m.from) bad = ddp_post(d, &m, &y->other_ticket);
     m.from = ddp_trained_of(d, y->layer, &m.from_count);
     if (bad || !m.from) return bad;
-    for (size_t i = 0, at = 0; !bad && i < (size_t)m.from_count; at += m.from[i++].count) {
-        float *x = m.from[i].data;
-        bad = ddp_scale(d, x, m.from[i].count, -1);
-        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, m.from[i].count, 1);
-    }
-    m.coding = ddp_coding_of(d);
+    bad = ddp__outer_change(d, y, m.from, m.from_count);
+    if (y->x) m.from = &x, m.from_count = 1;
+#ifndef DDP_NO_PLANNERS
+    if (y->all->keep) return bad ? bad : ddp__sparse_send(d, y, &m);
+#endif
+    m.coding = y->all->coding;
+    m.residual = ddp_residual_of(d, y->layer);
     m.owner = y->all->whole ? NULL : &y->owner;
     return bad ? bad : ddp_post(d, &m, &y->ticket);
 }
@@ -48344,20 +48824,30 @@ static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
     return t == -1 ? 0 : ddp_hold(d, t, layer);
 }
 
-/* The outer step is here: theta = anchor = anchor - step. */
-static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
     int n, bad = ddp__outer_take(d, &y->other_ticket, y->layer);
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
 
     if (!bad) bad = ddp__outer_take(d, &y->ticket, y->layer);
+#ifndef DDP_NO_PLANNERS
+    if (y->all->keep && !bad) bad = ddp__sparse_arrive(d, y);
+#endif
+    for (size_t i = 0, at = 0; !bad && y->all->whole && i < (size_t)n; at += p[i++].count)
+        bad = ddp__outer_rule_there(d, y, y->x ? y->x + at : p[i].data, y->momentum ? y->momentum + at : NULL,
+                                    p[i].count);
+    return bad;
+}
+
+/* The outer step is here: theta = anchor = anchor - step. */
+static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
     for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        float *x = p[i].data;
-        if (y->all->whole)
-            bad = ddp__outer_rule_there(d, y, x, y->momentum ? y->momentum + at : NULL, p[i].count);
-        if (!bad) bad = ddp_scale(d, x, p[i].count, -1);
-        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, p[i].count, 1);
-        if (!bad) bad = ddp_copy(d, y->anchor + at, x, p[i].count);
+        bad = ddp_axpy(d, y->anchor + at, y->x ? y->x + at : p[i].data, p[i].count, -1);
+        if (!bad) bad = ddp_copy(d, p[i].data, y->anchor + at, p[i].count);
     }
     return bad;
 }
@@ -48388,15 +48878,44 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->ticket = y->other_ticket = -1;
     for (int i = 0; i < n; i++) y->count += p[i].count;
     if (!y->count || o->mean) return 0;
+    y->fresh = ddp_settings(d)->join;
     y->length = y->count;
-    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), ddp_coding_of(d), y->count, &y->from);
+    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
     y->anchor = ddp_keep(d, layer, "anchor", y->count, 1);
     if (!y->anchor) return DDP_FAILED;
     if (o->mu > 0 && y->length > 0) {
         y->momentum = ddp_keep(d, layer, "momentum", y->length, o->whole);
         if (!y->momentum) return DDP_FAILED;
     }
+    if (o->coding != DDP_AS_FLOAT && !o->whole && y->length > 0) {
+        y->error = ddp_keep(d, layer, "error", y->length, 0);
+        if (!y->error) return DDP_FAILED;
+    }
+    y->x = o->shared;
+#ifndef DDP_NO_PLANNERS
+    if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
+#endif
     return ddp__outer_anchor(d, y);
+}
+
+/* What sparse changes are packed from, one layer after the other. */
+static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
+{
+#ifndef DDP_NO_PLANNERS
+    size_t most = 1;
+    int n;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        const ddp_piece *p = ddp_trained_of(d, l, &n);
+        size_t count = 0;
+        for (int i = 0; i < n; i++) count += p[i].count;
+        if (count > most) most = count;
+    }
+    o->scratch_bytes = ddp_sparse_scratch(o->keep);
+    o->scratch = (unsigned char *)ddp__calloc(1, o->scratch_bytes);
+    o->shared = (float *)ddp__calloc(most, sizeof *o->shared);
+#endif
+    return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
 
 static int ddp__outer_start(ddp_ctx *d, void *self)
@@ -48404,14 +48923,20 @@ static int ddp__outer_start(ddp_ctx *d, void *self)
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
     int bad = 0;
+    const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
 
     o->nu = (float)c->outer_lr;
     o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
+    o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
+#ifndef DDP_NO_PLANNERS
+    if (c->wire == DDP_WIRE_TOPK && !alone) o->keep = ddp_sparse_keep(c->topk_fraction);
+#endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
-    o->whole = ddp_world(d) == 1 || c->min_world > 0 || c->join || c->backend || c->site > 0;
-    o->mean = o->nu == 1 && !(o->mu > 0) && (ddp_world(d) == 1 || ddp_coding_of(d) == DDP_AS_FLOAT);
+    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;
+    o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
     if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    if (o->keep) bad = ddp__outer_shared(d, o);
     for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__outer_layer_start(d, o, l);
     return bad;
 }
@@ -48426,7 +48951,10 @@ static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     bad = ddp__clip_and_update(d);
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_send(d, &o->layer[l]);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_land(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        bad = ddp__outer_arrive(d, &o->layer[l]);
+        if (!bad) bad = ddp__outer_land(d, &o->layer[l]);
+    }
     return bad;
 }
 
@@ -48446,17 +48974,23 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
 
-    (void)d;
+    for (int l = 0; o->layer && l < ddp_layers(d); l++)
+        if (o->layer[l].gather) DDP_FREE(o->layer[l].gather);
     if (o->layer) DDP_FREE(o->layer);
+    if (o->scratch) DDP_FREE(o->scratch);
+    if (o->shared) DDP_FREE(o->shared);
 }
 
-static ddp_status ddp__diloco_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+/* sparseloco is diloco with other defaults. */
+static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
-    (void)ops;
-    if (c->overlap != DDP_OVERLAP_NONE)
+    const int sparse = !strcmp(ops->name, "sparseloco");
+
+    if (c->overlap > DDP_OVERLAP_NONE)
         return ddp__fail(err, DDP_UNSUPPORTED, "overlap is not there yet");
-    if (!(c->outer_lr > 0)) c->outer_lr = 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = 0.9;
+    if (!(c->outer_lr > 0)) c->outer_lr = sparse ? 1 : 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = sparse ? (double)DDP_NO_MOMENTUM : 0.9;
+    if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }
 
@@ -48464,9 +48998,12 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
 {
     ops->name = "diloco";
     ops->averages = DDP_AVERAGES_CHANGES;
-    ops->traits = DDP_WITH_ALL;
+    ops->traits = DDP_WITH_ALL | DDP_WITH_INT4;
+#ifndef DDP_NO_PLANNERS
+    ops->traits |= DDP_WITH_TOPK;
+#endif
     ops->self_bytes = sizeof(ddp__outer);
-    ops->settle = ddp__diloco_settle;
+    ops->settle = ddp__outer_settle;
     ops->start = ddp__outer_start;
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__outer_step_end;
@@ -48474,6 +49011,74 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
     ops->close = ddp__outer_close;
     ops->transfers = ddp__local_transfers;
 }
+
+void ddp__strategy_sparseloco(ddp_strategy_ops *ops)
+{
+    ddp__strategy_diloco(ops);
+    ops->name = "sparseloco";
+}
+
+#ifndef DDP_NO_PLANNERS
+
+/* ==== strategy/outer_sparse.c ==== [strategy] */
+/* Changes that travel as the largest of each chunk (SparseLoCo, arXiv:2508.15706): what is not sent is kept, decays and
+ * comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step itself. */
+
+#define DDP__SPARSE_DECAY 0.95f
+
+int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
+{
+    y->block = 1 + ddp_sparse_bytes(y->count, y->all->keep);
+    y->blocks = ddp_blocks_of(d, ddp_group_of(d, y->layer), &y->own);
+    y->error = ddp_keep(d, y->layer, "residual", y->count, 0);
+    if (!y->error) return DDP_FAILED;
+    y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
+    if (y->gather) return 0;
+    return ddp_complain(d, DDP_MEMORY, "out of memory for the sparse changes of %d ranks", y->blocks);
+}
+
+int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
+{
+    unsigned char *own = y->gather + (size_t)y->own * y->block;
+    ddp_piece all;
+    ddp_message m = *like;
+    ddp_error err;
+
+    if (ddp_scale(d, y->error, y->count, DDP__SPARSE_DECAY) || ddp_axpy(d, y->error, y->x, y->count, 1))
+        return DDP_FAILED;
+    *own = 1;
+    if (ddp_sparse_pack(y->error, y->count, y->all->keep, own + 1, y->block - 1, y->all->scratch,
+                        y->all->scratch_bytes, &err))
+        return ddp_complain(d, err.code, "step %ld: what layer %d changed by cannot travel: %.200s; lower the learning "
+                            "rate, warm it up or clip gradients", ddp_step(d), y->layer, err.msg);
+    all.bytes = y->gather;
+    all.count = (size_t)y->blocks * y->block;
+    m.verb = DDP_ALL_GATHER;
+    m.mean = 0;
+    m.bytes = 1;
+    m.coding = DDP_AS_FLOAT;
+    m.from = &all;
+    m.from_count = 1;
+    return ddp_post(d, &m, &y->ticket);
+}
+
+int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int sent = 0, bad = ddp_set(d, y->x, y->count, 0);
+    ddp_error err;
+
+    for (int r = 0; r < y->blocks && !bad; r++) {
+        const unsigned char *p = y->gather + (size_t)r * y->block;
+        if (!*p) continue; /* it was lost */
+        sent++;
+        if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, y->x, y->count, &err))
+            bad = ddp_complain(d, DDP_NET, "step %ld: what rank %d sent of layer %d is damaged: %.200s", ddp_step(d), r,
+                               y->layer, err.msg);
+    }
+    return bad ? bad : ddp_scale(d, y->x, y->count, 1.0f / (float)(sent ? sent : 1));
+}
+
+#endif
 
 /* ==== strategy/table.c ==== [strategy] */
 /* The table of the built-in strategies, and the two doors that hand it to a context: run knows no strategy's name. */
@@ -48501,7 +49106,11 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_R2SP, ddp__strategy_r2sp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp},
-                                                {DDP_DILOCO, ddp__strategy_diloco}};
+                                                {DDP_DILOCO, ddp__strategy_diloco}
+#ifndef DDP_NO_PLANNERS
+                                                , {DDP_SPARSELOCO, ddp__strategy_sparseloco}
+#endif
+    };
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;

@@ -246,8 +246,10 @@
 #include "compress/codec.h"
 #include "compress/finite.c"
 #include "compress/quantise.c"
+#include "compress/e3m0.c"
 #ifndef DDP_NO_PLANNERS
 #include "compress/topk.c"
+#include "compress/sparse.c"
 #include "compress/packing.c"
 #endif
 #include "run/launch.h"
@@ -303,7 +305,11 @@
 #include "strategy/server.c"
 #include "strategy/server_desk.c"
 #include "strategy/server_rules.c"
+#include "strategy/outer.h"
 #include "strategy/outer.c"
+#ifndef DDP_NO_PLANNERS
+#include "strategy/outer_sparse.c"
+#endif
 #include "strategy/table.c"
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"

@@ -137,7 +137,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--net-script", CLI_TEXT, &p->net_script, "FILE",
          "stalls, drops, kills and rates at given times (docs/links.md)"},
         {"--wire", CLI_TEXT, &p->wire, "NAME",
-         "how averages travel: f32, bf16 at half the bytes, int8 at 0.27 [f32]"},
+         "how averages travel: f32, bf16, int8; of diloco also int4, e3m0, topk:FRACTION [f32]"},
         {"--addr", CLI_TEXT, &p->addr, "HOST:PORT",
          "where rank 0 listens, or file://PATH; with --rank [127.0.0.1:29500]"},
         {"--rank", CLI_COUNT, &p->rank, "R", "be one rank of a run over several machines"},
@@ -251,8 +251,6 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "unknown strategy %s; choose %s", p->strategy, p->strategies);
     if (p->algorithm && strcmp(p->algorithm, "auto") && !ddp_algorithm_named(p->algorithm, &c->algorithm))
         return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring", p->algorithm);
-    if (p->wire && !ddp_wire_named(p->wire, &c->wire))
-        return refuse(err, "unknown wire format %s; choose f32, bf16 or int8", p->wire);
     if (p->servers && !ddp_servers_named(p->servers, &c->servers))
         return refuse(err, "--servers %s: a number of ranks that serve, or colocated", p->servers);
     if (p->defer && !ddp_defer_named(p->defer, &c->defer))
@@ -262,6 +260,8 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "unknown --correct %s; choose deferred or eager", p->correct);
     if (p->split && !ddp_split_named(p->split, &c->split))
         return refuse(err, "unknown --split %s; choose walk, stop, density or knapsack", p->split);
+    if (p->wire && !ddp_wire_set(c, p->wire))
+        return refuse(err, "unknown wire format %s; choose f32, bf16, int8, int4, e3m0 or topk:FRACTION", p->wire);
     if (p->overlap && !ddp_overlap_named(p->overlap, &c->overlap))
         return refuse(err, "unknown overlap %s; choose none, stream or eager", p->overlap);
     c->transport = ddp_transport_named(p->transport);

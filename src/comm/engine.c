@@ -49,7 +49,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->terms = (const float **)ddp__carve(block, &used, world, sizeof *e->terms);
     e->path = (ddp__path *)ddp__carve(block, &used, world, sizeof *e->path);
     if (e->cfg.coding) e->rounded = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
-    if (e->cfg.coding == DDP_AS_INT8) {
+    if (ddp__in_blocks((int)e->cfg.coding)) {
         e->recoded = (uint16_t *)ddp__carve(block, &used, e->chunk, sizeof(uint16_t));
         e->exact = (float *)ddp__carve(block, &used, e->chunk, sizeof(float));
     }
@@ -80,7 +80,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
 static void ddp__dimension(ddp__engine *e)
 {
     size_t bytes = e->cfg.chunk_bytes ? e->cfg.chunk_bytes : ddp__link_chunk(e->slowest);
-    size_t unit = e->cfg.coding == DDP_AS_INT8 ? DDP__CODING_BLOCK * sizeof(float) : 64;
+    size_t unit = ddp__in_blocks((int)e->cfg.coding) ? DDP__CODING_BLOCK * sizeof(float) : 64;
     size_t most = e->cfg.max_count < SIZE_MAX / 8 ? e->cfg.max_count * sizeof(float) : 0, slots;
 
     if (most > 0 && bytes > most) bytes = most;
@@ -125,7 +125,8 @@ static ddp_status ddp__engine_check(const ddp__engine_config *cfg, ddp_error *er
         if (cfg->links->act[i].peer >= 0 && !cfg->wire->table->cut)
             return ddp__fail(err, DDP_UNSUPPORTED, "this transport cannot drop a connection, as the script wants at "
                              "t=%g: choose tcp or threads", cfg->links->act[i].at);
-    if (cfg->coding == DDP_AS_INT8 && !cfg->coder) return ddp__fail(err, DDP_ARG, "int8 blocks need a coder");
+    if (ddp__in_blocks((int)cfg->coding) && !cfg->coder)
+        return ddp__fail(err, DDP_ARG, "%s need a coder", ddp__coding_name((int)cfg->coding));
     if (cfg->check_writes && cfg->max_count == 0)
         return ddp__fail(err, DDP_ARG, "check_writes needs max_count, the floats of the largest message");
     return DDP_OK;

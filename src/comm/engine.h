@@ -31,12 +31,14 @@ typedef struct ddp__op_span {
     char    coding;      /* ddp_coding: how it travels */
 } ddp__op_span;
 
-/* Blocks of int8 (DDP_AS_INT8), which the engine knows by their size alone. What was decoded must be decoded to the
+/* Blocks (DDP_AS_INT8 and those behind it), which the engine knows by their size alone. What was decoded must be decoded to the
  * same bits when it is encoded again. Both fail with a sentence about x[index], or about the payload. */
 typedef struct ddp__coder {
-    ddp_status (*encode)(unsigned char *out, const float *x, size_t count, ddp_error *err);
-    ddp_status (*decode)(float *out, const unsigned char *payload, size_t count, ddp_error *err);
+    ddp_status (*encode)(ddp_coding coding, unsigned char *out, const float *x, size_t count, ddp_error *err);
+    ddp_status (*decode)(ddp_coding coding, float *out, const unsigned char *payload, size_t count, ddp_error *err);
 } ddp__coder;
+
+DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* as values travel as bfloat16 */
 
 typedef struct ddp__engine_config {
     ddp__wire    *wire;             /* owned by the engine from a successful open on */
@@ -61,7 +63,7 @@ typedef struct ddp__engine_config {
     int           queue;            /* messages that may be submitted and not yet done */
     int           serves;           /* push, serve, pull and answer have lanes. Same on all ranks */
     ddp_coding    coding;           /* messages may travel so: takes a chunk per peer */
-    const ddp__coder *coder;        /* of int8 blocks; borrowed */
+    const ddp__coder *coder;        /* of its blocks; borrowed */
     int           no_checksum;      /* 1: payloads go without a CRC-32C; each rank for what it sends */
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */

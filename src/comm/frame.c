@@ -3,7 +3,7 @@
 #include "comm/frame.h"
 
 #define DDP__FRAME_MAGIC   0xdd97u
-#define DDP__FRAME_VERSION 2u
+#define DDP__FRAME_VERSION 3u
 
 /* ---- CRC-32C ---- */
 
@@ -104,16 +104,29 @@ uint32_t ddp__crc32c(uint32_t h, const void *data, size_t n)
 
 /* ---- frames ---- */
 
+int ddp__in_blocks(int coding) { return coding >= (int)DDP_AS_INT8 && coding <= (int)DDP_AS_E3M0; }
+
+const char *ddp__coding_name(int coding)
+{
+    static const char *const name[] = {"float32", "bfloat16", "int8 blocks", "int4 blocks", "e3m0 blocks", "bytes"};
+
+    return coding >= 0 && coding <= (int)DDP__AS_BYTES ? name[coding] : "an unknown coding";
+}
+
+/* Half bytes: an odd number of values can only end at the end of the message. */
 size_t ddp__frame_values(const ddp__frame *f)
 {
-    const size_t block = sizeof(float) + DDP__CODING_BLOCK;
+    const int wide = f->coding == (int)DDP_AS_INT8;
+    const size_t each = wide ? 1 : 2, block = sizeof(float) + DDP__CODING_BLOCK / each;
     size_t size = f->coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : f->coding == (int)DDP__AS_BYTES ? 1
-                  : sizeof(float), blocks;
+                  : sizeof(float), blocks, values;
 
-    if (f->coding != (int)DDP_AS_INT8) return f->length % size ? SIZE_MAX : f->length / size;
+    if (!ddp__in_blocks(f->coding)) return f->length % size ? SIZE_MAX : f->length / size;
     blocks = f->length / block + (f->length % block != 0);
     if (f->length % block > 0 && f->length % block <= sizeof(float)) return SIZE_MAX;
-    return f->length - blocks * sizeof(float);
+    values = (f->length - blocks * sizeof(float)) * each;
+    if (!wide && f->offset <= f->count && values == (size_t)(f->count - f->offset) + 1) values--;
+    return values;
 }
 
 size_t ddp__frame_payload(int coding, size_t count)
@@ -122,6 +135,7 @@ size_t ddp__frame_payload(int coding, size_t count)
 
     if (coding == (int)DDP__AS_BYTES) return count;
     if (coding == (int)DDP_AS_INT8) return count + blocks * sizeof(float);
+    if (ddp__in_blocks(coding)) return count / 2 + count % 2 + blocks * sizeof(float);
     return count * (coding == (int)DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 
@@ -141,7 +155,7 @@ static uint32_t ddp__frame_get(const unsigned char *head, int i)
 
 void ddp__frame_encode(const ddp__frame *f, unsigned char *head)
 {
-    ddp__frame_put(head, 0, DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 22 |
+    ddp__frame_put(head, 0, DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16 | (uint32_t)f->coding << 21 |
                             ((uint32_t)f->type | (uint32_t)f->p2p << 4 | (uint32_t)f->verb << 5) << 24);
     ddp__frame_put(head, 1, f->seq);
     ddp__frame_put(head, 2, f->count);
@@ -157,9 +171,9 @@ int ddp__frame_decode(const unsigned char *head, ddp__frame *f)
 {
     const uint32_t first = ddp__frame_get(head, 0), kind = first >> 24;
 
-    if ((first & 0x3fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
+    if ((first & 0x1fffffu) != (DDP__FRAME_MAGIC | DDP__FRAME_VERSION << 16)) return 0;
     if (ddp__frame_get(head, 8) != ddp__crc32c(0, head, DDP__FRAME_BYTES - 4)) return 0;
-    f->coding = (int)(first >> 22 & 3);
+    f->coding = (int)(first >> 21 & 7);
     f->type = (int)(kind & 15);
     f->p2p = (int)(kind >> 4 & 1);
     f->verb = (int)(kind >> 5);

@@ -46,8 +46,10 @@ typedef struct ddp__frame {
 
 /* Values in the payload; SIZE_MAX where no number of values has that length. */
 DDP_LIB size_t   ddp__frame_values(const ddp__frame *f);
+DDP_LIB int    ddp__in_blocks(int coding);                  /* blocks of DDP__CODING_BLOCK values with a scale each */
+DDP_LIB const char *ddp__coding_name(int coding);           /* "int8 blocks" */
 DDP_LIB size_t ddp__frame_payload(int coding, size_t count); /* the payload of count values */
-/* Little-endian: magic u16, version:6 coding:2, type:4 p2p:1 verb:3, seq, count, offset, length,
+/* Little-endian: magic u16, version:5 coding:3, type:4 p2p:1 verb:3, seq, count, offset, length,
  * layer, sent, check, CRC-32C of the 32 bytes before it (a stream out of step is found at once). */
 DDP_LIB void ddp__frame_encode(const ddp__frame *f, unsigned char *head);
 /* 1, or 0 if magic, version or checksum are wrong. */

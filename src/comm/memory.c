@@ -186,14 +186,15 @@ void ddp__memory_own(const ddp__op *op, size_t at, size_t count)
  *
  * All-reduces whose contributions and results do not. Sums are in float, in rank order; the owner of a segment rounds
  * its own contribution like everybody's, so that how values are cut into segments is no matter, and holds the result as
- * it sends it. Blocks of int8 begin at multiples of their length from the start of the message (ddp__segment). */
+ * it sends it. Blocks begin at multiples of their length from the start of the message (ddp__segment). */
 
 static int ddp__code_fault(ddp__engine *e, const ddp__op *op, const ddp_error *err)
 {
     char text[160];
 
-    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as int8 blocks: %.200s; lower the learning rate, clip "
-                      "gradients or choose another wire format", ddp__op_text(e, op, text, sizeof text), err->msg);
+    return ddp__fault(e, DDP_NUMERIC, "%s cannot travel as %s: %.200s; lower the learning rate, clip gradients or "
+                      "choose another wire format", ddp__op_text(e, op, text, sizeof text),
+                      ddp__coding_name((int)op->m.coding), err->msg);
 }
 
 /* x becomes what the others will read; 0 after a failure. */
@@ -206,7 +207,7 @@ static int ddp__code_round(ddp__engine *e, const ddp__op *op, float *x, size_t c
         ddp__bfloat_round(x, count);
         return 1;
     }
-    if (e->cfg.coder->encode(room, x, count, &err) || e->cfg.coder->decode(x, room, count, &err))
+    if (e->cfg.coder->encode(e->cfg.coding, room, x, count, &err) || e->cfg.coder->decode(e->cfg.coding, x, room, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
 }
@@ -219,7 +220,7 @@ int ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f)
 
     ddp__memory_gather(op, f->type == DDP__FRAME_RESULT ? ddp__result_of(op) : &op->from, f->offset, count, e->rounded);
     if (f->coding == (int)DDP_AS_BFLOAT) ddp__bfloat_halve(p->coded, e->rounded, count);
-    else if (e->cfg.coder->encode((unsigned char *)p->coded, e->rounded, count, &err))
+    else if (e->cfg.coder->encode(e->cfg.coding, (unsigned char *)p->coded, e->rounded, count, &err))
         return ddp__code_fault(e, op, &err);
     return 1;
 }
@@ -239,9 +240,9 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
         return 1;
     }
     memcpy(e->recoded, s->data, s->f.length);
-    if (e->cfg.coder->decode(s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
-    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no int8 blocks: %.200s", peer,
-                      (unsigned long)s->f.seq, err.msg);
+    if (e->cfg.coder->decode(e->cfg.coding, s->data, (const unsigned char *)e->recoded, count, &err) == DDP_OK) return 1;
+    return ddp__fault(e, DDP_NET, "rank %d sent a chunk of operation %lu that holds no %s: %.200s", peer,
+                      (unsigned long)s->f.seq, ddp__coding_name(s->f.coding), err.msg);
 }
 
 int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)

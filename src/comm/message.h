@@ -35,6 +35,8 @@ typedef enum ddp_coding {
     DDP_AS_FLOAT,
     DDP_AS_BFLOAT, /* two bytes each */
     DDP_AS_INT8,   /* blocks of 64: a float's scale for each block, then a byte for each value */
+    DDP_AS_INT4,   /* the same with half a byte for each value */
+    DDP_AS_E3M0,   /* half a byte too: a sign and one of seven powers of two, or 0 */
     DDP__AS_BYTES  /* no floats at all: ddp_message.bytes */
 } ddp_coding;
 

@@ -137,7 +137,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     j = (size_t)(all ? of : team.place[of]);
     *from = op->n / parts * j + op->n % parts * j / parts;
     *to = op->n / parts * (j + 1) + op->n % parts * (j + 1) / parts;
-    if (op->m.coding != DDP_AS_INT8) return;
+    if (!ddp__in_blocks((int)op->m.coding)) return;
     *from -= *from % DDP__CODING_BLOCK; /* no block is cut */
     if (*to < op->n) *to -= *to % DDP__CODING_BLOCK;
 }

@@ -8,6 +8,8 @@ static const char *ddp__verb_does(int verb, int ring, int coding)
                                        "answers", "asks for", "receives", "serves", "pulls"};
 
     if (verb == (int)DDP_ALL_REDUCE && ring) return "averages by ring";
+    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_INT4) return "averages in int4 blocks of";
+    if (verb == (int)DDP_ALL_REDUCE && coding == (int)DDP_AS_E3M0) return "averages in e3m0 blocks of";
     if (verb == (int)DDP_ALL_REDUCE && coding)
         return coding == (int)DDP_AS_INT8 ? "averages in int8 blocks of" : "averages in bfloat16";
     if (verb < 0 || verb > (int)DDP_PULL) return "does something unknown with";

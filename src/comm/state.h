@@ -272,7 +272,7 @@ struct ddp__engine {
     unsigned char     *want_send, *want_recv;
     const float      **terms;
     float             *rounded;       /* [chunk] own values as they travel; NULL: no coding */
-    uint16_t          *recoded;       /* [chunk] int8 blocks to be read; NULL without them */
+    uint16_t          *recoded;       /* [chunk] blocks to be read; NULL without them */
     float             *exact;         /* [chunk] a result before it was rounded; the same */
     unsigned char     *sink;          /* [chunk] bytes that nobody reads */
 
@@ -374,7 +374,6 @@ DDP_LIB void ddp__floats_store(float *own, const float *from, size_t n, double *
 DDP_LIB void ddp__floats_add(float *sum, const float *x, size_t n);
 /* out = x as bfloat16, rounded to nearest even; infinities stay, NaN stay NaN. */
 DDP_LIB void ddp__bfloat_halve(uint16_t *out, const float *x, size_t n);
-DDP_LIB void ddp__bfloat_round(float *x, size_t n); /* there and back */
 /* out = x exactly; x may be the second half of out. */
 DDP_LIB void ddp__bfloat_widen(float *out, const uint16_t *x, size_t n);
 /* Memory at an offset: the address, and how many values follow contiguously (at most count). */

@@ -103,7 +103,7 @@ static ddp_status ddp__message_kind(const ddp__engine *e, const ddp_message *m, 
                          "DDP_NEEDS_SERVERS in its traits", verb);
     if (m->coding && (m->verb != DDP_ALL_REDUCE || m->coding != e->cfg.coding))
         return ddp__fail(err, DDP_ARG, "only an all-reduce can travel as %s, over an engine opened for it",
-                         m->coding == DDP_AS_INT8 ? "int8 blocks" : "bfloat16");
+                         ddp__coding_name((int)m->coding));
     return DDP_OK;
 }
 

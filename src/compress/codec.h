@@ -111,4 +111,10 @@ DDP_LIB ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char
 DDP_LIB void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload,
                                   ddp__unpack how, float *x, size_t n);
 
+/* e3m0.c: those of packing e3m0, to which these come. */
+DDP_LIB void       ddp__e3m0_fill(const float *x, size_t n, unsigned char *payload);
+DDP_LIB ddp_status ddp__e3m0_check(const unsigned char *payload, ddp__unpack how, const float *x, size_t n,
+                                   ddp_error *err);
+DDP_LIB void       ddp__e3m0_apply(const unsigned char *payload, ddp__unpack how, float *x, size_t n);
+
 #endif /* DDP_COMPRESS_CODEC_H */

@@ -17,10 +17,11 @@
  *          5.3 bytes each where 1 % is kept evenly, 4 to 14 at the extremes
  * All elements (k = n):
  *   dense  n float32 values
- *   int8, int4  see ddp_pack_quantised */
+ *   int8, int4, e3m0  see ddp_pack_quantised */
 typedef enum ddp_packing {
     DDP_PACK_DEFAULT, /* delta, everywhere */
-    DDP_PACK_I64, DDP_PACK_I32, DDP_PACK_DELTA, DDP_PACK_DENSE, DDP_PACK_INT8, DDP_PACK_INT4
+    DDP_PACK_I64, DDP_PACK_I32, DDP_PACK_DELTA, DDP_PACK_DENSE, DDP_PACK_INT8, DDP_PACK_INT4,
+    DDP_PACK_E3M0
 } ddp_packing;
 
 #define DDP_PACK_HEAD 24 /* bytes of the header */
@@ -50,7 +51,7 @@ DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t ca
 
 #define DDP_QUANTISE_BLOCK 64 /* elements that share a scale */
 
-/* ddp_pack_quantised - x[0..n-1] as a message of packing DDP_PACK_INT8 or DDP_PACK_INT4.
+/* ddp_pack_quantised - x[0..n-1] as a message of packing DDP_PACK_INT8, DDP_PACK_INT4 or DDP_PACK_E3M0.
  *
  * Payload: one float32 scale per block of 64 elements, then n signed bytes, or n/2 bytes (rounded
  * up) with two elements each, the even one in the low half, as value + 8. That is 1.0625 or 0.5625
@@ -61,6 +62,9 @@ DDP_API ddp_status ddp_pack_dense(const float *x, size_t n, void *out, size_t ca
  * Hence |x - q s| <= s / 2, exactly, and rounding q s to a float adds at most half its last place.
  * What was received has the same s and q when it is quantised again, unless s is denormal. A block
  * of zeros has s = 0. Signs of zeros are lost.
+ *
+ * E3M0 has the size of int4: s = the largest |x| of the block, or 0 below 2^-100; a half byte is e, and 8 more for what
+ * is below 0: s / 2^(7 - e), or 0 where e is 0, whichever is nearest, halves away from 0. Products are exact.
  *
  *   out  capacity bytes, of which ddp_pack_bound(packing, n, n) are written
  * Received by ddp_unpack_store or ddp_unpack_add. No allocation, safe from any thread; outputs
@@ -103,7 +107,7 @@ DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_er
  *     ddp_feedback_subtract(message, ...)                 residual -= what the message delivers
  * With ddp_feedback_keep every element is, bit for bit, either in the message or in the residual. With
  * ddp_feedback_subtract of the message made of it, quantised ones too, delivered + residual is what there was, but for
- * the sign of a zero. Nothing is rounded away: |x - q s| <= s / 2, so where q is not 0, q s is between x / 2 and 2 x,
+ * the sign of a zero. Nothing is rounded away: what is received for x, if not 0, is between x / 2 and 2 x (|x - q s| <= s / 2),
  * and the difference of two such floats is a float (Sterbenz).
  *
  * Nothing finite ever becomes infinite or NaN: a gradient or message that is not finite, and a sum that would not be,
@@ -115,6 +119,27 @@ DDP_API ddp_status  ddp_packing_named(const char *name, ddp_packing *out, ddp_er
 DDP_API ddp_status ddp_feedback_add(float *residual, const float *gradient, size_t n, ddp_error *err);
 DDP_API ddp_status ddp_feedback_keep(float *residual, size_t n, const uint64_t *index, size_t k, ddp_error *err);
 DDP_API ddp_status ddp_feedback_subtract(const void *message, size_t bytes, float *residual, size_t n, ddp_error *err);
+
+/* ---- the largest of each chunk, in 2 bits ---- */
+
+#define DDP_SPARSE_CHUNK 4096 /* elements that share a scale */
+
+/* Of each chunk of 4096 elements the `keep` largest (of a shorter last one their share, rounded up) as a sign, one of
+ * two levels u and 2 u, and an index of 12 bits: 14 bits each, and u as a float32 for a chunk. 64 of them make 116
+ * bytes, 141 times fewer than float32.
+ *
+ * ddp_sparse_keep - keep for a fraction; 0 = 1/64. ddp_sparse_bytes - of a message of n elements, always the same; 0
+ *   where keep is not in 1..4096. ddp_sparse_scratch - bytes that packing needs, aligned to 8.
+ * ddp_sparse_pack - moves what the message says from x to it: x keeps the rest, exactly. Infinities and NaN are
+ *   refused with their index before anything changes.
+ * ddp_sparse_add - x += what a message says; all of it is validated before.
+ * No allocation; safe from any thread. Errors: DDP_ARG, DDP_NUMERIC, DDP_FORMAT. */
+DDP_API int        ddp_sparse_keep(double fraction);
+DDP_API size_t     ddp_sparse_bytes(size_t n, int keep);
+DDP_API size_t     ddp_sparse_scratch(int keep);
+DDP_API ddp_status ddp_sparse_pack(float *x, size_t n, int keep, void *out, size_t capacity, void *scratch,
+                                   size_t scratch_bytes, ddp_error *err);
+DDP_API ddp_status ddp_sparse_add(const void *message, size_t bytes, int keep, float *x, size_t n, ddp_error *err);
 
 /* ---- the k largest, and k at random ---- */
 

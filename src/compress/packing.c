@@ -6,25 +6,26 @@
 #define DDP__PACK_MAGIC UINT32_C(0x43504444)
 enum { DDP__PACK_VERSION = 1 };
 
-static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8", "int4"};
+static const char *const ddp__packing_names[] = {"delta", "i64", "i32", "delta", "dense", "int8", "int4",
+                                                "e3m0"};
 
 const char *ddp_packing_name(ddp_packing packing)
 {
     int i = (int)packing;
 
-    return i >= 0 && i <= (int)DDP_PACK_INT4 ? ddp__packing_names[i] : "unknown";
+    return i >= 0 && i <= (int)DDP_PACK_E3M0 ? ddp__packing_names[i] : "unknown";
 }
 
 ddp_status ddp_packing_named(const char *name, ddp_packing *out, ddp_error *err)
 {
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_packing_named: out is NULL");
-    for (int i = 1; name && i <= (int)DDP_PACK_INT4; i++)
+    for (int i = 1; name && i <= (int)DDP_PACK_E3M0; i++)
         if (!strcmp(name, ddp__packing_names[i])) {
             *out = (ddp_packing)i;
             return DDP_OK;
         }
-    return ddp__fail(err, DDP_ARG, "packing %s is unknown; use i64, i32, delta, dense, int8 or "
-                     "int4", name ? name : "(null)");
+    return ddp__fail(err, DDP_ARG, "packing %s is unknown; use i64, i32, delta, dense, int8, "
+                     "int4 or e3m0", name ? name : "(null)");
 }
 
 /* ---- sizes ---- */
@@ -51,7 +52,8 @@ size_t ddp_pack_bound(ddp_packing packing, size_t n, size_t k)
     case DDP_PACK_DELTA: payload = 4 * k + ddp__pack_gaps(n, k); break;
     case DDP_PACK_DENSE: return DDP_PACK_HEAD + 4 * n;
     case DDP_PACK_INT8:
-    case DDP_PACK_INT4: return DDP_PACK_HEAD + ddp__quantised_bytes(packing, n);
+    case DDP_PACK_INT4:
+    case DDP_PACK_E3M0: return DDP_PACK_HEAD + ddp__quantised_bytes(packing, n);
     default: return 0;
     }
     if (k < 1 || k > n || (packing == DDP_PACK_I32 && (n - 1) >> 31 >> 1)) return 0;
@@ -170,9 +172,9 @@ ddp_status ddp_pack_quantised(ddp_packing packing, const float *x, size_t n, voi
 {
     size_t need, at;
 
-    if (packing != DDP_PACK_INT8 && packing != DDP_PACK_INT4)
+    if (packing < DDP_PACK_INT8 || packing > DDP_PACK_E3M0)
         return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: packing %d (%s) does not quantise; use "
-                         "int8 or int4", (int)packing, ddp_packing_name(packing));
+                         "int8, int4 or e3m0", (int)packing, ddp_packing_name(packing));
     if (!x || !bytes) return ddp__fail(err, DDP_ARG, "ddp_pack_quantised: x or bytes is NULL");
     need = ddp_pack_bound(packing, n, n);
     if (!need)
@@ -206,7 +208,7 @@ ddp_status ddp_packed_read(const void *message, size_t bytes, ddp_packed *out, d
         return ddp__fail(err, DDP_FORMAT, "a message of %zu bytes; its header alone has %d", bytes, DDP_PACK_HEAD);
     if (ddp__codec_get32(p) != DDP__PACK_MAGIC || p[4] != DDP__PACK_VERSION || p[6] || p[7])
         return ddp__fail(err, DDP_FORMAT, "not a compressed message of this version");
-    if (p[5] < DDP_PACK_I64 || p[5] > DDP_PACK_INT4)
+    if (p[5] < DDP_PACK_I64 || p[5] > DDP_PACK_E3M0)
         return ddp__fail(err, DDP_FORMAT, "packing %d of the message is unknown", p[5]);
     n = ddp__codec_get64(p + 8);
     k = ddp__codec_get64(p + 16);
@@ -349,7 +351,7 @@ ddp_status ddp__unpack_into(const void *message, size_t bytes, ddp__unpack how, 
     if (m.n != n)
         return ddp__fail(err, DDP_FORMAT, "the message is of %" PRIu64 " elements, the array has %zu", m.n, n);
     if (m.packing == DDP_PACK_DENSE) return ddp__unpack_dense(p + DDP_PACK_HEAD, how, x, n, err);
-    if (m.packing == DDP_PACK_INT8 || m.packing == DDP_PACK_INT4) {
+    if (m.packing >= DDP_PACK_INT8) {
         DDP__TRY(ddp__quantised_check(m.packing, p + DDP_PACK_HEAD, how, x, n, err));
         ddp__quantised_apply(m.packing, p + DDP_PACK_HEAD, how, x, n);
         return DDP_OK;

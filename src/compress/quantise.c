@@ -1,4 +1,4 @@
-/* Block quantisation to 8 or 4 bits: the payload of a message, written and read. */
+/* Block quantisation to 8 or 4 bits, in equal steps: the payload of a message, written and read. */
 #include "base/core.h"
 #include "compress/codec.h"
 #include "nn/exact.h"
@@ -119,6 +119,10 @@ void ddp__quantised_fill(ddp_packing packing, const float *x, size_t n, unsigned
     float last[DDP__QUANTISE_BLOCK];
     size_t at, len;
 
+    if (packing == DDP_PACK_E3M0) {
+        ddp__e3m0_fill(x, n, payload);
+        return;
+    }
     for (at = 0; at < n; at += len, scales += 4) {
         const float *from = x + at;
         float scale;
@@ -172,8 +176,10 @@ ddp_status ddp__quantised_check(ddp_packing packing, const unsigned char *payloa
     const size_t blocks = ddp__quantise_blocks(n), size = ddp__quantise_size(packing, n);
     const float levels = ddp__quantise_levels(packing), huge = ddp__codec_float(DDP__HUGE);
     const unsigned char *p = payload + 4 * blocks;
-    size_t b, at = ddp__quantised_low(packing, p, size);
+    size_t b, at;
 
+    if (packing == DDP_PACK_E3M0) return ddp__e3m0_check(payload, how, x, n, err);
+    at = ddp__quantised_low(packing, p, size);
     if (packing == DDP_PACK_INT4 && n % 2 && p[n / 2] >> 4 != 8)
         return ddp__fail(err, DDP_FORMAT, "the half byte after the last element is not 8");
     if (at < size) {
@@ -219,6 +225,10 @@ void ddp__quantised_apply(ddp_packing packing, const unsigned char *payload, ddp
     float last[DDP__QUANTISE_BLOCK], *to;
     size_t at, len;
 
+    if (packing == DDP_PACK_E3M0) {
+        ddp__e3m0_apply(payload, how, x, n);
+        return;
+    }
     for (at = 0; at < n; at += len, payload += 4) {
         float scale = ddp__codec_float(ddp__codec_get32(payload));
         if (how == DDP__UNPACK_SUBTRACT) scale = -scale; /* x - q s = x + q (-s), to the bit */

@@ -14,8 +14,8 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;
+    if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
-    if (m.coding == DDP_AS_INT8) return ddp__coded_average(d, layer, &m, err);
     if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);

@@ -1,4 +1,5 @@
 /* Messages that are waited for: plain collectives, and the library's own words. */
+#include "comm/frame.h"
 #include "run/device.h"
 
 ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_message *m, ddp_error *err)
@@ -86,7 +87,6 @@ ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, dd
 
 static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
 {
-    static const char *const format[] = {"float32", "bfloat16", "int8 blocks"};
     const int any = m->peer == DDP_ANY && (m->verb == DDP_RECEIVE || m->verb == DDP_SERVE);
 
     if (ddp__message_looks(d, name, m, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
@@ -96,8 +96,9 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
         return ddp__ctx_failf(d, DDP_ARG, "%s: rank %d cannot exchange with itself", name, m->peer);
     if (m->coding && m->coding != ddp__wire_coding(d->cfg.wire))
         return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
-                              "DREAMDDP_WIRE=%s", name, format[(int)ddp__wire_coding(d->cfg.wire)],
-                              m->coding == DDP_AS_INT8 ? "INT8" : "BF16", m->coding == DDP_AS_INT8 ? "int8" : "bf16");
+                              "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
+                              m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
+                              m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp__wire_name(m->coding));
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }

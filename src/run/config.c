@@ -18,11 +18,25 @@ int ddp_algorithm_named(const char *name, ddp_algorithm *out)
     return ddp__named(names, 0, "algorithm", name, out, NULL) == DDP_OK;
 }
 
+static const char *const ddp__wire_names[] = {"", "f32", "bf16", "int8", "int4", "e3m0", "topk", NULL};
+
+const char *ddp__wire_name(ddp_coding coding) { return ddp__wire_names[(int)coding + 1]; }
+
 int ddp_wire_named(const char *name, ddp_wire *out)
 {
-    static const char *const names[] = {"", "f32", "bf16", "int8", NULL};
+    return ddp__named(ddp__wire_names, 1, "wire", name, out, NULL) == DDP_OK;
+}
 
-    return ddp__named(names, 1, "wire", name, out, NULL) == DDP_OK;
+int ddp_wire_set(ddp_config *c, const char *text)
+{
+    double fraction;
+
+    if (text && !strncmp(text, "topk:", 5)) {
+        if (!ddp__parse_double(text + 5, &fraction) || !(fraction > 0 && fraction <= 1)) return 0;
+        c->topk_fraction = fraction;
+        text = "topk";
+    }
+    return ddp_wire_named(text, &c->wire);
 }
 
 int ddp_servers_named(const char *name, int *out)
@@ -105,12 +119,13 @@ static ddp_status ddp__env_names(const ddp__strategies *list, ddp_config *c, ddp
         if (c->transport == DDP_TRANSPORT_DEFAULT)
             return ddp__fail(err, DDP_ARG, "DREAMDDP_TRANSPORT=%s is unknown: choose tcp, threads or mpi", transport);
     }
-    if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_named(wire, &c->wire))
-        return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%s is unknown: choose f32, bf16 or int8", wire);
     if (servers && c->servers == 0 && !ddp_servers_named(servers, &c->servers))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_SERVERS=%.60s: a number of ranks that serve, or colocated", servers);
     if (defer && !(c->defer < 0) && !(c->defer > 0) && !ddp_defer_named(defer, &c->defer))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_DEFER=%.60s: auto, or a share of the model from 0 to 1", defer);
+    if (wire && c->wire == DDP_WIRE_DEFAULT && !ddp_wire_set(c, wire))
+        return ddp__fail(err, DDP_ARG, "DREAMDDP_WIRE=%.60s is unknown: choose f32, bf16, int8, int4, e3m0 "
+                         "or topk:FRACTION", wire);
     if (overlap && c->overlap == DDP_OVERLAP_DEFAULT && !ddp_overlap_named(overlap, &c->overlap))
         return ddp__fail(err, DDP_ARG, "DREAMDDP_OVERLAP=%s is unknown: choose none, stream or eager", overlap);
     return DDP_OK;
@@ -190,8 +205,9 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(!(c->clip_norm >= 0), "clip_norm %g: a limit above 0, or 0 for none", (double)c->clip_norm);
     DDP__REFUSE(c->transport < DDP_TRANSPORT_DEFAULT || c->transport > DDP_MPI,
                 "transport %d is unknown: use DDP_THREADS, DDP_TCP or DDP_MPI", (int)c->transport);
-    DDP__REFUSE(c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_INT8,
-                "wire %d is unknown: use DDP_WIRE_F32, DDP_WIRE_BF16 or DDP_WIRE_INT8", (int)c->wire);
+    DDP__REFUSE(c->wire < DDP_WIRE_DEFAULT || c->wire > DDP_WIRE_TOPK,
+                "wire %d is unknown: use a DDP_WIRE_ of config.h", (int)c->wire);
+    DDP__REFUSE(!(c->topk_fraction >= 0 && c->topk_fraction <= 1), "topk_fraction %g: above 0, at most 1", c->topk_fraction);
     if (c->transport == DDP_MPI) DDP__TRY(ddp__mpi_built(err));
     DDP__REFUSE(c->algorithm < DDP_ALGORITHM_DEFAULT || c->algorithm > DDP_RING,
                 "algorithm %d is unknown: use DDP_FULL, DDP_DIRECT or DDP_RING", (int)c->algorithm);

@@ -68,9 +68,13 @@ typedef enum ddp_wire {
     DDP_WIRE_DEFAULT, /* float32 */
     DDP_WIRE_F32,
     DDP_WIRE_BF16, /* bfloat16, half the bytes: to nearest even when sent; never a ring */
-    DDP_WIRE_INT8  /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a ring. What
+    DDP_WIRE_INT8, /* blocks of 64 values with a scale each (compress/quantise.h), 0.27 of the bytes; never a ring. What
                       rounding cuts off is sent with the next message. Gradients as they are; of parameters what they
                       changed by since the layer's last average; buffers and optimizer state as float32 */
+    DDP_WIRE_INT4, /* changes alone (diloco): the same with half a byte for each value, 0.14 of the bytes */
+    DDP_WIRE_E3M0, /* changes: half a byte, a sign and seven powers of two beside 0 */
+    DDP_WIRE_TOPK  /* changes: the largest of each 4096, in 2 bits with 12 bits of index (topk_fraction); what is not sent
+                      is kept, and decays (sparseloco's way) */
 } ddp_wire;
 
 /* How sums over all ranks are made; what differs is time, and for rings the order of the sums. */
@@ -104,6 +108,7 @@ struct ddp_config {
                                  net2 is set and this is not, a free port of addr */
     ddp_wire wire; /* [env] how what strategies average travels; ddp_sync_all and plain collectives do not. int8 takes
                       one float for each parameter with a gradient, three where parameters are averaged; f32 */
+    double topk_fraction;     /* topk: of each 4096 values those that travel, at least one; 1/64 */
     int site;                 /* [env] > 0: this worker's site, and every other has one: averages go inside the sites,
                                  then between them (docs/links.md); 0 = one level */
     int threads;              /* [env] operator threads of this worker; 1 */
@@ -179,7 +184,7 @@ struct ddp_config {
 };
 
 /* Names as in --strategy and so on, and back. Unknown: "default", the _DEFAULT value, or 0.
- *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8
+ *   algorithm  auto, full, direct, ring      wire       f32, bf16, int8, int4, e3m0, topk
  *   transport  tcp, threads, mpi             lgp        on, off, ema
  *   servers    colocated, or a number        correct    deferred, eager
  *   defer      auto, or a fraction           split      walk, stop, density, knapsack
@@ -196,5 +201,7 @@ DDP_API int ddp_defer_named(const char *name, double *out);
 DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
 DDP_API int ddp_correct_named(const char *name, ddp_correct *out);
 DDP_API int ddp_split_named(const char *name, ddp_osp_rule *out);
+/* The same of c->wire, and of "topk:FRACTION" c->topk_fraction too. */
+DDP_API int ddp_wire_set(ddp_config *c, const char *text);
 
 #endif /* DDP_RUN_CONFIG_H */

@@ -75,7 +75,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     if (links->path) e.links = links;
     e.deterministic = d->cfg.deterministic;
     e.coding = ddp__wire_coding(d->cfg.wire);
-    e.coder = ddp__int8_coder();
+    e.coder = ddp__blocks_coder();
     e.serves = (d->ops.traits & DDP_NEEDS_SERVERS) != 0;
     e.no_checksum = d->cfg.no_checksum;
     if (d->cfg.algorithm == DDP_FULL) e.full_bytes = SIZE_MAX;

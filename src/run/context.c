@@ -125,9 +125,13 @@ int ddp__team_rank(const ddp_ctx *d, int i)
 
 ddp_coding ddp__wire_coding(ddp_wire wire)
 {
-    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
-           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
-                                   : DDP_AS_FLOAT;
+    switch (wire) {
+    case DDP_WIRE_BF16: return DDP_AS_BFLOAT;
+    case DDP_WIRE_INT8: return DDP_AS_INT8;
+    case DDP_WIRE_INT4: return DDP_AS_INT4;
+    case DDP_WIRE_E3M0: return DDP_AS_E3M0;
+    default: return DDP_AS_FLOAT; /* topk is the strategy's own, sent as bytes */
+    }
 }
 
 int ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i)
@@ -152,7 +156,7 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
     const ddp__unit *u = &d->unit[layer];
     const size_t trained = u->trained, others = u->count - trained + ddp__state_moved(d, u);
 
-    if (coding == DDP_AS_INT8) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
+    if (ddp__in_blocks((int)coding)) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }
 

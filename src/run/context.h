@@ -209,6 +209,7 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 /* The pieces that this period's average of a layer takes of a whole list. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
+DDP_LIB const char  *ddp__wire_name(ddp_coding coding); /* "int8" */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
  * have too. */
@@ -401,7 +402,7 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int f
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
-DDP_LIB const ddp__coder *ddp__int8_coder(void);
+DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
 DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);

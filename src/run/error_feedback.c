@@ -1,4 +1,4 @@
-/* Error feedback: what strategies average as int8 blocks (DDP_WIRE_INT8). What rounding cuts off is kept and sent with
+/* Error feedback: what strategies average as blocks (DDP_WIRE_INT8 and those behind it). What rounding cuts off is kept and sent with
  * the next message (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its
  * owner, in the engine. Then parameters are not sent, but what they changed by since their last average, which all
  * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
@@ -13,48 +13,65 @@ DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block 
 
 /* ---- blocks ---- */
 
-static ddp_status ddp__int8_encode(unsigned char *out, const float *x, size_t count, ddp_error *err)
+static ddp_packing ddp__packing_of(ddp_coding coding)
 {
-    size_t at = ddp__first_from(x, count, DDP__INFINITE), blocks;
+    return coding == DDP_AS_INT8 ? DDP_PACK_INT8 : coding == DDP_AS_INT4 ? DDP_PACK_INT4 : DDP_PACK_E3M0;
+}
 
-    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
-    ddp__quantised_fill(DDP_PACK_INT8, x, count, out);
-    /* Levels of a denormal scale are so coarse that rounding twice is not rounding once. */
-    blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
+/* Levels of a denormal scale are so coarse that rounding twice is not rounding once: they become 0. */
+static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t count)
+{
+    const size_t blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
+    const size_t all = ddp__quantised_bytes(packing, count), each = packing == DDP_PACK_INT8 ? 64 : 32;
+
     for (size_t b = 0; b < blocks; b++) {
-        size_t from = b * DDP_QUANTISE_BLOCK;
+        const size_t from = 4 * blocks + b * each;
         if (!(ddp__codec_float(ddp__codec_get32(out + 4 * b)) < FLT_MIN)) continue;
         memset(out + 4 * b, 0, 4);
-        memset(out + 4 * blocks + from, 0,
-               count - from < DDP_QUANTISE_BLOCK ? count - from : (size_t)DDP_QUANTISE_BLOCK);
+        memset(out + from, packing == DDP_PACK_INT4 ? 0x88 : 0, all - from < each ? all - from : each);
     }
+}
+
+static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, const float *x, size_t count,
+                                     ddp_error *err)
+{
+    const size_t at = ddp__first_from(x, count, DDP__INFINITE);
+
+    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
+    ddp__quantised_fill(ddp__packing_of(coding), x, count, out);
+    ddp__blocks_normal(ddp__packing_of(coding), out, count);
     return DDP_OK;
 }
 
-static ddp_status ddp__int8_decode(float *out, const unsigned char *payload, size_t count, ddp_error *err)
+static ddp_status ddp__blocks_decode(ddp_coding coding, float *out, const unsigned char *payload, size_t count,
+                                     ddp_error *err)
 {
-    DDP__TRY(ddp__quantised_check(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, NULL, count, err));
-    ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out, count);
+    DDP__TRY(ddp__quantised_check(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, NULL, count, err));
+    ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out, count);
     return DDP_OK;
 }
 
-const ddp__coder *ddp__int8_coder(void)
+const ddp__coder *ddp__blocks_coder(void)
 {
-    static const ddp__coder coder = {ddp__int8_encode, ddp__int8_decode};
+    static const ddp__coder coder = {ddp__blocks_encode, ddp__blocks_decode};
 
     return &coder;
 }
 
-/* Moves what the blocks of x can say to out; x keeps the rest. */
-static ddp_status ddp__coded_split(float *x, float *out, size_t count, ddp_error *err)
+ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_error *err)
 {
     unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
     size_t at = 0, n;
 
     for (; at < count; at += n) {
         n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
-        DDP__TRY(ddp__int8_encode(payload, x + at, n, err));
-        ddp__quantised_apply(DDP_PACK_INT8, payload, DDP__UNPACK_STORE, out + at, n);
+        if (coding == DDP_AS_BFLOAT) {
+            memcpy(out + at, x + at, n * sizeof *out);
+            ddp__bfloat_round(out + at, n);
+        } else {
+            DDP__TRY(ddp__blocks_encode(coding, payload, x + at, n, err));
+            ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out + at, n);
+        }
         for (size_t i = at; i < at + n; i++) x[i] -= out[i];
     }
     return DDP_OK;
@@ -68,14 +85,14 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
     size_t count = 0;
     float *next;
 
-    if (d->cfg.wire != DDP_WIRE_INT8 || !(d->engine || d->joiner)) return DDP_OK;
+    if (!ddp__in_blocks((int)ddp__wire_coding(d->cfg.wire)) || !(d->engine || d->joiner)) return DDP_OK;
     for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
     d->coded_count = count * (averages ? 3 : 1);
     if (!count) return DDP_OK;
     d->coded = (float *)ddp__alloc(&d->host.allocator, d->coded_count * sizeof(float));
     if (!d->coded)
-        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what int8 blocks cut off",
-                         d->coded_count * sizeof(float));
+        return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
+                         d->coded_count * sizeof(float), ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
     for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
@@ -126,21 +143,23 @@ ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int 
     }
     for (size_t at = 0; s == DDP_OK && at < total; at += n) {
         n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
-        s = ddp__coded_split(residual + at, part, n, &why);
+        s = ddp_split(ddp__wire_coding(d->cfg.wire), residual + at, part, n, &why);
         source.count = n;
         w.from = &source, w.from_count = 1, w.from_at = 0;
         while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0) memcpy(to, from, run * sizeof *to);
     }
     if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: gradients of %s%s cannot travel as int8 blocks: %.200s; lower the learning "
-                     "rate, warm it up or clip gradients", d->step, layer < 0 ? "all layers" : "layer ",
-                     layer < 0 ? "" : d->unit[layer].name, why.msg);
+    return ddp__fail(err, s, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up or "
+                     "clip gradients", d->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     layer < 0 ? "all layers" : "layer ", layer < 0 ? "" : d->unit[layer].name,
+                     ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)), why.msg);
 }
 
 /* ---- parameters ---- */
 
 ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
 {
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     ddp__unit *u = &d->unit[layer];
     float *rest = u->residual;
     const float *base = u->base;
@@ -155,12 +174,13 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
     if (!u->trained) return DDP_OK;
     for (int k = 0; k < u->gradients; k++)
         for (size_t i = 0; i < u->trains[k].count; i++) *rest++ += u->trains[k].data[i] - *base++;
-    if (ddp__coded_split(u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as int8 blocks: %.200s; "
-                         "lower the learning rate, warm it up or clip gradients", d->step, u->name, why.msg);
+    if (ddp_split(coding, u->residual, u->delta, u->trained, &why))
+        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
+                         "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+                         why.msg);
     m->from = &delta;
     m->from_count = 1;
-    m->coding = DDP_AS_INT8;
+    m->coding = coding;
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));

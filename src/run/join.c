@@ -1,4 +1,5 @@
 /* What a step, and a newcomer's start, have to do for those who come while a run goes on. */
+#include "comm/frame.h"
 #include "run/device.h"
 
 static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
@@ -20,7 +21,6 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
 
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
-    static const char *const wire[] = {"f32", "bf16", "int8"}; /* ddp_coding */
     double value[DDP__SETTINGS];
     uint64_t model = ddp__model_hash(d);
 
@@ -28,7 +28,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
     snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
-             d->cfg.micro_batches, wire[(int)ddp__wire_coding(d->cfg.wire)]);
+             d->cfg.micro_batches, ddp__wire_name(ddp__wire_coding(d->cfg.wire)));
     for (int i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);

@@ -8,6 +8,8 @@
     X(CLIP, "clip_norm", 0, c->clip_norm > 0)                                                       \
     X(BF16, "wire bf16", 0, c->wire == DDP_WIRE_BF16)                                               \
     X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
+    X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                    \
+    X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
     X(GROUPS, "layers of a group", 0, groups)                                                       \
     X(SITE, "site %ld", c->site, c->site > 0)                                                       \
     X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                     \
@@ -48,6 +50,10 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(SITE, JOIN, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
         DDP__NO(SITE, INT8, DDP_ARG,
                 "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+        DDP__NO(SITE, INT4, DDP_ARG,
+                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+        DDP__NO(SITE, TOPK, DDP_ARG,
+                "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -76,6 +82,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
          "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
          "that, or leave the site out"},
         DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(DEVICE, INT4, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(DEVICE, TOPK, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
 
@@ -90,6 +98,10 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_WITH_CLIP, DDP__BIT(CLIP), 0, "its updates do not wait for all gradients: leave clip_norm 0"},
         {DDP_WITH_BF16, DDP__BIT(BF16), 0, "its messages are float32: leave the wire f32"},
         {DDP_WITH_INT8, DDP__BIT(INT8), 0, "its messages are not rounded to blocks: choose another wire"},
+        {DDP_WITH_INT4, DDP__BIT(INT4), 0,
+         "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
+        {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
+         "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
         {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
         {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
         {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},

@@ -1,4 +1,5 @@
 /* The start of a session: layers are frozen, compared across ranks and made equal. */
+#include "comm/frame.h"
 #include "run/device.h"
 
 /* ---- memory of the layers ---- */
@@ -191,8 +192,6 @@ static int ddp__in_team(const ddp_ctx *d, int rank)
 /* Rank r against the first one that lives. */
 static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const ddp__fingerprint *zero, ddp_error *err)
 {
-    static const char *const coding[] = {"float32", "bfloat16", "int8 blocks"};
-
     if (f->version != zero->version)
         return ddp__fail(err, DDP_MISMATCH, "rank %d runs dreamddp version %06d, rank 0 has %06d: build all ranks from "
                          "one header", r, (int)f->version, (int)zero->version);
@@ -208,7 +207,7 @@ static ddp_status ddp__compare_settings(int r, const ddp__fingerprint *f, const 
                              ddp__setting_name(i), f->setting[i], zero->setting[i]);
     if (f->coding != zero->coding)
         return ddp__fail(err, DDP_MISMATCH, "rank %d sends averages as %s, rank 0 as %s: start every rank with the "
-                         "same wire format", r, coding[f->coding], coding[zero->coding]);
+                         "same wire format", r, ddp__coding_name((int)f->coding), ddp__coding_name((int)zero->coding));
     for (int i = 0; i < DDP_SAME; i++)
         if (f->value[i] != zero->value[i] || memcmp(f->name[i], zero->name[i], sizeof f->name[i]))
             return ddp__fail(err, DDP_MISMATCH, "rank %d has %.31s %lld, rank 0 has %.31s %lld: start every rank with "

@@ -31,7 +31,9 @@ enum {
     DDP_WITH_SITES = 1 << 12,   /* averages in two levels */
     DDP_WITH_ELASTIC = 1 << 13, /* min_world: messages that survive a loss, state that a newcomer gets */
     DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
-    DDP_WITH_ALL = 0x7f00
+    DDP_WITH_ALL = 0x7f00,
+    DDP_WITH_INT4 = 1 << 15,    /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
+    DDP_WITH_TOPK = 1 << 16     /* wire topk: it averages changes, and packs them itself */
 };
 
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
@@ -161,6 +163,9 @@ DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
 DDP_API int  ddp_server_await(ddp_ctx *d, const int *flag);
 DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                               float rate);
+/* ddp_split - moves what a coding can say of x[0..n-1] to out; x keeps the rest, exactly. Of blocks n is a multiple, or
+ *   the end. Any thread. DDP_NUMERIC where a value has no code. */
+DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
 
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
@@ -174,7 +179,7 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
 
 /* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves; of that the
  * parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of a
- * group; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
+ * group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
@@ -188,6 +193,7 @@ DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API int              ddp_group_size(const ddp_ctx *d, int group);
+DDP_API int              ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);

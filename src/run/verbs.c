@@ -1,5 +1,6 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
 #include "nn/exact.h"
+#include "comm/frame.h"
 #include "run/device.h"
 
 /* ---- events ---- */
@@ -183,7 +184,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
-    if (m->coding == DDP_AS_INT8 && m->residual)
+    if (m->residual && ddp__in_blocks((int)m->coding))
         DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
@@ -476,6 +477,15 @@ const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count)
 int ddp_group_size(const ddp_ctx *d, int group)
 {
     return !d || !d->engine ? 1 : group ? ddp__engine_group_size(d->engine, group) : ddp_workers(d);
+}
+
+int ddp_blocks_of(const ddp_ctx *d, int group, int *own)
+{
+    const int *ranks = d->engine ? ddp__engine_group_ranks(d->engine, group) : NULL;
+
+    for (*own = 0; ranks && ranks[*own] != d->rank; ++*own) {}
+    if (!ranks) *own = d->rank;
+    return ranks ? ddp__engine_group_size(d->engine, group) : d->world;
 }
 
 size_t ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from)

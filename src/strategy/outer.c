@@ -4,6 +4,7 @@
  * Of each layer: theta, the worker's parameters; the anchor, theta after the last outer update, the same on all ranks;
  * d = anchor - theta. The rank that sums a part of the mean D keeps that part of the momentum m and turns D into the
  * outer step, m = mu m + D, step = nu (D + mu m), which is what goes to all: theta = anchor = anchor - step. */
+#include "compress/compress.h"
 #include "strategy/outer.h"
 
 /* ---- the rule ---- */
@@ -26,12 +27,17 @@ void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
     }
 }
 
-/* ddp_message.owner, on the comm thread. */
+/* ddp_message.owner, on the comm thread. What the coding loses of a step is part of the next; a step that has no code
+ * ends the run where it is sent. */
 static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
 {
     const ddp__outer_layer *y = (const ddp__outer_layer *)user;
+    float *error = y->error ? y->error + (at - y->from) : NULL;
 
     ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
+    if (!error) return;
+    for (size_t i = 0; i < n; i++) error[i] += x[i];
+    if (ddp_split(y->all->coding, error, x, n, NULL)) memcpy(x, error, n * sizeof *x);
 }
 
 /* The same where every rank keeps all of the momentum, by the verbs, which reach a device. */
@@ -45,9 +51,31 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
 
 /* ---- a layer: its change is sent, and the outer step comes ---- */
 
-/* Posts a layer's change, and the mean of what else averaging moves. */
-static int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
+/* What the layer has changed by, into x, or in place of the parameters. */
+static int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const ddp_piece *p, int n)
 {
+    int bad = 0;
+
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        float *x = y->x ? y->x + at : p[i].data;
+        const size_t count = p[i].count;
+        if (y->fresh) {
+            bad = ddp_set(d, x, count, 0);
+        } else if (y->x) {
+            bad = ddp_copy(d, x, y->anchor + at, count);
+            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
+        } else {
+            bad = ddp_scale(d, x, count, -1);
+            if (!bad) bad = ddp_axpy(d, x, y->anchor + at, count, 1);
+        }
+    }
+    y->fresh = 0;
+    return bad;
+}
+
+int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp_piece x = {{y->x}, y->count};
     ddp_message m;
     int bad = 0;
 
@@ -62,12 +90,13 @@ static int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
     if (m.from) bad = ddp_post(d, &m, &y->other_ticket);
     m.from = ddp_trained_of(d, y->layer, &m.from_count);
     if (bad || !m.from) return bad;
-    for (size_t i = 0, at = 0; !bad && i < (size_t)m.from_count; at += m.from[i++].count) {
-        float *x = m.from[i].data;
-        bad = ddp_scale(d, x, m.from[i].count, -1);
-        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, m.from[i].count, 1);
-    }
-    m.coding = ddp_coding_of(d);
+    bad = ddp__outer_change(d, y, m.from, m.from_count);
+    if (y->x) m.from = &x, m.from_count = 1;
+#ifndef DDP_NO_PLANNERS
+    if (y->all->keep) return bad ? bad : ddp__sparse_send(d, y, &m);
+#endif
+    m.coding = y->all->coding;
+    m.residual = ddp_residual_of(d, y->layer);
     m.owner = y->all->whole ? NULL : &y->owner;
     return bad ? bad : ddp_post(d, &m, &y->ticket);
 }
@@ -80,20 +109,30 @@ static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
     return t == -1 ? 0 : ddp_hold(d, t, layer);
 }
 
-/* The outer step is here: theta = anchor = anchor - step. */
-static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
     int n, bad = ddp__outer_take(d, &y->other_ticket, y->layer);
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
 
     if (!bad) bad = ddp__outer_take(d, &y->ticket, y->layer);
+#ifndef DDP_NO_PLANNERS
+    if (y->all->keep && !bad) bad = ddp__sparse_arrive(d, y);
+#endif
+    for (size_t i = 0, at = 0; !bad && y->all->whole && i < (size_t)n; at += p[i++].count)
+        bad = ddp__outer_rule_there(d, y, y->x ? y->x + at : p[i].data, y->momentum ? y->momentum + at : NULL,
+                                    p[i].count);
+    return bad;
+}
+
+/* The outer step is here: theta = anchor = anchor - step. */
+static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
     for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        float *x = p[i].data;
-        if (y->all->whole)
-            bad = ddp__outer_rule_there(d, y, x, y->momentum ? y->momentum + at : NULL, p[i].count);
-        if (!bad) bad = ddp_scale(d, x, p[i].count, -1);
-        if (!bad) bad = ddp_axpy(d, x, y->anchor + at, p[i].count, 1);
-        if (!bad) bad = ddp_copy(d, y->anchor + at, x, p[i].count);
+        bad = ddp_axpy(d, y->anchor + at, y->x ? y->x + at : p[i].data, p[i].count, -1);
+        if (!bad) bad = ddp_copy(d, p[i].data, y->anchor + at, p[i].count);
     }
     return bad;
 }
@@ -124,15 +163,44 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->ticket = y->other_ticket = -1;
     for (int i = 0; i < n; i++) y->count += p[i].count;
     if (!y->count || o->mean) return 0;
+    y->fresh = ddp_settings(d)->join;
     y->length = y->count;
-    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), ddp_coding_of(d), y->count, &y->from);
+    if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
     y->anchor = ddp_keep(d, layer, "anchor", y->count, 1);
     if (!y->anchor) return DDP_FAILED;
     if (o->mu > 0 && y->length > 0) {
         y->momentum = ddp_keep(d, layer, "momentum", y->length, o->whole);
         if (!y->momentum) return DDP_FAILED;
     }
+    if (o->coding != DDP_AS_FLOAT && !o->whole && y->length > 0) {
+        y->error = ddp_keep(d, layer, "error", y->length, 0);
+        if (!y->error) return DDP_FAILED;
+    }
+    y->x = o->shared;
+#ifndef DDP_NO_PLANNERS
+    if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
+#endif
     return ddp__outer_anchor(d, y);
+}
+
+/* What sparse changes are packed from, one layer after the other. */
+static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
+{
+#ifndef DDP_NO_PLANNERS
+    size_t most = 1;
+    int n;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        const ddp_piece *p = ddp_trained_of(d, l, &n);
+        size_t count = 0;
+        for (int i = 0; i < n; i++) count += p[i].count;
+        if (count > most) most = count;
+    }
+    o->scratch_bytes = ddp_sparse_scratch(o->keep);
+    o->scratch = (unsigned char *)ddp__calloc(1, o->scratch_bytes);
+    o->shared = (float *)ddp__calloc(most, sizeof *o->shared);
+#endif
+    return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
 
 static int ddp__outer_start(ddp_ctx *d, void *self)
@@ -140,14 +208,20 @@ static int ddp__outer_start(ddp_ctx *d, void *self)
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
     int bad = 0;
+    const int alone = ddp_world(d) == 1; /* which sends nothing and codes nothing */
 
     o->nu = (float)c->outer_lr;
     o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
+    o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
+#ifndef DDP_NO_PLANNERS
+    if (c->wire == DDP_WIRE_TOPK && !alone) o->keep = ddp_sparse_keep(c->topk_fraction);
+#endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
-    o->whole = ddp_world(d) == 1 || c->min_world > 0 || c->join || c->backend || c->site > 0;
-    o->mean = o->nu == 1 && !(o->mu > 0) && (ddp_world(d) == 1 || ddp_coding_of(d) == DDP_AS_FLOAT);
+    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;
+    o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
     if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
+    if (o->keep) bad = ddp__outer_shared(d, o);
     for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__outer_layer_start(d, o, l);
     return bad;
 }
@@ -162,7 +236,10 @@ static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     bad = ddp__clip_and_update(d);
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_send(d, &o->layer[l]);
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_land(d, &o->layer[l]);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        bad = ddp__outer_arrive(d, &o->layer[l]);
+        if (!bad) bad = ddp__outer_land(d, &o->layer[l]);
+    }
     return bad;
 }
 
@@ -182,17 +259,23 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
 
-    (void)d;
+    for (int l = 0; o->layer && l < ddp_layers(d); l++)
+        if (o->layer[l].gather) DDP_FREE(o->layer[l].gather);
     if (o->layer) DDP_FREE(o->layer);
+    if (o->scratch) DDP_FREE(o->scratch);
+    if (o->shared) DDP_FREE(o->shared);
 }
 
-static ddp_status ddp__diloco_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
+/* sparseloco is diloco with other defaults. */
+static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
-    (void)ops;
-    if (c->overlap != DDP_OVERLAP_NONE)
+    const int sparse = !strcmp(ops->name, "sparseloco");
+
+    if (c->overlap > DDP_OVERLAP_NONE)
         return ddp__fail(err, DDP_UNSUPPORTED, "overlap is not there yet");
-    if (!(c->outer_lr > 0)) c->outer_lr = 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = 0.9;
+    if (!(c->outer_lr > 0)) c->outer_lr = sparse ? 1 : 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = sparse ? (double)DDP_NO_MOMENTUM : 0.9;
+    if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }
 
@@ -200,13 +283,22 @@ void ddp__strategy_diloco(ddp_strategy_ops *ops)
 {
     ops->name = "diloco";
     ops->averages = DDP_AVERAGES_CHANGES;
-    ops->traits = DDP_WITH_ALL;
+    ops->traits = DDP_WITH_ALL | DDP_WITH_INT4;
+#ifndef DDP_NO_PLANNERS
+    ops->traits |= DDP_WITH_TOPK;
+#endif
     ops->self_bytes = sizeof(ddp__outer);
-    ops->settle = ddp__diloco_settle;
+    ops->settle = ddp__outer_settle;
     ops->start = ddp__outer_start;
     ops->backward_end = ddp__local_backward_end;
     ops->step_end = ddp__outer_step_end;
     ops->sync_all = ddp__outer_sync_all;
     ops->close = ddp__outer_close;
     ops->transfers = ddp__local_transfers;
+}
+
+void ddp__strategy_sparseloco(ddp_strategy_ops *ops)
+{
+    ddp__strategy_diloco(ops);
+    ops->name = "sparseloco";
 }

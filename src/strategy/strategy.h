@@ -39,5 +39,8 @@ DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
 /* outer.c */
 DDP_LIB void ddp__strategy_diloco(ddp_strategy_ops *ops);
+#ifndef DDP_NO_PLANNERS
+DDP_LIB void ddp__strategy_sparseloco(ddp_strategy_ops *ops);
+#endif
 
 #endif /* DDP_STRATEGY_STRATEGY_H */

@@ -24,7 +24,11 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_R2SP, ddp__strategy_r2sp},
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp},
-                                                {DDP_DILOCO, ddp__strategy_diloco}};
+                                                {DDP_DILOCO, ddp__strategy_diloco}
+#ifndef DDP_NO_PLANNERS
+                                                , {DDP_SPARSELOCO, ddp__strategy_sparseloco}
+#endif
+    };
 
     *count = (int)(sizeof table / sizeof table[0]);
     return table;

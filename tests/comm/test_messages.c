@@ -468,7 +468,7 @@ static void whoever_never_reads_is_found(void **state)
 static void unlike_coding(ddp__engine_config *cfg, int rank)
 {
     cfg->coding = rank ? DDP_AS_INT8 : DDP_AS_FLOAT;
-    cfg->coder = ddp__int8_coder();
+    cfg->coder = ddp__blocks_coder();
 }
 
 static void sum_unlike(net_rank *me, void *user)

@@ -144,7 +144,7 @@ static void int8_setup(net_setup *set, int world, int tcp)
     net_defaults(set, world);
     set->tcp = tcp;
     set->cfg.coding = DDP_AS_INT8;
-    set->cfg.coder = ddp__int8_coder();
+    set->cfg.coder = ddp__blocks_coder();
 }
 
 static void sums_of_blocks_are_those_of_a_plain_loop(void **state)

@@ -267,7 +267,7 @@ static void fuzz_peer(const uint8_t *p, size_t n, int min_world)
     c.queue = 8;
     c.min_world = min_world;
     c.coding = DDP_AS_INT8;
-    c.coder = ddp__int8_coder();
+    c.coder = ddp__blocks_coder();
     if (min_world) c.membership = ddp__elastic_membership();
     if (ddp__engine_open(&c, &e, &err) != DDP_OK) return;
     for (i = 0; i < 4 && known; i++) {

@@ -222,7 +222,7 @@ static void going_on_gives_the_same_bits(void **unused)
 {
     static const ddp_strategy all[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                        DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                              DDP_DEFT,   DDP_DILOCO};
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
     int s, world;
 
     (void)unused;

@@ -105,8 +105,8 @@ static void plan_round(float *x, size_t n)
 {
     static unsigned char blocks[(FLOATS + LAB_MAX) * 2];
 
-    assert_int_equal(ddp__int8_coder()->encode(blocks, x, n, NULL), DDP_OK);
-    assert_int_equal(ddp__int8_coder()->decode(x, blocks, n, NULL), DDP_OK);
+    assert_int_equal(ddp__blocks_coder()->encode(DDP_AS_INT8, blocks, x, n, NULL), DDP_OK);
+    assert_int_equal(ddp__blocks_coder()->decode(DDP_AS_INT8, x, blocks, n, NULL), DDP_OK);
 }
 
 /* The same as int8 blocks. Each of `set` keeps what was cut off the segment that it finished in the
@@ -360,7 +360,7 @@ static void deaths(uint64_t first, int count, int like, int victims)
         k.coded = (like & CODED) != 0;
         if (k.coded) {
             set.cfg.coding = DDP_AS_INT8;
-            set.cfg.coder = ddp__int8_coder();
+            set.cfg.coder = ddp__blocks_coder();
         }
         if (k.ring) {
             set.cfg.deterministic = 0;

@@ -144,7 +144,7 @@ static void run_it(run *x)
 
 static const ddp_strategy every[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                      DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                              DDP_DEFT,   DDP_DILOCO};
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
 enum { EVERY = sizeof every / sizeof every[0] };
 
 /* Two stages side by side have the bits of each stage trained by two workers alone. */

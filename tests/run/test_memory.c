@@ -275,7 +275,7 @@ static int trial_run(trial *t, ddp_error *err)
 
 static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                               DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                              DDP_DEFT,   DDP_DILOCO};
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
 enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 /* ---- tests ---- */

@@ -31,6 +31,8 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
     X(CLIP, "`clip_norm`", 0)                                                   \
     X(BF16, "`wire` bf16", 0)                                                   \
     X(INT8, "`wire` int8", 0)                                                   \
+    X(INT4, "`wire` int4, e3m0", 0)                                             \
+    X(TOPK, "`wire` topk", 0)                                                   \
     X(GROUPS, "layers of a group", 0)                                           \
     X(SITE, "`site`", 0)                                                        \
     X(ELASTIC, "`min_world`", 0)                                                \
@@ -56,13 +58,14 @@ static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
 
 static const ddp_strategy strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                           DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                              DDP_DEFT,   DDP_DILOCO};
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
 enum { STRATEGIES = sizeof strategies / sizeof strategies[0] };
 
 /* Values of one setting. */
 static int exclude_each_other(int a, int b)
 {
-    static const int pair[][2] = {{BF16, INT8}, {THREADS, MPI}, {NCCL1, NCCL2}};
+    static const int pair[][2] = {{BF16, INT8}, {BF16, INT4}, {BF16, TOPK}, {INT8, INT4}, {INT8, TOPK},
+                                 {INT4, TOPK}, {THREADS, MPI}, {NCCL1, NCCL2}};
     size_t i;
 
     for (i = 0; i < sizeof pair / sizeof pair[0]; i++)
@@ -114,7 +117,8 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->connect_timeout_s = 60;
     g->peer_timeout_s = 60; /* sanitizers on a busy machine */
     g->clip_norm = has(on, CLIP) ? 0.5f : 0;
-    g->wire = has(on, BF16) ? DDP_WIRE_BF16 : has(on, INT8) ? DDP_WIRE_INT8 : DDP_WIRE_DEFAULT;
+    g->wire = has(on, BF16) ? DDP_WIRE_BF16 : has(on, INT8) ? DDP_WIRE_INT8 : has(on, TOPK) ? DDP_WIRE_TOPK :
+              has(on, INT4) ? (strategy % 2 ? DDP_WIRE_INT4 : DDP_WIRE_E3M0) : DDP_WIRE_DEFAULT;
     g->site = has(on, SITE);
     g->min_world = has(on, ELASTIC);
     g->max_world = has(on, ROOM) ? WORLD + 1 : 0;
@@ -311,6 +315,7 @@ static int check(unsigned on, ddp_strategy strategy, const char *what, const cha
     configure(&c, on, strategy);
     memset(&ops, 0, sizeof ops);
     if (!ddp__built_in()->fill(strategy, &ops)) fail_msg("no strategy %d", (int)strategy);
+    if (ops.settle) assert_int_equal(ops.settle(&ops, &c.cfg, NULL), DDP_OK); /* its defaults */
     begin = ddp_now();
     if (is_so(&c, &ops, why, sizeof why)) {
         if (getenv("SHOW")) fprintf(stderr, "%6.3f %s with %s, %d\n", ddp_now() - begin, what, with, (int)strategy);
@@ -357,10 +362,11 @@ static const struct {
     const char *name;
     int         setting;
 } traits[] = {{DDP_WITH_CLIP, "DDP_WITH_CLIP", CLIP},          {DDP_WITH_BF16, "DDP_WITH_BF16", BF16},
-              {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},          {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},
+              {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},          {DDP_WITH_INT4, "DDP_WITH_INT4", INT4},
+              {DDP_WITH_TOPK, "DDP_WITH_TOPK", TOPK},          {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},
               {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},        {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", ELASTIC},
               {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},    {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE}};
-enum { TRAITS = sizeof traits / sizeof traits[0] };
+enum { TRAITS = sizeof traits / sizeof traits[0], EVERY = DDP_WITH_ALL | DDP_WITH_INT4 | DDP_WITH_TOPK };
 
 static int own_backward_end(ddp_ctx *d, void *self, int layer)
 {
@@ -386,7 +392,7 @@ static void every_trait_that_is_missing_is_told(void **state)
         for (a = 0; a < SETTING_COUNT; a++) {
             ddp_error told;
             configure(&c, 1u << a, DDP_STRATEGY_DEFAULT);
-            ops.traits = DDP_WITH_ALL & ~traits[i].trait;
+            ops.traits = EVERY & ~traits[i].trait;
             c.cfg.own_strategy = &ops;
             if (table_says(&c, &ops, &told) == (traits[i].setting == a) && a != ROOM && a < NCCL1 &&
                 !(traits[i].trait == DDP_WITH_ELASTIC && (a == ELASTIC || a == JOIN)))
@@ -397,7 +403,7 @@ static void every_trait_that_is_missing_is_told(void **state)
             wrong++;
         }
     }
-    assert_int_equal(all, DDP_WITH_ALL);
+    assert_int_equal(all, EVERY);
     ops.traits = DDP_NEEDS_TWO_LINKS;
     for (a = 0; a < 2; a++) {
         configure(&c, a ? 1u << SECOND : 0, DDP_STRATEGY_DEFAULT);
@@ -458,20 +464,22 @@ static void page_of_settings(char *page)
     for (a = 0; a < reason_count; a++) put(page, "* %c: %s\n", 'a' + a, reasons[a]);
 }
 
-/* Of each strategy that lacks a trait, the settings that need it. */
 static void page_of_strategies(char *page)
 {
-    ddp_strategy_ops ops;
-    int s, i;
-
-    for (s = 0; s < STRATEGIES; s++) {
-        assert_true(ddp__built_in()->fill(strategies[s], &ops));
-        if ((ops.traits & DDP_WITH_ALL) == DDP_WITH_ALL) continue;
-        put(page, "* `%s`, without", ops.name);
-        for (i = 0; i < TRAITS; i++)
-            if (!(ops.traits & traits[i].trait) && (i == 0 || traits[i].trait != traits[i - 1].trait))
-                put(page, " `%s`", traits[i].name);
-        put(page, "\n");
+    put(page, "| setting | does not go with |\n|---|---|\n");
+    for (int a = 0; a < SETTING_COUNT; a++) {
+        int n = 0;
+        for (int s = 0; s < STRATEGIES; s++) {
+            ddp_strategy_ops ops;
+            cell c;
+            configure(&c, 1u << a, strategies[s]);
+            memset(&ops, 0, sizeof ops);
+            assert_true(ddp__built_in()->fill(strategies[s], &ops));
+            if (!ddp__goes_lacks(ddp__features_on(&c.cfg, has(c.on, GROUPS)), ops.traits)) continue;
+            if (!n++) put(page, "| %s | ", setting_name[a]);
+            put(page, "%s%s", n > 1 ? ", " : "", ops.name);
+        }
+        if (n) put(page, " |\n");
     }
 }
 
@@ -484,7 +492,7 @@ static void page_of_traits(char *page)
         const ddp__goes_trait *t;
         cell c;
         configure(&c, 1u << traits[i].setting, DDP_STRATEGY_DEFAULT);
-        t = ddp__goes_lacks(ddp__features_on(&c.cfg, has(c.on, GROUPS)), DDP_WITH_ALL & ~traits[i].trait);
+        t = ddp__goes_lacks(ddp__features_on(&c.cfg, has(c.on, GROUPS)), EVERY & ~traits[i].trait);
         assert_non_null(t);
         put(page, "| `%s` | %s | %s |\n", traits[i].name, setting_name[traits[i].setting], t->why);
     }
@@ -511,8 +519,7 @@ static void the_page_says_the_same(void **state)
               "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the setting\n"
               "of a newcomer: it goes into a run whose workers have set the same.\n\n");
     page_of_settings(page);
-    put(page, "\n## Strategies\n\n"
-              "The built-in strategies go with every setting above, but these:\n\n");
+    put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these:\n\n");
     page_of_strategies(page);
     put(page, "\nOne of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
     page_of_traits(page);

@@ -47,6 +47,7 @@ static void ranks_are_equal(const lab *x)
 typedef struct replay {
     float theta[LAB_RANKS][LAB_VALUES]; /* parameters of each worker */
     float anchor[LAB_VALUES], m[LAB_VALUES];
+    float kept[LAB_RANKS][LAB_VALUES], lost[LAB_VALUES]; /* of changes that were sent, of outer steps */
 } replay;
 
 static float times(float a, float b)
@@ -56,20 +57,67 @@ static float times(float a, float b)
     return product;
 }
 
-static void replay_outer(replay *y, int world, size_t n, float nu, float mu)
+static ddp_coding coding_of(ddp_wire wire)
 {
-    const float part = 1.0f / (float)world;
+    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
+           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
+           : wire == DDP_WIRE_INT4 ? DDP_AS_INT4
+           : wire == DDP_WIRE_E3M0 ? DDP_AS_E3M0
+                                   : DDP_AS_FLOAT;
+}
 
+/* What is summed of a change in place of it; what is left out is kept, but by bfloat16. */
+static void replay_send(const lab *x, float *change, float *kept, size_t n)
+{
+    static float message[LAB_VALUES];
+    static uint64_t scratch[1 << 18];
+    const int keep = ddp_sparse_keep(x->cfg.topk_fraction);
+    const size_t bytes = ddp_sparse_bytes(n, keep);
+    const ddp_coding coding = coding_of(x->cfg.wire);
+
+    if (x->cfg.world == 1) return;
+    if (x->cfg.wire == DDP_WIRE_TOPK) {
+        for (size_t i = 0; i < n; i++) kept[i] = times(kept[i], 0.95f) + change[i];
+        assert_int_equal(ddp_sparse_pack(kept, n, keep, message, sizeof message, scratch, sizeof scratch, NULL), 0);
+        memset(change, 0, n * sizeof *change);
+        assert_int_equal(ddp_sparse_add(message, bytes, keep, change, n, NULL), 0);
+    } else if (coding != DDP_AS_FLOAT) {
+        for (size_t i = 0; i < n; i++) kept[i] += change[i];
+        assert_int_equal(ddp_split(coding, kept, change, n, NULL), 0);
+        if (coding == DDP_AS_BFLOAT) memset(kept, 0, n * sizeof *kept);
+    }
+}
+
+/* Layer at..at+n-1, and what its outer step is. */
+static void replay_outer(const lab *x, replay *y, size_t at, size_t n)
+{
+    static float d[LAB_RANKS][LAB_VALUES];
+    const int world = x->cfg.world;
+    const float part = 1.0f / (float)world, nu = (float)x->cfg.outer_lr;
+    const float mu = x->cfg.outer_momentum > 0 ? (float)x->cfg.outer_momentum : 0;
+    float *step = d[0];
+
+    for (int r = 0; r < world; r++) {
+        for (size_t i = 0; i < n; i++) d[r][i] = y->anchor[at + i] - y->theta[r][at + i];
+        replay_send(x, d[r], y->kept[r] + at, n);
+        for (size_t i = 0; r && i < n; i++) step[i] += d[r][i];
+    }
     for (size_t i = 0; i < n; i++) {
-        float d = y->anchor[i] - y->theta[0][i];
-        for (int r = 1; r < world; r++) d += y->anchor[i] - y->theta[r][i];
-        if (world > 1) d = times(d, part);
+        float *m = &y->m[at + i];
+        if (world > 1) step[i] = times(step[i], part);
         if (mu > 0) {
-            y->m[i] = times(mu, y->m[i]) + d;
-            d += times(mu, y->m[i]);
+            *m = times(mu, *m) + step[i];
+            step[i] += times(mu, *m);
         }
-        y->anchor[i] -= times(nu, d);
-        for (int r = 0; r < world; r++) y->theta[r][i] = y->anchor[i];
+        step[i] = times(nu, step[i]);
+    }
+    if (world > 1 && coding_of(x->cfg.wire) != DDP_AS_FLOAT) {
+        for (size_t i = 0; i < n; i++) y->lost[at + i] += step[i];
+        assert_int_equal(ddp_split(coding_of(x->cfg.wire), y->lost + at, step, n, NULL), 0);
+    }
+    for (size_t i = 0; i < n; i++) {
+        y->anchor[at + i] -= step[i];
+        for (int r = 0; r < world; r++) y->theta[r][at + i] = y->anchor[at + i];
     }
 }
 
@@ -97,8 +145,9 @@ static void replay_run(const lab *x, replay *y)
                 lab_update(&o, &part, l, count[l], step);
             }
         }
-        if ((step + 1) % x->cfg.period == 0)
-            replay_outer(y, K, n, (float)x->cfg.outer_lr, x->cfg.outer_momentum > 0 ? (float)x->cfg.outer_momentum : 0);
+        at = 0;
+        for (int l = 0; (step + 1) % x->cfg.period == 0 && l < L; at += count[l++])
+            replay_outer(x, y, at, count[l]);
     }
 }
 
@@ -179,12 +228,79 @@ static void after_an_outer_update_all_ranks_are_equal(void **state)
     }
 }
 
+/* ---- as fewer bytes ---- */
+
+static const ddp_wire few[] = {DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
+enum { FEW = sizeof few / sizeof few[0] };
+
+/* What travels, what is kept of changes and of outer steps, and in which order all is added up. */
+static void coded_changes_are_the_rule_replayed(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int w = 0; w < FEW; w++) {
+            lab x = outer_lab(world, world % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + w) % LAB_RULES), 0.7, 0.9);
+            x.cfg.wire = few[w];
+            x.cfg.topk_fraction = world == 3 ? 0.1 : 0;
+            x.no_sync_all = 1;
+            if (world == 4) x.cfg.transport = DDP_TCP;
+            if (world == 3) x.cfg.net = "200mbit,1ms"; /* many small chunks */
+            lab_run(&x);
+            replay_is(&x, "coded");
+            lab_free(&x);
+        }
+}
+
+static void sparseloco_is_rate_1_without_momentum(void **state)
+{
+    lab x = outer_lab(4, LAB_ODD, LAB_ADAMW, 0, 0);
+
+    (void)state;
+    x.cfg.strategy = DDP_SPARSELOCO;
+    x.cfg.outer_momentum = 0; /* its defaults */
+    x.no_sync_all = 1;
+    lab_run(&x);
+    x.cfg.outer_lr = 1;
+    x.cfg.wire = DDP_WIRE_TOPK;
+    replay_is(&x, "sparseloco");
+    lab_free(&x);
+}
+
+/* Error feedback: what was cut off comes later, so codings end near to each other. */
+static void all_codings_end_near_to_float32(void **state)
+{
+    (void)state;
+    for (int w = 0; w < FEW; w++) {
+        lab a = outer_lab(3, LAB_ODD, LAB_SGD, 0.7, 0.5), b = outer_lab(3, LAB_ODD, LAB_SGD, 0.7, 0.5);
+        double apart = 0, moved = 0;
+        size_t count[LAB_LAYERS], at = 0;
+        const int L = lab_sizes(LAB_ODD, count);
+        a.steps = b.steps = 48;
+        b.cfg.wire = few[w];
+        b.cfg.topk_fraction = 0.25;
+        lab_run(&a);
+        lab_run(&b);
+        ranks_are_equal(&b);
+        for (int l = 0; l < L; at += count[l++])
+            for (size_t i = 0; i < count[l]; i++) {
+                apart += pow((double)a.params[0][at + i] - (double)b.params[0][at + i], 2);
+                moved += pow((double)a.params[0][at + i] - (double)lab_start(0, l, i), 2);
+            }
+        if (!(sqrt(apart / moved) < 0.2)) fail_msg("wire %d: %g of the way apart", (int)few[w], sqrt(apart / moved));
+        lab_free(&a);
+        lab_free(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(with_rate_1_and_no_momentum_it_is_local_sgd),
         cmocka_unit_test(it_is_the_outer_rule_replayed),
         cmocka_unit_test(momentum_in_parts_is_the_momentum_of_all),
+        cmocka_unit_test(coded_changes_are_the_rule_replayed),
+        cmocka_unit_test(sparseloco_is_rate_1_without_momentum),
+        cmocka_unit_test(all_codings_end_near_to_float32),
         cmocka_unit_test(after_an_outer_update_all_ranks_are_equal),
     };
 

@@ -17,7 +17,7 @@ extern "C" {
 
 static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                               DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                              DDP_DEFT,   DDP_DILOCO};
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
 enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 static void same_bits(const float *a, const float *b, size_t n)
@@ -38,7 +38,7 @@ static void one_worker_is_plain_sgd_under_every_strategy(void **state)
             lab_new(&x, 1, all_strategies[s], 3);
             x.model = LAB_ODD;
             x.rule = (lab_rule)rule;
-            x.cfg.outer_lr = 1;
+            x.cfg.outer_lr = 1; /* of the outer family */
             x.cfg.outer_momentum = DDP_NO_MOMENTUM;
             lab_run(&x);
             lab_reference(&x, 1, NULL, expected);
