@@ -43171,6 +43171,7 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
 
 enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+enum { DDP__LINK_MOVED = 1, DDP__PLAN_STALE = 2 }; /* and why */
 static const double ddp__drift_limit = 0.2;
 
 /* ---- plans from files: the JSON object that `plan partial` prints ---- */
@@ -43410,8 +43411,9 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit ||
-                          (d->ops.plan_stale && d->ops.plan_stale(d, d->self));
+    d->drift_word.again = 0;
+    if (d->ops.plan_stale && d->ops.plan_stale(d, d->self)) d->drift_word.again = DDP__PLAN_STALE;
+    if (moved > ddp__drift_limit || moved < -ddp__drift_limit) d->drift_word.again = DDP__LINK_MOVED;
     d->drift_word.link = d->fit.link;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
@@ -43427,9 +43429,12 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
-    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f "
-             "ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
-             1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    if (d->drift_word.again == DDP__PLAN_STALE)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
+    else
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was "
+                 "%.2f ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
+                 1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
     before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
     d->link = d->drift_word.link;
     d->stats.replans++;
@@ -46463,9 +46468,10 @@ typedef struct ddp__queues {
 typedef struct ddp__noise {
     float *words;      /* [DDP__NOISE_WORDS] kept: g . g_w and its negative, where they are above 0, its square, the loss */
     long   ticket;     /* of their averages, or -1 */
-    int    samples;
+    int    samples, updates; /* updates since the last of them */
     double mu, square; /* |g|^2; variance of g . g_w over the workers */
-    double loss;
+    double loss, gain; /* the last one; what an update takes off it */
+    double planned;    /* that, when the plan was made */
 } ddp__noise;
 
 typedef struct ddp__delayed {
@@ -46784,14 +46790,14 @@ int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *o
 /* ---- the plan ---- */
 
 /* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of which sigma
- * is. */
+ * is. The model's updates, plain SGD's, take eta mu off the loss: at least what those here took (Adam's take more). */
 static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
 {
     const ddp_config *c = ddp_settings(d);
 
     memset(model, 0, sizeof *model);
     model->eta = (double)ddp_rate(d);
-    model->mu = fmax(n->mu, 0);
+    model->mu = fmax(fmax(n->mu, n->gain / model->eta), 0);
     model->sigma = sqrt(n->square);
     model->batch = ddp_world(d);
     model->start = n->loss;
@@ -46806,8 +46812,10 @@ int ddp__delayed_stale(ddp_ctx *d, const void *self)
     ddp_preserver model;
     ddp_preserved now;
 
-    if (x->plan.head.accepted != 1 || !ddp__delayed_model(d, &x->noise, &model)) return 0;
-    return ddp_preserver_test(&model, x->plan.k, x->plan.head.updates, &now, NULL) == DDP_OK && !now.accepted;
+    if (x->plan.head.accepted < 0 || !ddp__delayed_model(d, &x->noise, &model)) return 0;
+    if (x->plan.head.scale > 1 && x->noise.gain < 0.5 * x->noise.planned) return 1;
+    return ddp_preserver_test(&model, x->plan.k, x->plan.head.updates, &now, NULL) == DDP_OK &&
+           now.accepted != x->plan.head.accepted;
 }
 
 /* The times on the faster link; mu of the other one. */
@@ -46871,7 +46879,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
 
 int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    const ddp__noise *noise = &((const ddp__delayed *)self)->noise;
+    ddp__noise *noise = &((ddp__delayed *)self)->noise;
     const ddp_config *c = ddp_settings(d);
     const double alpha = p->alpha_s;
     ddp_delayed_options o;
@@ -46882,6 +46890,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
     int swapped;
 
     if (ddp_world(d) == 1) return ddp__schedule_plain(d, 1, out); /* nothing is sent */
+    noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     memset(&o, 0, sizeof o);
     memset(&own, 0, sizeof own);
@@ -46998,6 +47007,7 @@ static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
 
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_late(d, l, ddp__sum(x, l, which), x->rate);
     x->averaged = k;
+    x->noise.updates++;
     return bad;
 }
 
@@ -47106,7 +47116,9 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
     mean = word[0] - word[1];
     n->mu += weight * (mean - n->mu);
     n->square += weight * (fmax(word[2] - mean * mean, 0) * world / (world - 1) - n->square);
+    if (n->samples > 1 && n->updates) n->gain += weight * ((n->loss - word[3]) / n->updates - n->gain);
     n->loss = word[3];
+    n->updates = 0;
     return 0;
 }
 

@@ -12,7 +12,7 @@ typedef struct plan_deft_request {
     double      partition_params; /* --partition, 0 = none */
     double      frequency;        /* --target-frequency, 0 = none */
     double      capacity;         /* --capacity, 0 = 1 */
-    int         no_barrier;
+    int         no_barrier, schedule;
     const char *select;           /* "release", "paper", or NULL */
 } plan_deft_request;
 
@@ -184,8 +184,32 @@ static void deft_svg(FILE *f, const ddp_profile *p, const plan_deft_request *r,
     fprintf(f, "</svg>\n");
 }
 
+/* What each iteration does, those before the steady period first: a training loop repeats it. */
+static void deft_schedule(FILE *f, const ddp_delayed_plan *plan)
+{
+    char s[2][32];
+
+    fprintf(f, ", \"warmup\": %d, \"period\": %d, \"parts_of\": [", plan->warmup, plan->period);
+    for (int i = 0; i < plan->buckets; i++) fprintf(f, "%s%d", i ? ", " : "", plan->parts_of[i]);
+    fprintf(f, "], \"schedule\": [");
+    for (int t = 0; t < plan->warmup + plan->period; t++) {
+        const ddp_delayed_step *step = &plan->step[t];
+        fprintf(f, "%s{\"forward_s\": %s, \"backward_s\": %s, \"opened\": %d, \"applied\": %d, \"applied_now\": %d, "
+                "\"sends\": [", t ? ", " : "", plan_exact(step->forward_s, s[0], sizeof s[0]),
+                plan_exact(step->backward_s, s[1], sizeof s[1]), step->opened, step->applied, step->applied_now);
+        for (int i = step->first_send; i < step->first_send + step->sends; i++) {
+            const ddp_delayed_send *x = &plan->send[i];
+            fprintf(f, "%s{\"bucket\": %d, \"part\": %d, \"fresh\": %s, \"link\": %d, \"begin_s\": %s, \"end_s\": %s}",
+                    i > step->first_send ? ", " : "", x->bucket, x->part, x->fresh ? "true" : "false", x->link,
+                    plan_exact(x->begin_s, s[0], sizeof s[0]), plan_exact(x->end_s, s[1], sizeof s[1]));
+        }
+        fprintf(f, "]}");
+    }
+    fprintf(f, "]");
+}
+
 static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select, double seconds,
-                      int event)
+                      int event, int schedule)
 {
     char t[3][32];
     int i;
@@ -200,8 +224,10 @@ static void deft_json(FILE *f, const ddp_delayed_plan *plan, const char *select,
     for (i = 0; i < plan->updates; i++) fprintf(f, "%s%d", i ? ", " : "", plan->k[i]);
     fprintf(f, "], \"delay\": [");
     for (i = 0; i < plan->updates; i++) fprintf(f, "%s%d", i ? ", " : "", plan->delay[i]);
-    fprintf(f, "], \"buckets\": %d, \"parts\": %d, \"limited\": %s, \"solve_ms\": %.6f}\n", plan->buckets,
+    fprintf(f, "], \"buckets\": %d, \"parts\": %d, \"limited\": %s, \"solve_ms\": %.6f", plan->buckets,
             plan->parts, plan->limited ? "true" : "false", seconds * 1e3);
+    if (schedule) deft_schedule(f, plan);
+    fprintf(f, "}\n");
 }
 
 /* The first steady iteration from its backward on, then the forward of the next: what a picture
@@ -295,8 +321,8 @@ static ddp_status plan_deft(const ddp_profile *p, const plan_deft_request *r,
     start = ddp_now() - start;
     if (plan->limited)
         fprintf(stderr, "plan timeline: deft: the search was ended after %.1f s; a better plan may exist\n", start);
-    deft_json(line, plan, ddp_delayed_select_name(o.select), start, 0);
-    deft_json(json, plan, ddp_delayed_select_name(o.select), start, 1);
+    deft_json(line, plan, ddp_delayed_select_name(o.select), start, 0, r->schedule);
+    deft_json(json, plan, ddp_delayed_select_name(o.select), start, 1, r->schedule);
     return DDP_OK;
 }
 

@@ -10,7 +10,7 @@ typedef struct timeline_arguments {
     double      mu, alpha, partition, partition_s, credit, bucket, first_bucket; /* or NAN */
     double      frequency, capacity;                                             /* or NAN */
     long        links, operations, workers;
-    int         no_barrier;
+    int         no_barrier, schedule;
 } timeline_arguments;
 
 /* ---- the picture: per scheme a lane of computing and below it the link ---- */
@@ -220,6 +220,7 @@ static void timeline_deft_request(const timeline_arguments *a, const ddp_profile
     r->frequency = isnan(a->frequency) ? 0 : a->frequency;
     r->capacity = isnan(a->capacity) ? 0 : a->capacity;
     r->no_barrier = a->no_barrier;
+    r->schedule = a->schedule;
     deft_default_partition(p, r);
 }
 
@@ -370,7 +371,7 @@ static int plan_timeline(int argc, char **argv)
         "ByteScheduler, US-Byte or DeFT? The profile is CSV, one row per bucket from the input\n"
         "side: layer,params,forward_s,backward_s,comm_s (seconds).";
     timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, NAN, NAN, NAN, NAN,
-                            NAN,  NAN,   NAN,  NAN,  NAN,  -1,   -1,  0,   0};
+                            NAN,  NAN,   NAN,  NAN,  NAN,  -1,   -1,  0,   0,   0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--scheme", CLI_TEXT, &a.scheme, "NAME",
@@ -393,6 +394,7 @@ static int plan_timeline(int argc, char **argv)
         {"--capacity", CLI_REAL, &a.capacity, "X", "deft: knapsacks this much larger (default 1)"},
         {"--no-barrier", CLI_FLAG, &a.no_barrier, "",
          "deft: sends may straddle forward and backward"},
+        {"--schedule", CLI_FLAG, &a.schedule, "", "deft: the schedule too, iteration by iteration"},
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
          "the link, such as 100mbit,20ms, for rows without comm_s"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},

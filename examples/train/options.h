@@ -9,7 +9,7 @@ typedef struct program {
     const char *name;    /* "train_gpt" */
     const char *samples; /* what a batch is of: "sequence" */
     const char *strategy, *transport, *model, *optimizer, *state_period, *schedule, *solver, *cost, *fill;
-    const char *net, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
+    const char *net, *net2, *net_script, *wire, *data, *addr, *profile, *plan, *emulate, *json, *trace, *write_profile;
     const char *device, *numbers;
     int    nccl, both_links;
     ddp_backend backend; /* of --device cuda */
@@ -19,7 +19,8 @@ typedef struct program {
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
     long   bucket_bytes, partition_bytes;
-    double credit, outer_lr, outer_momentum;
+    double credit, outer_lr, outer_momentum, update_frequency, preserve;
+    int    merge_sum, no_barrier;
     const char *overlap;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
     double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
@@ -108,13 +109,13 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--strategy", CLI_TEXT, &p->strategy, "NAME", strategy_help(p)},
         {"--period", CLI_COUNT, &p->period, "H", "steps in which each layer is averaged once [5]"},
         {"--paper", CLI_FLAG, &p->paper, "",
-         "the paper's rule: contiguous sets, complete at step end"},
+         "the paper's rule: contiguous sets, complete at step end; deft: Algorithm 1 as printed"},
         {"--solver", CLI_TEXT, &p->solver, "NAME", "optimal, dfs, enp, brute or scatter [scatter]"},
         {"--cost", CLI_TEXT, &p->cost, "NAME", "timeline, sum or window [window]"},
         {"--fill", CLI_TEXT, &p->fill, "NAME", "bubble filling: none, exact or eq12 [none]"},
         {"--bucket-bytes", CLI_COUNT, &p->bucket_bytes, "N", "wfbp, ascwfbp: bytes of a bucket [25 MiB]"},
         {"--partition-bytes", CLI_COUNT, &p->partition_bytes, "N",
-         "bytescheduler, usbyte: most bytes of a layer in one part [26 MB]"},
+         "bytescheduler, usbyte, deft: most bytes of a layer in one part [26 MB]"},
         {"--credit", CLI_REAL, &p->credit, "C", "bytescheduler: parts on their way at once [1]"},
         {"--servers", CLI_TEXT, &p->servers, "N", "bsp, asp, ssp, r2sp, osp: ranks that serve, beside --workers, or colocated"},
         {"--staleness", CLI_COUNT, &p->staleness, "S", "ssp: steps that a worker may be ahead; 0 = as bsp [0]"},
@@ -126,6 +127,12 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--outer-lr", CLI_REAL, &p->outer_lr, "X", "diloco, sparseloco: rate of the outer optimizer [0.7, 1]"},
         {"--outer-momentum", CLI_REAL, &p->outer_momentum, "X", "its momentum, 0 = none [0.9, 0]"},
         {"--overlap", CLI_TEXT, &p->overlap, "NAME", "diloco: none, stream (layers land later) or eager [none]"},
+        {"--merge-sum", CLI_FLAG, &p->merge_sum, "", "deft: merged gradients are summed, not averaged over their steps"},
+        {"--no-barrier", CLI_FLAG, &p->no_barrier, "", "deft: plan sends that straddle forward and backward"},
+        {"--update-frequency", CLI_REAL, &p->update_frequency, "F",
+         "deft: at least F updates for each step, up to 1 [as many as hide]"},
+        {"--preserve", CLI_REAL, &p->preserve, "X",
+         "deft: how far from 1 the Preserver's ratio of expected losses may be [0.01]"},
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
         {"--state-period", CLI_TEXT, &p->state_period, "M,V",
          "and that only in every M-th period, its second moments in every V-th [1,1]"},
@@ -134,6 +141,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--transport", CLI_TEXT, &p->transport, "NAME", "tcp (processes), threads, or mpi under mpirun [tcp]"},
         {"--net", CLI_TEXT, &p->net, "RATE,DELAY",
          "shape each worker's links, e.g. 100mbit,20ms, or a topology FILE.json [unshaped]"},
+        {"--net2", CLI_TEXT, &p->net2, "RATE,DELAY", "a second link between the same workers, shaped like --net [none]"},
         {"--net-script", CLI_TEXT, &p->net_script, "FILE",
          "stalls, drops, kills and rates at given times (docs/links.md)"},
         {"--wire", CLI_TEXT, &p->wire, "NAME",
@@ -382,7 +390,7 @@ static void configure(program *p)
         c->rank = (int)p->rank;
         if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
     }
-    c->net = p->net;
+    c->net = p->net, c->net2 = p->net2;
     c->net_script = p->net_script;
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
@@ -391,6 +399,8 @@ static void configure(program *p)
     c->credit = p->credit;
     if (p->outer_lr > 0) c->outer_lr = p->outer_lr;
     if (p->outer_momentum >= 0) c->outer_momentum = p->outer_momentum > 0 ? p->outer_momentum : DDP_NO_MOMENTUM;
+    c->merge_sum = p->merge_sum, c->no_barrier = p->no_barrier;
+    c->update_frequency = p->update_frequency, c->preserve = p->preserve;
     if (p->emulate && !p->bucket_bytes) c->bucket_bytes = (size_t)(25 * 1048576 / p->emulate_scale); /* shrink as well */
     if (p->emulate && !p->partition_bytes) c->partition_bytes = (size_t)(26e6 / p->emulate_scale);
     c->clip_norm = (float)p->clip;

@@ -4,6 +4,7 @@
 #include "run/device.h"
 
 enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
+enum { DDP__LINK_MOVED = 1, DDP__PLAN_STALE = 2 }; /* and why */
 static const double ddp__drift_limit = 0.2;
 
 /* ---- plans from files: the JSON object that `plan partial` prints ---- */
@@ -243,8 +244,9 @@ static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = moved > ddp__drift_limit || moved < -ddp__drift_limit ||
-                          (d->ops.plan_stale && d->ops.plan_stale(d, d->self));
+    d->drift_word.again = 0;
+    if (d->ops.plan_stale && d->ops.plan_stale(d, d->self)) d->drift_word.again = DDP__PLAN_STALE;
+    if (moved > ddp__drift_limit || moved < -ddp__drift_limit) d->drift_word.again = DDP__LINK_MOVED;
     d->drift_word.link = d->fit.link;
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
@@ -260,9 +262,12 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
-    ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was %.2f "
-             "ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
-             1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
+    if (d->drift_word.again == DDP__PLAN_STALE)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
+    else
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was "
+                 "%.2f ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
+                 1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
     before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
     d->link = d->drift_word.link;
     d->stats.replans++;

@@ -75,6 +75,7 @@ static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
 
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_late(d, l, ddp__sum(x, l, which), x->rate);
     x->averaged = k;
+    x->noise.updates++;
     return bad;
 }
 
@@ -184,7 +185,9 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
     mean = word[0] - word[1];
     n->mu += weight * (mean - n->mu);
     n->square += weight * (fmax(word[2] - mean * mean, 0) * world / (world - 1) - n->square);
+    if (n->samples > 1 && n->updates) n->gain += weight * ((n->loss - word[3]) / n->updates - n->gain);
     n->loss = word[3];
+    n->updates = 0;
     return 0;
 }
 

@@ -279,14 +279,14 @@ int ddp__delayed_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *o
 /* ---- the plan ---- */
 
 /* The Preserver's model of this training; 0: nothing is known of it. batch: in workers' micro-batches, of which sigma
- * is. */
+ * is. The model's updates, plain SGD's, take eta mu off the loss: at least what those here took (Adam's take more). */
 static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *model)
 {
     const ddp_config *c = ddp_settings(d);
 
     memset(model, 0, sizeof *model);
     model->eta = (double)ddp_rate(d);
-    model->mu = fmax(n->mu, 0);
+    model->mu = fmax(fmax(n->mu, n->gain / model->eta), 0);
     model->sigma = sqrt(n->square);
     model->batch = ddp_world(d);
     model->start = n->loss;
@@ -301,8 +301,10 @@ int ddp__delayed_stale(ddp_ctx *d, const void *self)
     ddp_preserver model;
     ddp_preserved now;
 
-    if (x->plan.head.accepted != 1 || !ddp__delayed_model(d, &x->noise, &model)) return 0;
-    return ddp_preserver_test(&model, x->plan.k, x->plan.head.updates, &now, NULL) == DDP_OK && !now.accepted;
+    if (x->plan.head.accepted < 0 || !ddp__delayed_model(d, &x->noise, &model)) return 0;
+    if (x->plan.head.scale > 1 && x->noise.gain < 0.5 * x->noise.planned) return 1;
+    return ddp_preserver_test(&model, x->plan.k, x->plan.head.updates, &now, NULL) == DDP_OK &&
+           now.accepted != x->plan.head.accepted;
 }
 
 /* The times on the faster link; mu of the other one. */
@@ -366,7 +368,7 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
 
 int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
-    const ddp__noise *noise = &((const ddp__delayed *)self)->noise;
+    ddp__noise *noise = &((ddp__delayed *)self)->noise;
     const ddp_config *c = ddp_settings(d);
     const double alpha = p->alpha_s;
     ddp_delayed_options o;
@@ -377,6 +379,7 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
     int swapped;
 
     if (ddp_world(d) == 1) return ddp__schedule_plain(d, 1, out); /* nothing is sent */
+    noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     memset(&o, 0, sizeof o);
     memset(&own, 0, sizeof own);
