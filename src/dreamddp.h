@@ -308,6 +308,7 @@
 #include "strategy/outer.h"
 #include "strategy/outer.c"
 #ifndef DDP_NO_PLANNERS
+#include "strategy/server_osp.c"
 #include "strategy/outer_sparse.c"
 #endif
 #include "strategy/table.c"

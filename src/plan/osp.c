@@ -35,14 +35,15 @@ ddp_status ddp_osp_importance(const float *gradient, const float *parameter, siz
     return DDP_OK;
 }
 
-typedef struct ddp__osp {
-    int           layers;
-    const double *importance, *bytes;
-    double        budget;
-    ddp__ranked  *rank;        /* [layers] scratch */
-    int          *late, *next; /* [layers] 1 = deferred: the choice, and one that may be better */
-    ddp__scratch  room;
-} ddp__osp;
+struct ddp__osp {
+    int             layers;
+    const double   *importance, *bytes;
+    double          budget;
+    ddp__ranked    *rank;        /* [layers] scratch */
+    int            *late, *next; /* [layers] 1 = deferred: the choice, and one that may be better */
+    struct ddp__osp_subset *subset; /* [5 most] of the knapsack rule, most = the subsets of half a window; else NULL */
+    ddp__scratch    room;
+};
 
 /* late[l] = 1 for the layers that the walk defers; returns their bytes. */
 static double ddp__osp_walk(ddp__osp *s, ddp_osp_rule rule, int *late)
@@ -130,11 +131,17 @@ static int ddp__osp_pair(const ddp__osp_subset *a, size_t na, const ddp__osp_sub
     return least < INFINITY;
 }
 
-/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. room [5 most], most = the subsets of
- * half a window. */
-static int ddp__osp_window(ddp__osp *s, double low, ddp__osp_subset *room, size_t most)
+/* Subsets of half a window of so many layers. */
+static size_t ddp__osp_most(int layers)
 {
-    ddp__osp_subset *a, *b;
+    return (size_t)1 << (layers < 2 * DDP__OSP_HALF ? (layers + 1) / 2 : DDP__OSP_HALF);
+}
+
+/* s->next by the window's best choice of at least `low` bytes; 0 if there is none. */
+static int ddp__osp_window(ddp__osp *s, double low)
+{
+    const size_t most = ddp__osp_most(s->layers);
+    ddp__osp_subset *room = s->subset, *a, *b;
     unsigned set[2] = {0, 0};
     double fixed = 0;
     int i, n = 0, from = 0, half, rest;
@@ -180,19 +187,14 @@ static void ddp__osp_take(ddp__osp *s, double low, double *deferred)
     *deferred = sum;
 }
 
-/* Improves the walk's choice s->late, *deferred bytes. 0 = no memory. */
-static int ddp__osp_knapsack(ddp__osp *s, double *deferred)
+/* Improves the walk's choice s->late, *deferred bytes. */
+static void ddp__osp_knapsack(ddp__osp *s, double *deferred)
 {
-    size_t most = (size_t)1 << (s->layers < 2 * DDP__OSP_HALF ? (s->layers + 1) / 2 : DDP__OSP_HALF);
-    double low = *deferred;
-    ddp__osp_subset *room;
-    if (!(low > 0)) return 1;
-    room = (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * most, sizeof *room);
-    if (!room) return 0;
+    const double low = *deferred;
+    if (!(low > 0)) return;
     ddp__osp_walk(s, DDP_OSP_DENSITY, s->next);
     ddp__osp_take(s, low, deferred);
-    if (ddp__osp_window(s, low, room, most)) ddp__osp_take(s, low, deferred);
-    return 1;
+    if (ddp__osp_window(s, low)) ddp__osp_take(s, low, deferred);
 }
 
 static ddp_status ddp__osp_check(int layers, const double *importance, const double *bytes, double budget,
@@ -216,34 +218,60 @@ static ddp_status ddp__osp_check(int layers, const double *importance, const dou
     return DDP_OK;
 }
 
+ddp__osp *ddp__osp_open(int layers, ddp_osp_rule rule)
+{
+    const size_t L = (size_t)layers;
+    ddp__osp *s = (ddp__osp *)ddp__calloc(1, sizeof *s);
+
+    if (!s) return NULL;
+    s->layers = layers;
+    s->rank = (ddp__ranked *)ddp__scratch_take(&s->room, L, sizeof *s->rank);
+    s->late = ddp__ints(&s->room, L), s->next = ddp__ints(&s->room, L);
+    if (rule == DDP_OSP_KNAPSACK)
+        s->subset = (ddp__osp_subset *)ddp__scratch_take(&s->room, 5 * ddp__osp_most(layers), sizeof *s->subset);
+    if (!s->room.failed) return s;
+    ddp__osp_close(s);
+    return NULL;
+}
+
+void ddp__osp_close(ddp__osp *s)
+{
+    if (!s) return;
+    ddp__scratch_free(&s->room);
+    DDP_FREE(s);
+}
+
+ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
+                          unsigned char *gib, double *deferred, ddp_error *err)
+{
+    double sum;
+
+    DDP__TRY(ddp__osp_check(s->layers, importance, bytes, budget, rule, err));
+    s->importance = importance;
+    s->bytes = bytes;
+    s->budget = budget;
+    sum = ddp__osp_walk(s, rule, s->late);
+    if (rule == DDP_OSP_KNAPSACK) ddp__osp_knapsack(s, &sum);
+    memset(gib, 0, ((size_t)s->layers + 7) / 8);
+    for (int l = 0; l < s->layers; l++)
+        if (!s->late[l]) gib[l / 8] = (unsigned char)(gib[l / 8] | 1 << l % 8);
+    if (deferred) *deferred = sum;
+    return DDP_OK;
+}
+
 ddp_status ddp_osp_rank(int layers, const double *importance, const double *bytes, double budget, ddp_osp_rule rule,
                         unsigned char *gib, double *deferred, ddp_error *err)
 {
-    size_t L = (size_t)(layers > 0 ? layers : 0);
-    ddp__osp s;
-    double sum = 0;
-    int ok;
+    ddp__osp *s;
+    ddp_status status;
 
     DDP__TRY(ddp__osp_check(layers, importance, bytes, budget, rule, err));
     if (!gib) return ddp__fail(err, DDP_ARG, "ddp_osp_rank: gib is NULL");
-    memset(&s, 0, sizeof s);
-    s.layers = layers;
-    s.importance = importance;
-    s.bytes = bytes;
-    s.budget = budget;
-    s.rank = (ddp__ranked *)ddp__scratch_take(&s.room, L, sizeof *s.rank);
-    s.late = ddp__ints(&s.room, L), s.next = ddp__ints(&s.room, L);
-    ok = !s.room.failed;
-    if (ok) sum = ddp__osp_walk(&s, rule, s.late);
-    if (ok && rule == DDP_OSP_KNAPSACK) ok = ddp__osp_knapsack(&s, &sum);
-    if (ok) {
-        memset(gib, 0, (L + 7) / 8);
-        for (int l = 0; l < layers; l++)
-            if (!s.late[l]) gib[l / 8] = (unsigned char)(gib[l / 8] | 1 << l % 8);
-        if (deferred) *deferred = sum;
-    }
-    ddp__scratch_free(&s.room);
-    return ok ? DDP_OK : ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
+    s = ddp__osp_open(layers, rule);
+    if (!s) return ddp__fail(err, DDP_MEMORY, "no memory to rank %d layers", layers);
+    status = ddp__osp_split(s, importance, bytes, budget, rule, gib, deferred, err);
+    ddp__osp_close(s);
+    return status;
 }
 
 ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double compute_s, int workers, double model_bytes,

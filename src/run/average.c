@@ -10,7 +10,7 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
 
     if (!d->engine || u->count == 0) return DDP_OK;
     m.mean = 1;
-    m.group = u->group;
+    m.group = u->group ? u->group : d->computing;
     m.priority = priority;
     m.filler = filler;
     m.link = u->link;

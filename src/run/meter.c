@@ -119,6 +119,9 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
 
+/* 1 Gbit/s where no link is described. */
+double ddp_nominal_rate(const ddp_ctx *d) { return d->links.plan_rate > 0 ? d->links.plan_rate : 125e6; }
+
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
 ddp_link ddp__link_nominal(const ddp_ctx *d, const ddp__links *links)
 {

@@ -188,6 +188,11 @@ DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *cou
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */
 DDP_API float           *ddp_state_of(const ddp_ctx *d, int layer, size_t *count); /* of the optimizer */
 DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);              /* so far */
+/* Seconds of this step so far that were computing; of any step by FLOPs (1e-10 s each); bytes a second of this rank's
+ * link by ddp_config.net, 125e6 without. */
+DDP_API double           ddp_computed_s(const ddp_ctx *d);
+DDP_API double           ddp_nominal_compute_s(const ddp_ctx *d);
+DDP_API double           ddp_nominal_rate(const ddp_ctx *d);
 DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was */
 DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);

@@ -31,6 +31,14 @@ void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 }
 
 /* Without clocks: 10 GFLOP/s, backward twice the forward, the nominal link. */
+double ddp_nominal_compute_s(const ddp_ctx *d)
+{
+    double flops = 0;
+
+    for (int l = 0; l < d->layers; l++) flops += ddp__unit_flops(&d->unit[l]);
+    return 3e-10 * flops;
+}
+
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->link = ddp__link_nominal(d, &d->links);

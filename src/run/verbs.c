@@ -465,6 +465,8 @@ float *ddp_state_of(const ddp_ctx *d, int layer, size_t *count)
 
 long ddp_updates_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].updates : 0; }
 
+double ddp_computed_s(const ddp_ctx *d) { return d->compute_this_step; }
+
 const ddp_step_info *ddp_reported(const ddp_ctx *d) { return &d->info; }
 
 ddp_stats *ddp_stats_of(ddp_ctx *d) { return &d->stats; }

@@ -227,6 +227,12 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     return ddp_hold(d, ticket, DDP_NO_LAYER);
 }
 
+int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
+{
+    if (s->own >= 0 && k == s->line + s->own) return ddp__atomic_load(&k->answered);
+    return k->pull_ticket < 0 || ddp_is_done(d, k->pull_ticket);
+}
+
 int ddp__layers_zero(ddp_ctx *d, int layer)
 {
     int n, bad = 0;

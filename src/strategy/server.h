@@ -118,6 +118,7 @@ DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uin
 DDP_LIB int  ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k);
 DDP_LIB int  ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory);
 DDP_LIB int  ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k);
+DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k); /* pulled would not wait */
 /* Buffers become their mean over all workers, who have all come here then. */
 DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);

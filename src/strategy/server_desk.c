@@ -357,6 +357,7 @@ static ddp__client_state ddp__client_word(const ddp__servers *s, ddp__client *x,
 static void ddp__own_hear(ddp_ctx *d, ddp__servers *s, ddp__client *x)
 {
     ddp__line *k = &s->line[s->own];
+    const int asked = ddp__atomic_load(&k->asked); /* before `pushed`, which was set before it */
     float *to = x->in;
 
     if (x->state == DDP__CLIENT_HEARS && ddp__atomic_load(&k->pushed)) {
@@ -368,7 +369,7 @@ static void ddp__own_hear(ddp_ctx *d, ddp__servers *s, ddp__client *x)
         x->state = DDP__CLIENT_PUSHED;
         ddp__atomic_store(&k->pushed, 0);
         ddp_server_set(d, &k->taken, 1);
-    } else if (ddp__atomic_load(&k->asked)) {
+    } else if (asked) {
         x->state = DDP__CLIENT_ASKED;
     } else if (ddp__atomic_load(&k->leaves)) {
         x->state = DDP__CLIENT_LEFT;

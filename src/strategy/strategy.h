@@ -28,6 +28,9 @@ DDP_LIB void ddp__strategy_bsp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_asp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_ssp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_r2sp(ddp_strategy_ops *ops);
+#ifndef DDP_NO_PLANNERS
+DDP_LIB void ddp__strategy_osp(ddp_strategy_ops *ops); /* server_osp.c */
+#endif
 /* local.c */
 /* local.c; what updates at once, with or without clipping, and averages all layers every so many steps */
 DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);

@@ -22,6 +22,9 @@ static const ddp__strategy_entry *ddp__strategy_entries(int *count)
                                                 {DDP_ASP, ddp__strategy_asp},
                                                 {DDP_SSP, ddp__strategy_ssp},
                                                 {DDP_R2SP, ddp__strategy_r2sp},
+#ifndef DDP_NO_PLANNERS
+                                                {DDP_OSP, ddp__strategy_osp},
+#endif
                                                 {DDP_LOCALSGD, ddp__strategy_localsgd},
                                                 {DDP_ENP, ddp__strategy_enp},
                                                 {DDP_DILOCO, ddp__strategy_diloco}

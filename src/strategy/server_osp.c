@@ -1,0 +1,458 @@
+/* osp: what matters most is pushed and applied at once (RS); the rest travels during the next step's computing (ICS),
+ * in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean gradient: every rank
+ * makes the server's own update of it, with the bits of the server's own, and has the state that a guess needs. */
+#include "nn/exact.h"
+#include "plan/internal.h"
+#include "run/config.h"
+#include "run/stats.h"
+#include "strategy/server.h"
+
+static const float ddp__lgp_past = 0.9f; /* EMA-LGP: weight of the past means */
+static const double ddp__late_most = 0.8; /* of the model, where the loss decides */
+
+/* In checkpoints; the same on all workers. */
+typedef struct ddp__late_numbers {
+    double begun;              /* importance is known */
+    double epoch, sum, count;  /* of the losses of the epoch that is going on */
+    double first, last;        /* mean loss of the first epoch and of the last whole one; 0 = none */
+    double u_max, budget;      /* bytes */
+    double rate;               /* learning rate of what is late */
+    double sent, late;         /* bytes of gradients in all, and of these late ones */
+} ddp__late_numbers;
+
+typedef struct ddp__late {
+    ddp__servers servers;      /* first */
+    size_t    room;            /* floats that can be late */
+    float    *old, *own, *mean; /* [room] of late layers: parameters before, own gradients, the mean of all; kept */
+    float   **old_of, **own_of, **mean_of; /* [layers] into these */
+    float   **past_of;         /* [layers] EMA-LGP: mean of past means; NULL */
+    float    *work, *state;    /* of the largest layer: parameters, optimizer state */
+    double   *importance, *bytes; /* [layers] the first is kept */
+    uint32_t *now, *late;      /* a bit for each layer: sent at once; late and not yet corrected, which is kept */
+    uint32_t *in_flight;       /* late and on its way */
+    unsigned char *gib;
+    ddp__osp *split;
+    ddp__late_numbers *number;
+    double    compute_s;       /* of this step */
+    int       placed;          /* the three lists say where late layers lie */
+} ddp__late;
+
+static void ddp__bit_set(uint32_t *set, int layer, int on)
+{
+    const uint32_t bit = (uint32_t)1 << layer % 32;
+
+    set[layer / 32] = on ? set[layer / 32] | bit : set[layer / 32] & ~bit;
+}
+
+/* ---- start ---- */
+
+static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
+{
+    const ddp_config *c = ddp_settings(d);
+    const double share = c->defer > 0 ? c->defer : c->defer < 0 ? 0 : ddp__late_most;
+    const int worker = ddp_rank(d) < x->servers.workers;
+
+    x->room = worker ? (size_t)(share * (double)x->servers.model) : 0;
+    if (x->room == 0) return 0;
+    x->old = ddp_keep(d, DDP_NO_LAYER, "late parameters", x->room, 0);
+    x->own = ddp_keep(d, DDP_NO_LAYER, "late gradients", x->room, 0);
+    x->mean = ddp_keep(d, DDP_NO_LAYER, "late mean gradients", x->room, 0);
+    if (!x->old || !x->own || !x->mean) return DDP_MEMORY;
+    for (int l = 0; l < ddp_layers(d) && c->lgp == DDP_LGP_EMA; l++) {
+        if (x->servers.floats[l] == 0) continue;
+        x->past_of[l] = ddp_keep(d, l, "past gradients", x->servers.floats[l], 0);
+        if (!x->past_of[l]) return DDP_MEMORY;
+    }
+    return 0;
+}
+
+static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
+{
+    const size_t L = (size_t)ddp_layers(d), words = (size_t)x->servers.set_words;
+    size_t most = 0, state = 0, n;
+
+    for (int l = 0; l < (int)L; l++) {
+        (void)ddp_state_of(d, l, &n);
+        if (n > state) state = n;
+        if (x->servers.floats[l] > most) most = x->servers.floats[l];
+    }
+    x->old_of = (float **)ddp__calloc(L, sizeof *x->old_of);
+    x->own_of = (float **)ddp__calloc(L, sizeof *x->own_of);
+    x->mean_of = (float **)ddp__calloc(L, sizeof *x->mean_of);
+    x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
+    x->work = (float *)ddp__calloc(most + 1, sizeof *x->work);
+    x->state = (float *)ddp__calloc(state + 1, sizeof *x->state);
+    x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
+    x->now = (uint32_t *)ddp__calloc(words, sizeof *x->now);
+    x->in_flight = (uint32_t *)ddp__calloc(words, sizeof *x->in_flight);
+    x->gib = (unsigned char *)ddp__calloc(L / 8 + 1, 1);
+    x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
+    if (!x->old_of || !x->own_of || !x->mean_of || !x->past_of || !x->work || !x->state || !x->bytes || !x->now ||
+        !x->in_flight || !x->gib || !x->split)
+        return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
+    for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
+    return 0;
+}
+
+static int ddp__late_start(ddp_ctx *d, void *self)
+{
+    ddp__late *x = (ddp__late *)self;
+    const size_t L = (size_t)ddp_layers(d);
+    float *kept;
+    int bad;
+
+    x->servers.rule = DDP__TOGETHER;
+    x->servers.ahead = -1;
+    x->servers.returns_mean = 1;
+    bad = ddp__servers_start(d, &x->servers);
+    if (!bad) bad = ddp__late_lists(d, x);
+    if (!bad) bad = ddp__late_pools(d, x);
+    if (bad) return bad;
+    kept = ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, 0);
+    x->importance = (double *)(void *)kept;
+    x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, 0);
+    x->late = (uint32_t *)(void *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, 0);
+    return x->importance && x->number && x->late ? 0 : DDP_MEMORY;
+}
+
+static void ddp__late_close(ddp_ctx *d, void *self)
+{
+    ddp__late *x = (ddp__late *)self;
+
+    if (x->old_of) DDP_FREE(x->old_of);
+    if (x->own_of) DDP_FREE(x->own_of);
+    if (x->mean_of) DDP_FREE(x->mean_of);
+    if (x->past_of) DDP_FREE(x->past_of);
+    if (x->work) DDP_FREE(x->work);
+    if (x->state) DDP_FREE(x->state);
+    if (x->bytes) DDP_FREE(x->bytes);
+    if (x->now) DDP_FREE(x->now);
+    if (x->in_flight) DDP_FREE(x->in_flight);
+    if (x->gib) DDP_FREE(x->gib);
+    ddp__osp_close(x->split);
+    ddp__servers_close(d, self);
+}
+
+/* ---- how much ---- */
+
+/* The budget follows the loss from epoch to epoch, and the link and the computing when these move by a fifth. */
+static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *told)
+{
+    const ddp_config *c = ddp_settings(d);
+    const double model = (double)(x->servers.model * sizeof(float)), epoch = floor((double)told->epoch);
+    ddp__late_numbers *n = x->number;
+    double u_max = 0;
+    ddp_error err;
+    int again;
+
+    if (c->defer != 0) {
+        n->budget = c->defer > 0 ? c->defer * model : 0;
+        return 0;
+    }
+    if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, x->servers.workers,
+                                              model, c->paper, &u_max, &err))
+        return ddp_complain(d, err.code, "%s", err.msg);
+    again = n->count > 0 && epoch > n->epoch;
+    if (again) {
+        n->last = n->sum / n->count;
+        if (n->first == 0) n->first = n->last;
+        n->sum = n->count = 0;
+    }
+    if (again || fabs(u_max - n->u_max) > 0.2 * n->u_max) {
+        n->u_max = u_max;
+        n->budget = n->first != 0 ? ddp_osp_budget(n->last, n->first, u_max) : 0;
+    }
+    n->epoch = epoch;
+    n->sum += (double)told->loss;
+    n->count++;
+    return 0;
+}
+
+/* GIB of this step: all layers at once until importance is known. */
+static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
+{
+    const int layers = ddp_layers(d);
+    ddp_error err;
+    size_t at = 0;
+
+    memset(x->gib, 0xff, (size_t)layers / 8 + 1);
+    if (x->number->begun != 0 &&
+        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->gib, NULL, &err))
+        return ddp_complain(d, err.code, "%s", err.msg);
+    for (int l = 0; l < layers; l++) {
+        const int now = x->gib[l / 8] >> l % 8 & 1;
+        ddp__bit_set(x->now, l, now);
+        ddp__bit_set(x->late, l, !now);
+        if (now) continue;
+        x->old_of[l] = x->old + at;
+        x->own_of[l] = x->own + at;
+        x->mean_of[l] = x->mean + at;
+        at += x->servers.floats[l];
+        x->number->late += x->bytes[l];
+    }
+    memcpy(x->in_flight, x->late, (size_t)x->servers.set_words * sizeof *x->late);
+    x->number->sent += (double)(x->servers.model * sizeof(float));
+    return 0;
+}
+
+/* ---- a late layer ---- */
+
+static void ddp__pieces_read(const ddp_piece *p, int n, float *out)
+{
+    for (; n-- > 0; out += (p++)->count) memcpy(out, p->data, p->count * sizeof *out);
+}
+
+static void ddp__pieces_write(const ddp_piece *p, int n, const float *from)
+{
+    for (; n-- > 0; from += (p++)->count) memcpy(p->data, from, p->count * sizeof *from);
+}
+
+/* x->work = what an update with that gradient makes of the old parameters; the state stays. */
+static void ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
+{
+    size_t n;
+    const float *state = ddp_state_of(d, l, &n);
+
+    memcpy(x->work, x->old_of[l], x->servers.floats[l] * sizeof *x->work);
+    if (state) memcpy(x->state, state, n * sizeof *state);
+    ddp_update_apart(d, l, x->work, gradient, state ? x->state : NULL, ddp_updates_of(d, l), (float)x->number->rate);
+}
+
+/* LGP: the gradient is put aside, and the parameters become a guess. */
+static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
+{
+    int n;
+    const ddp_piece *p = ddp_trained_of(d, l, &n), *g = ddp_gradients_of(d, l, &n);
+    const float *guess = x->own_of[l];
+
+    ddp__pieces_read(g, n, x->own_of[l]);
+    ddp__pieces_read(p, n, x->old_of[l]);
+    if (ddp_settings(d)->lgp == DDP_LGP_OFF) return ddp__layers_zero(d, l);
+    if (x->past_of[l]) {
+        for (size_t i = 0; i < x->servers.floats[l]; i++) {
+            float past = ddp__lgp_past * x->past_of[l][i], own = (1 - ddp__lgp_past) * x->own_of[l][i];
+            DDP__ROUNDED(past);
+            DDP__ROUNDED(own);
+            x->mean_of[l][i] = past + own;
+        }
+        guess = x->mean_of[l];
+    }
+    ddp__late_guess(d, x, l, guess);
+    ddp__pieces_write(p, n, x->work);
+    return ddp__layers_zero(d, l);
+}
+
+static void ddp__past_add(ddp__late *x, int l, const float *mean)
+{
+    for (size_t i = 0; i < x->servers.floats[l]; i++) {
+        float past = ddp__lgp_past * x->past_of[l][i], now = (1 - ddp__lgp_past) * mean[i];
+        DDP__ROUNDED(past);
+        DDP__ROUNDED(now);
+        x->past_of[l][i] = past + now;
+    }
+}
+
+/* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own update
+ * plus the one of all, which rounds. */
+static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
+{
+    int n, bad;
+    const ddp_piece *p = ddp_trained_of(d, l, &n);
+    const int literal = ddp_settings(d)->paper && ddp_settings(d)->lgp != DDP_LGP_OFF && !x->past_of[l];
+    float *guess = x->own_of[l], *own = x->work, *now = x->mean_of[l];
+
+    ddp__bit_set(x->late, l, 0);
+    if (x->past_of[l]) ddp__past_add(x, l, x->mean_of[l]);
+    if (literal) {
+        ddp__late_guess(d, x, l, x->own_of[l]);
+        ddp__pieces_read(p, n, guess);
+    }
+    ddp__pieces_write(p, n, x->old_of[l]);
+    bad = ddp_update_late(d, l, x->mean_of[l], (float)x->number->rate);
+    if (bad || !literal) return bad;
+    ddp__pieces_read(p, n, now);
+    for (size_t i = 0; i < x->servers.floats[l]; i++)
+        now[i] = guess[i] - (own[i] - x->old_of[l][i]) + (now[i] - x->old_of[l][i]);
+    ddp__pieces_write(p, n, now);
+    return 0;
+}
+
+/* ---- messages ---- */
+
+/* A line has layers of the set; RS goes to all, as a meeting of all. */
+static int ddp__line_has(const ddp__line *k, const uint32_t *set)
+{
+    for (int i = 0; i < k->layers; i++)
+        if (ddp__in_set(set, k->layer[i])) return 1;
+    return 0;
+}
+
+static void ddp__importance_note(ddp__late *x, const ddp__line *k)
+{
+    for (int i = 0; i < k->layers; i++)
+        memcpy(&x->importance[k->layer[i]], k->in + DDP__HEAD_WORDS + 2 * i, sizeof *x->importance);
+}
+
+static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
+{
+    int bad = k->push_ticket >= 0 ? ddp__line_pushed(d, &x->servers, k) : 0;
+
+    if (bad || k->pull_ticket < 0) return bad;
+    bad = ddp__line_pulled(d, &x->servers, k);
+    ddp__importance_note(x, k);
+    for (int i = 0; i < k->layers; i++) ddp__bit_set(x->in_flight, k->layer[i], 0);
+    return bad;
+}
+
+/* What is late is here, and is not applied: the next steps have the bits that they would have had. */
+static int ddp__late_wait(ddp_ctx *d, void *self)
+{
+    ddp__late *x = (ddp__late *)self;
+    int bad = 0;
+
+    for (int k = 0; k < x->servers.lines && !bad; k++) bad = ddp__line_arrived(d, x, &x->servers.line[k]);
+    return bad;
+}
+
+/* Where the pools' places come from after a checkpoint was loaded: late layers lie in rising order. */
+static void ddp__late_places(ddp_ctx *d, ddp__late *x)
+{
+    size_t at = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) {
+        if (!ddp__in_set(x->late, l)) continue;
+        x->old_of[l] = x->old + at;
+        x->own_of[l] = x->own + at;
+        x->mean_of[l] = x->mean + at;
+        at += x->servers.floats[l];
+    }
+}
+
+static int ddp__late_settle(ddp_ctx *d, ddp__late *x)
+{
+    int bad = ddp__late_wait(d, x);
+
+    if (!x->placed) ddp__late_places(d, x);
+    x->placed = 1;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
+        if (ddp__in_set(x->late, l)) bad = ddp__late_correct(d, x, l);
+    return bad;
+}
+
+/* RS: the mean gradients of what is important, which lie in the layers' own then. */
+static int ddp__late_now(ddp_ctx *d, ddp__late *x)
+{
+    ddp__servers *s = &x->servers;
+    const int nominal = ddp_settings(d)->deterministic;
+    const double begin = ddp_now();
+    ddp__answer_head told;
+    double floats = 0, seconds;
+    int bad = 0;
+
+    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_push(d, s, &s->line[k], x->now, 0, NULL);
+    for (int k = 0; k < s->lines && !bad; k++) {
+        bad = ddp__line_pushed(d, s, &s->line[k]);
+        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], x->now, NULL);
+    }
+    for (int k = 0; k < s->lines && !bad; k++) {
+        bad = ddp__line_pulled(d, s, &s->line[k]);
+        ddp__importance_note(x, &s->line[k]);
+    }
+    if (bad) return bad;
+    for (int l = 0; l < ddp_layers(d); l++)
+        if (ddp__in_set(x->now, l)) floats += (double)s->floats[l];
+    seconds = ddp_now() - begin;
+    s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
+    if (nominal) s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
+    else if (floats > 0 && seconds > 0) { /* all push, then all pull; who comes last waits least */
+        const float rate = (float)(2 * sizeof(float) * floats * s->workers / seconds);
+        s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
+    }
+    memcpy(&told, s->line[0].in, sizeof told);
+    return ddp__budget_follow(d, x, &told);
+}
+
+/* ICS: what is late, to those who serve it. */
+static int ddp__late_send(ddp_ctx *d, ddp__late *x)
+{
+    ddp__servers *s = &x->servers;
+    int bad = 0;
+
+    for (int k = 0; k < s->lines && !bad; k++)
+        if (ddp__line_has(&s->line[k], x->late)) bad = ddp__line_push(d, s, &s->line[k], x->late, 1, x->own_of);
+    for (int k = 0; k < s->lines && !bad; k++)
+        if (ddp__line_has(&s->line[k], x->late)) bad = ddp__line_pull(d, s, &s->line[k], x->late, x->mean_of);
+    return bad;
+}
+
+/* ---- events ---- */
+
+static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__late *x = (ddp__late *)self;
+    int bad;
+
+    (void)forward;
+    x->compute_s = ddp_computed_s(d);
+    bad = ddp__late_settle(d, x);
+    if (!bad) bad = ddp__late_choose(d, x);
+    if (!bad) bad = ddp__late_now(d, x);
+    x->number->begun = 1;
+    x->number->rate = (double)ddp_rate(d);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        if (ddp__in_set(x->late, l)) {
+            bad = ddp__late_put_off(d, x, l);
+            continue;
+        }
+        if (x->past_of[l]) {
+            int n;
+            const ddp_piece *g = ddp_gradients_of(d, l, &n);
+            ddp__pieces_read(g, n, x->work);
+            ddp__past_add(x, l, x->work);
+        }
+        bad = ddp_update_layer(d, l, NULL);
+    }
+    if (!bad) bad = ddp__late_send(d, x);
+    if (x->number->sent > 0) ddp_stats_of(d)->deferred_pct = 100 * x->number->late / x->number->sent;
+    return bad;
+}
+
+/* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless deterministic. */
+static int ddp__late_forward_begin(ddp_ctx *d, void *self, int l)
+{
+    ddp__late *x = (ddp__late *)self;
+    ddp__line *k = &x->servers.line[x->servers.line_of[l]];
+    const ddp_config *c = ddp_settings(d);
+    int bad = 0;
+
+    if (c->correct != DDP_CORRECT_EAGER || c->deterministic || !x->placed || !ddp__in_set(x->late, l)) return 0;
+    if (ddp__in_set(x->in_flight, l)) {
+        if (!ddp__line_is_here(d, &x->servers, k)) return 0;
+        bad = ddp__line_arrived(d, x, k);
+    }
+    return bad ? bad : ddp__late_correct(d, x, l);
+}
+
+static int ddp__late_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__late *x = (ddp__late *)self;
+    int bad = ddp__late_settle(d, x);
+
+    /* Eq. 7 as printed leaves parameters a rounding apart */
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad && ddp_settings(d)->paper; l--) bad = ddp_average_exact(d, l);
+    return bad ? bad : ddp__servers_meet(d, &x->servers);
+}
+
+void ddp__strategy_osp(ddp_strategy_ops *ops)
+{
+    ddp__strategy_bsp(ops);
+    ops->name = "osp";
+    ops->averages = DDP_AVERAGES_PARAMETERS;
+    ops->self_bytes = sizeof(ddp__late);
+    ops->start = ddp__late_start;
+    ops->forward_begin = ddp__late_forward_begin;
+    ops->step_end = ddp__late_step_end;
+    ops->wait = ddp__late_wait;
+    ops->sync_all = ddp__late_sync_all;
+    ops->close = ddp__late_close;
+}
