@@ -47158,10 +47158,16 @@ static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
     return bad ? bad : ddp_post(d, &m, &x->noise.ticket);
 }
 
+/* The mean of the first, then of about the last samples; n: with this one. */
+static void ddp__noise_add(double *mean, double sample, int n)
+{
+    *mean += (sample - *mean) / (n < DDP__NOISE_MEMORY ? n : DDP__NOISE_MEMORY);
+}
+
 static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
 {
     const double world = ddp_world(d);
-    double word[DDP__NOISE_WORDS], mean, weight;
+    double word[DDP__NOISE_WORDS], mean;
     int bad;
 
     if (n->ticket < 0) return 0;
@@ -47170,11 +47176,10 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
     for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp__delayed_word(d, n->words + i, &word[i]);
     if (bad) return bad;
     n->samples++;
-    weight = 1.0 / (n->samples < DDP__NOISE_MEMORY ? n->samples : DDP__NOISE_MEMORY);
     mean = word[0] - word[1];
-    n->mu += weight * (mean - n->mu);
-    n->square += weight * (fmax(word[2] - mean * mean, 0) * world / (world - 1) - n->square);
-    if (n->samples > 1 && n->updates) n->gain += weight * ((n->loss - word[3]) / n->updates - n->gain);
+    ddp__noise_add(&n->mu, mean, n->samples);
+    ddp__noise_add(&n->square, fmax(word[2] - mean * mean, 0) * world / (world - 1), n->samples);
+    if (n->samples > 1 && n->updates) ddp__noise_add(&n->gain, (n->loss - word[3]) / n->updates, n->samples - 1);
     n->loss = word[3];
     n->updates = 0;
     return 0;

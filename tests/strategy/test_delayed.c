@@ -36,6 +36,19 @@ static int make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
     return bad;
 }
 
+static int64_t over_second; /* bytes that rank 0 sent over the second link, at its last wait */
+
+static int wait_and_count(ddp_ctx *d, void *self)
+{
+    ddp_link_stats stats;
+    ddp_strategy_ops ops;
+
+    memset(&ops, 0, sizeof ops);
+    ddp__strategy_deft(&ops);
+    if (ddp_rank(d) == 0 && ddp_links(d) == 2 && !ddp_get_link_stats(d, 1, &stats)) over_second = stats.bytes_sent;
+    return ops.wait(d, self);
+}
+
 static const ddp_strategy_ops *deft(void)
 {
     static ddp_strategy_ops ops;
@@ -44,6 +57,7 @@ static const ddp_strategy_ops *deft(void)
     ddp__strategy_deft(&ops);
     ops.name = "given";
     ops.plan_first = ops.plan_make = make;
+    ops.wait = wait_and_count;
     return &ops;
 }
 
@@ -352,7 +366,9 @@ static void two_links_are_one_given_the_same_sums(void **state)
         one.rule = two.rule = LAB_ADAMW;
         one.cfg.own_strategy = two.cfg.own_strategy = deft();
         two.cfg.net2 = "1gbit,0ms";
+        over_second = 0;
         lab_run(&two);
+        assert_true(over_second > 4 * 4099); /* the longest layers are cut */
         one_link = 1;
         lab_run(&one);
         one_link = 0;
@@ -498,6 +514,110 @@ static void a_measured_plan_keeps_ranks_equal(void **state)
     }
 }
 
+/* ---- the Preserver ---- */
+
+static ddp__noise seen;
+
+static int look_at_noise(ddp_ctx *d, void *self, int forward)
+{
+    ddp_strategy_ops ops;
+
+    memset(&ops, 0, sizeof ops);
+    ddp__strategy_deft(&ops);
+    if (ddp_rank(d) == 0) seen = ((const ddp__delayed *)self)->noise;
+    return ops.step_end(d, self, forward);
+}
+
+/* Gradients of 1 and a noise that is even from -1 to 1, which never move: |g|^2 = n, the variance of g . g_w = n / 3. */
+static int noisy_gradients(ddp_ctx *d, void *user)
+{
+    enum { COUNT = 3000 };
+    float *w = (float *)calloc(COUNT, sizeof *w), *g = (float *)calloc(COUNT, sizeof *g);
+    ddp_rng r = ddp_rng_seed(11, (uint64_t)ddp_rank(d));
+    ddp_optimizer o = ddp_sgd(0, 0);
+    ddp_step_info info;
+    ddp_layer layer;
+    int bad;
+
+    (void)user;
+    memset(&layer, 0, sizeof layer);
+    memset(&info, 0, sizeof info);
+    layer.params = w, layer.grads = g, layer.count = COUNT;
+    bad = ddp_add_layer(d, &layer) || ddp_set_optimizer(d, &o);
+    for (int step = 0; step < 60 && !bad; step++) {
+        for (int i = 0; i < COUNT; i++) g[i] = 1 + 2 * (float)ddp_rng_uniform(&r) - 1;
+        info.loss = 100 - step - ddp_rank(d); /* falls by one a step */
+        bad = ddp_backward_end(d, 0) || ddp_report(d, &info) || ddp_step_end(d);
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    free(w);
+    free(g);
+    return bad;
+}
+
+static void the_noise_is_that_of_the_gradients(void **state)
+{
+    ddp_strategy_ops ops = *deft();
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    lab_new(&x, 5, DDP_DEFT, 3);
+    ops.step_end = look_at_noise;
+    given = NULL;
+    x.cfg.deterministic = 0;
+    x.cfg.own_strategy = &ops;
+    x.cfg.profile_steps = 50;
+    if (ddp_launch(&x.cfg, noisy_gradients, NULL, &err)) fail_msg("%s", err.msg);
+    if (seen.samples < 20 || fabs(seen.mu - 3000) > 60 || fabs(seen.square - 1000) > 120 ||
+        fabs(seen.gain - 1) > 0.01)
+        fail_msg("%d samples: mu %g, not 3000; variance %g, not 1000; gain %g, not 1", seen.samples, seen.mu, seen.square,
+                 seen.gain);
+    lab_free(&x);
+}
+
+static ddp__packed_schedule planned;
+static double gain;
+
+/* A profile that hides half of its communication; updates that take `gain` off a loss of 2.5. */
+static int make_with_gain(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    static double forward[3] = {1, 1, 1}, backward[3] = {2, 2, 2}, comm[3] = {6, 6, 6};
+    ddp__delayed *x = (ddp__delayed *)self;
+    ddp_profile own = *p;
+    int bad;
+
+    own.alpha_s = 0;
+    own.forward_s = forward, own.backward_s = backward, own.comm_s = comm;
+    x->noise.samples = 1;
+    x->noise.loss = 2.5;
+    x->noise.gain = gain;
+    bad = ddp__delayed_make(d, self, &own, out);
+    if (!bad) memcpy(&planned, out->bytes, sizeof planned);
+    return bad;
+}
+
+static void the_preserver_raises_the_capacity_where_merging_costs_too_much(void **state)
+{
+    ddp_strategy_ops ops = *deft();
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        lab x;
+        lab_new(&x, 2, DDP_DEFT, 3);
+        ops.plan_make = make_with_gain;
+        x.cfg.own_strategy = &ops;
+        x.cfg.preserve = i == 2 ? 0.5 : 0;
+        x.model = LAB_TINY;
+        gain = i ? 0.1 : 1e-4;
+        lab_run(&x);
+        assert_int_equal(planned.accepted, 1);
+        if (i == 1 ? !(planned.scale > 1.5) : planned.scale > 1)
+            fail_msg("a gain of %g: knapsacks x %g", gain, planned.scale);
+        lab_free(&x);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -511,6 +631,8 @@ int main(void)
         cmocka_unit_test(no_gradient_is_lost),
         cmocka_unit_test(every_model_every_rule_every_coding),
         cmocka_unit_test(a_measured_plan_keeps_ranks_equal),
+        cmocka_unit_test(the_noise_is_that_of_the_gradients),
+        cmocka_unit_test(the_preserver_raises_the_capacity_where_merging_costs_too_much),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
