@@ -46514,6 +46514,14 @@ typedef struct ddp__schedule {
     void       *room;  /* of the lists */
 } ddp__schedule;
 
+/* What a plan is made for. */
+typedef struct ddp__hardware {
+    const ddp_profile *profile; /* times on the faster link */
+    double             alpha, mu;
+    int                swapped; /* the second link is the faster one */
+    int                paper;   /* all is held at the end of a step */
+} ddp__hardware;
+
 /* The two queues that a gradient passes. */
 typedef struct ddp__queues {
     int      merged, stored; /* iterations in the pending gradient (0: there is none), and in the one behind it */
@@ -46554,7 +46562,7 @@ typedef struct ddp__delayed {
 enum { DDP__POSITIONS = 4, DDP__NOISE_WORDS = 4 };
 
 /* delayed_plan.c: schedules */
-DDP_LIB int    ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, double alpha, int swapped, int accepted,
+DDP_LIB int    ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted,
                                   ddp_blob *out);
 DDP_LIB int    ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out);
 DDP_LIB void   ddp__schedule_free(ddp__schedule *s);
@@ -46741,19 +46749,33 @@ static void ddp__schedule_stage(ddp__schedule *s, const ddp_delayed_plan *p, int
         }
 }
 
-/* What the last messages take longer than an update waits, of all updates of the period. */
-static double ddp__schedule_late(const ddp_delayed_plan *p, double alpha)
+/* What a period takes beyond its computing as ddp__delayed_step_end runs it, once queues are as long as they get: a
+ * message begins when it may and its link is free, and only an update waits, for the last message of its gradient. */
+static double ddp__schedule_exposed(const ddp__schedule *s, const ddp_delayed_plan *p, const ddp__hardware *w)
 {
-    double late = 0;
+    const double compute = p->forward_s + p->backward_s;
+    const int block = p->period * (1 + 64 / p->period), first = p->warmup + block;
+    double busy[2] = {0, 0}, now = 0, before = 0, pending = 0;
 
-    for (int t = p->warmup; t < p->warmup + p->period; t++) {
-        const ddp_delayed_step *step = &p->step[t];
-        double last = 0, end = step->forward_s + step->backward_s;
-        for (int i = step->first_send; i < step->first_send + step->sends; i++)
-            if (p->send[i].fresh ? step->applied_now : step->applied) last = fmax(last, p->send[i].end_s + alpha);
-        late += fmax(last - end, 0);
+    for (int i = 0; i < first + block; i++) {
+        const int t = i < p->warmup ? i : p->warmup + (i - p->warmup) % p->period;
+        double fresh = 0, end = now + compute;
+        if (i == first) before = now;
+        for (int j = s->first[t]; j < s->first[t + 1]; j++) {
+            const ddp__parcel *m = &s->parts[j];
+            const int layer = m->what >> 2, link = m->what & 1;
+            double ready = now + (ddp__parts_fresh(m) ? p->forward_s : 0), *last = ddp__parts_fresh(m) ? &fresh : &pending;
+            for (int l = s->head.layers - 1; ddp__parts_fresh(m) && l >= layer; l--) ready += w->profile->backward_s[l];
+            busy[link] = fmax(busy[link], ready) + (m->to - m->from) * p->part_s[layer] * (link ^ w->swapped ? w->mu : 1);
+            *last = fmax(*last, busy[link] + w->alpha);
+            if (w->paper) end = fmax(end, *last);
+        }
+        if (p->step[t].applied) end = fmax(end, pending);
+        if (p->step[t].applied_now) end = fmax(end, fresh);
+        if (p->step[t].opened) pending = fresh;
+        now = end;
     }
-    return late;
+    return fmax(now - before - block * compute, 0) / block * p->period;
 }
 
 /* Room for as many lists' entries as the head says. */
@@ -46780,7 +46802,7 @@ static int ddp__schedule_write(ddp_ctx *d, ddp__schedule *s, ddp_blob *out)
     return out->bytes ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %lu bytes", (unsigned long)bytes);
 }
 
-int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, double alpha, int swapped, int accepted, ddp_blob *out)
+int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted, ddp_blob *out)
 {
     int *range = (int *)ddp__calloc((size_t)plan->buckets, 4 * sizeof *range), bad;
     ddp__schedule s;
@@ -46794,21 +46816,20 @@ int ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, double alpha, i
     s.head.measured = 1;
     s.head.accepted = accepted;
     s.head.scale = plan->capacity_scale;
-    s.head.exposed_s = plan->period * (plan->iteration_s - plan->forward_s - plan->backward_s) +
-                       ddp__schedule_late(plan, alpha);
     bad = range ? ddp__schedule_room(d, &s)
                 : ddp_complain(d, DDP_MEMORY, "out of memory for a plan of %d layers", plan->buckets);
     s.head.messages = 0;
     for (int i = 0; !bad && i < s.head.iterations; i++)
         for (int stage = 0; stage < 3; stage++) {
             s.first[i] = stage ? s.first[i] : s.head.messages;
-            ddp__schedule_stage(&s, plan, i, stage, swapped, range);
+            ddp__schedule_stage(&s, plan, i, stage, w->swapped, range);
         }
     if (range) DDP_FREE(range);
     if (bad) return bad;
     s.first[s.head.iterations] = s.head.messages;
     for (int l = 0; l < plan->buckets; l++) s.cut[l] = plan->parts_of[l];
     for (int i = 0; i < plan->updates; i++) s.k[i] = plan->k[i];
+    s.head.exposed_s = ddp__schedule_exposed(&s, plan, w);
     return ddp__schedule_write(d, &s, out);
 }
 
@@ -46876,17 +46897,17 @@ int ddp__delayed_stale(ddp_ctx *d, const void *self)
            now.accepted != x->plan.head.accepted;
 }
 
-/* The times on the faster link; mu of the other one. */
-static void ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp_delayed_options *o, int *swapped)
+/* The times on the faster link; mu of the other one. 2: there are two. */
+static int ddp__delayed_links(ddp_ctx *d, ddp_profile *p, ddp__hardware *w)
 {
     ddp_link_stats second;
 
-    *swapped = 0;
-    if (ddp_links(d) < 2 || ddp_get_link_stats(d, 1, &second) || !(second.mu > 0)) return;
-    *swapped = second.mu < 1;
-    for (int l = 0; *swapped && l < p->layers; l++) p->comm_s[l] *= second.mu;
-    o->links = 2;
-    o->mu = *swapped ? 1 / second.mu : second.mu;
+    w->mu = 1;
+    if (ddp_links(d) < 2 || ddp_get_link_stats(d, 1, &second) || !(second.mu > 0)) return 1;
+    w->swapped = second.mu < 1;
+    w->mu = w->swapped ? 1 / second.mu : second.mu;
+    for (int l = 0; w->swapped && l < p->layers; l++) p->comm_s[l] *= second.mu;
+    return 2;
 }
 
 /* 2, 1, 1 */
@@ -46914,9 +46935,8 @@ static void ddp__delayed_tell(ddp_ctx *d, const ddp_delayed_plan *p, const ddp_p
 }
 
 /* The plan as bytes; *out stays empty where they are too many. */
-static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const ddp_profile *p,
-                                     const ddp_delayed_options *o, double alpha, int swapped, ddp_blob *out,
-                                     ddp_error *err)
+static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const ddp__hardware *w,
+                                     const ddp_delayed_options *o, ddp_blob *out, ddp_error *err)
 {
     ddp_preserver model;
     ddp_preserved judged;
@@ -46926,9 +46946,9 @@ static ddp_status ddp__delayed_solve(ddp_ctx *d, const ddp__noise *noise, const 
 
     memset(&judged, 0, sizeof judged);
     memset(&plan, 0, sizeof plan);
-    if (tests) DDP__TRY(ddp_preserver_plan(p, o, &model, &plan, &judged, err));
-    else DDP__TRY(ddp_plan_delayed(p, o, &plan, err));
-    bad = ddp__schedule_pack(d, &plan, alpha, swapped, tests ? judged.accepted : -1, out);
+    if (tests) DDP__TRY(ddp_preserver_plan(w->profile, o, &model, &plan, &judged, err));
+    else DDP__TRY(ddp_plan_delayed(w->profile, o, &plan, err));
+    bad = ddp__schedule_pack(d, &plan, w, tests ? judged.accepted : -1, out);
     if (!bad && out->size > ddp__schedule_most(d)) ddp_blob_free(out);
     else if (!bad) ddp__delayed_tell(d, &plan, tests ? &judged : NULL);
     ddp_delayed_plan_free(&plan);
@@ -46939,29 +46959,33 @@ int ddp__delayed_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *ou
 {
     ddp__noise *noise = &((ddp__delayed *)self)->noise;
     const ddp_config *c = ddp_settings(d);
-    const double alpha = p->alpha_s;
     ddp_delayed_options o;
+    ddp__hardware w;
     ddp_profile own;
     ddp_error err;
     ddp_status s;
     double params = 0;
-    int swapped;
 
     if (ddp_world(d) == 1) return ddp__schedule_plain(d, 1, out); /* nothing is sent */
     noise->planned = noise->gain;
     memset(out, 0, sizeof *out);
     memset(&o, 0, sizeof o);
+    memset(&w, 0, sizeof w);
     memset(&own, 0, sizeof own);
     s = ddp__gradient_profile(d, p, &own, &err);
     if (s != DDP_OK) return ddp_complain(d, s, "%s", err.msg);
-    ddp__delayed_links(d, &own, &o, &swapped);
+    w.profile = &own;
+    w.alpha = p->alpha_s;
+    w.paper = c->paper;
+    o.links = ddp__delayed_links(d, &own, &w);
+    o.mu = w.mu;
     o.select = c->paper ? DDP_SELECT_PAPER : DDP_SELECT_RELEASE;
     o.no_barrier = c->no_barrier;
     o.target_frequency = c->update_frequency;
-    o.partition_params = fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, alpha));
+    o.partition_params = fmax((double)c->partition_bytes / sizeof(float), ddp__gradient_part_least(&own, w.alpha));
     for (int l = 0; l < own.layers; l++) params += own.params[l];
     for (; s == DDP_OK && !out->bytes; o.partition_params *= 2) {
-        s = ddp__delayed_solve(d, noise, &own, &o, alpha, swapped, out, &err);
+        s = ddp__delayed_solve(d, noise, &w, &o, out, &err);
         if (s == DDP_OK && !out->bytes && o.partition_params > params)
             s = ddp__fail(&err, DDP_UNSUPPORTED, "the steady period is too long to be kept");
     }

@@ -29,6 +29,14 @@ typedef struct ddp__schedule {
     void       *room;  /* of the lists */
 } ddp__schedule;
 
+/* What a plan is made for. */
+typedef struct ddp__hardware {
+    const ddp_profile *profile; /* times on the faster link */
+    double             alpha, mu;
+    int                swapped; /* the second link is the faster one */
+    int                paper;   /* all is held at the end of a step */
+} ddp__hardware;
+
 /* The two queues that a gradient passes. */
 typedef struct ddp__queues {
     int      merged, stored; /* iterations in the pending gradient (0: there is none), and in the one behind it */
@@ -69,7 +77,7 @@ typedef struct ddp__delayed {
 enum { DDP__POSITIONS = 4, DDP__NOISE_WORDS = 4 };
 
 /* delayed_plan.c: schedules */
-DDP_LIB int    ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, double alpha, int swapped, int accepted,
+DDP_LIB int    ddp__schedule_pack(ddp_ctx *d, const ddp_delayed_plan *plan, const ddp__hardware *w, int accepted,
                                   ddp_blob *out);
 DDP_LIB int    ddp__schedule_read(ddp_ctx *d, const ddp_blob *blob, ddp__schedule *out);
 DDP_LIB void   ddp__schedule_free(ddp__schedule *s);

@@ -23,11 +23,15 @@ static int one_link;                  /* all its messages take the first link */
 
 static int make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
+    ddp__hardware w;
     ddp__schedule s;
     int bad;
 
     if (!given) return ddp__delayed_first(d, self, p, out);
-    bad = ddp__schedule_pack(d, given, 0, 0, -1, out);
+    memset(&w, 0, sizeof w);
+    w.profile = p;
+    w.mu = 1;
+    bad = ddp__schedule_pack(d, given, &w, -1, out);
     for (int i = 0; one_link && !bad && i < given->sends; i++) {
         memcpy(&s.head, out->bytes, sizeof s.head);
         if (i == s.head.messages) break;
