@@ -28,7 +28,7 @@ typedef struct leg {
     const char *folder;
     int         load, keep;
     long        last, save_every; /* 0 = only at the end */
-    int         save, layers, sync_all;
+    int         save, layers, sync_all, drained; /* drained: ddp_sync_all before it saves */
     int         momentum;         /* 2: Muon, 1: SGD with momentum, 0: AdamW, -1: plain SGD */
     int         vision;           /* a residual block with batch norms instead of a GPT-2 */
     int         apart;            /* ranks 0, 1 and 2, 3 have disks of their own; 2: changed ones */
@@ -133,6 +133,7 @@ static int run_leg(ddp_ctx *d, void *user)
         bad = ddp_forward(g);
         if (!bad) bad = ddp_backward(g, loss);
         if (!bad) bad = ddp_step_end(d);
+        if (!bad && x->drained && ddp_step(d) == x->last) bad = ddp_sync_all(d);
         if (!bad && x->save && (ddp_step(d) == x->last ||
                                 (x->save_every && ddp_step(d) % x->save_every == 0)))
             bad = ddp_checkpoint_save(d, folder, x->keep);
@@ -332,6 +333,29 @@ static void buffers_go_to_another_world_from_the_rank_of_the_same_number(void **
     remove_folder(folder);
     go(&local, &a); /* in the middle of a period parameters differ too */
     refused(&four, &b, DDP_MISMATCH, "2 workers under localsgd with period 3 and not synchronised");
+    remove_folder(folder);
+}
+
+/* What deft has put off is each rank's own until it is drained. */
+static void waiting_gradients_go_to_no_other_world(void **unused)
+{
+    char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
+    ddp_config two = world_of(2, DDP_DEFT, 3), four = world_of(4, DDP_DEFT, 3);
+    leg a = leg_of(folder, 4), b = leg_of(folder, 6);
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    a.save = b.load = 1;
+    go(&two, &a);
+    refused(&four, &b, DDP_MISMATCH, "2 workers under deft with period 3 and not synchronised");
+    remove_folder(folder);
+    a.drained = 1;
+    go(&two, &a);
+    b.sync_all = 1;
+    go(&four, &b);
+    assert_int_equal(b.from, 2);
+    assert_int_equal(b.first, 4);
+    for (int r = 1; r < 4; r++) assert_true(b.hash[r] == b.hash[0]);
     remove_folder(folder);
 }
 
@@ -658,6 +682,7 @@ int main(void)
         cmocka_unit_test(clipping_and_averaged_state_go_on_too),
         cmocka_unit_test(state_periods_go_on_too),
         cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),
+        cmocka_unit_test(waiting_gradients_go_to_no_other_world),
         cmocka_unit_test(buffers_go_to_another_world_from_the_rank_of_the_same_number),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(the_last_ones_are_kept),

@@ -61,6 +61,12 @@ if "$plan" timeline --profile "$vgg" --scheme all --mu 1.65 --svg all.svg --json
 else bad "--scheme all: $(cat err)"; fi
 takes deft 130.3 --profile "$vgg" --mu 1.65
 grep -q '"links": 2, .* "update_frequency": 0.8, "k": \[1, 1, 1, 2\]' out && ok || bad "deft: $(cat out)"
+# the schedule: each of 24 parts once for each of the 4 updates of the period
+"$plan" timeline --scheme deft --profile "$vgg" --mu 1.65 --schedule >out 2>err
+python3 -c 'import json; d = json.loads(open("out").read()); s = d["schedule"]
+steady = s[d["warmup"]:]; sends = [x for t in steady for x in t["sends"]]
+assert len(s) == d["warmup"] + d["period"] and sum(d["parts_of"]) == d["parts"] == 24 and len(sends) == 24 * len(d["k"])
+assert sorted(k for t in steady for k in (t["applied"], t["applied_now"]) if k) == sorted(d["k"])' 2>>err && ok || bad "schedule: $(cat err)"
 takes deft 130.3 --profile "$vgg" --links 1
 grep -q '"update_frequency": 0.5, "k": \[2\], .* "parts": 24,' out && ok || bad "deft on one link: $(cat out)"
 takes deft 131.9 --profile "$vgg" --mu 1.65 --select paper
