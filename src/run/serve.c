@@ -112,6 +112,7 @@ int ddp_server_fail(ddp_ctx *d, ddp_status code, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     if (d->engine) ddp__engine_abort(d->engine, code, text);
+    else ddp__fail(&d->host.error, code, "%s", text); /* no other thread is there */
     return (int)code;
 }
 

@@ -179,13 +179,13 @@ static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
         pushed += t->client[w].state == DDP__CLIENT_PUSHED;
     }
     if (left && pushed)
-        return ddp_server_fail(d, DDP_PEER_LOST, "a worker has left and %d others go on: every rank must run the same "
-                               "number of steps", pushed);
+        return -ddp_server_fail(d, DDP_PEER_LOST, "a worker has left and %d others go on: every rank must run the same "
+                                "number of steps", pushed);
     if (pushed < s->workers) return 0;
     for (w = 1; w < s->workers; w++)
         if (t->client[w].got.count != t->client[0].got.count ||
             memcmp(t->client[w].in + DDP__HEAD_WORDS, t->client[0].in + DDP__HEAD_WORDS, 4 * (size_t)s->set_words))
-            return ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank 0", w);
+            return -ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank 0", w);
     t->sum_count = t->client[0].got.count - words;
     ddp__push_mean(s, t, t->sum_count);
     w = ddp__store_update(d, s, t, t->client[0].in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(&t->client[0]).rate);

@@ -5,12 +5,13 @@
 
 #include <sys/mman.h>
 
-enum { LAB_RANKS = 5, LAB_LAYERS = 8, LAB_VALUES = 40000, LAB_STEPS = 24 };
+enum { LAB_RANKS = 8, LAB_LAYERS = 8, LAB_VALUES = 40000, LAB_STEPS = 24 };
 
 typedef enum lab_model { LAB_TINY, LAB_MLP, LAB_GPT, LAB_ODD, LAB_MODELS } lab_model;
 typedef enum lab_rule { LAB_SGD, LAB_MOMENTUM, LAB_NESTEROV, LAB_ADAMW, LAB_RULES, LAB_MUON } lab_rule;
 
-typedef struct lab {
+typedef struct lab lab;
+struct lab {
     ddp_config cfg;
     lab_model  model;
     lab_rule   rule;
@@ -20,12 +21,17 @@ typedef struct lab {
     int        unequal_start; /* every rank begins with other parameters */
     int        no_sync_all;
     int        rates;         /* 1: another learning rate in each step */
+    int        same_data;     /* hand models: 1 = all ranks have the gradients of rank 0 */
+    int        samples;       /* 1: rank r reports r + 1 samples a step */
+    int        epoch_steps;   /* > 0: so many steps an epoch, and a loss that falls, are reported */
+    void     (*before_step)(const struct lab *x, int rank, int step); /* NULL */
+    const ddp_optimizer *optimizer; /* in place of the rule's; NULL */
     /* results, shared with worker processes */
     float    (*params)[LAB_VALUES]; /* [rank] after the run */
     size_t    *values;              /* of one rank */
     ddp_stats *stats;               /* [rank] */
     int       *step_of;             /* [LAB_LAYERS] the plan of rank 0 */
-} lab;
+};
 
 static void *lab_share(size_t bytes)
 {
@@ -72,6 +78,21 @@ static ddp_optimizer lab_optimizer(lab_rule rule)
 static void lab_rate(ddp_ctx *d, const lab *x, const ddp_optimizer *o, int step)
 {
     if (x->rates) ddp_set_lr(d, o->lr * (1.0f + 0.25f * (float)(step % 4)));
+}
+
+static int lab_serves(const ddp_ctx *d) { return ddp_rank(d) >= ddp_world(d) - ddp_servers(d); }
+
+static int lab_report(ddp_ctx *d, const lab *x, int step)
+{
+    ddp_step_info info;
+
+    memset(&info, 0, sizeof info);
+    if (x->samples) info.samples = ddp_rank(d) + 1;
+    if (x->epoch_steps) {
+        info.epoch = (double)step / x->epoch_steps;
+        info.loss = 2.0 / (1 + step / x->epoch_steps);
+    }
+    return ddp_report(d, &info);
 }
 
 /* ---- hand models: the gradient is a function of parameters, rank and step ---- */
@@ -130,22 +151,25 @@ static int lab_hand(ddp_ctx *d, lab *x)
         matrix.columns = (count[l] - 1) / 2;
         if (ddp_add_layer(d, &layer)) return (int)ddp_last_error(d)->code;
     }
+    if (x->optimizer) o = *x->optimizer;
     bad = ddp_set_optimizer(d, &o);
     if (!bad && x->plan) bad = ddp_plan_adopt(d, x->plan);
-    for (step = 0; !bad && step < x->steps; step++)
+    if (!bad && lab_serves(d)) bad = ddp_serve(d);
+    for (step = 0; !bad && step < x->steps && !lab_serves(d); step++)
         for (lab_rate(d, x, &o, step), m = 0; !bad && m < (x->cfg.micro_batches ? x->cfg.micro_batches : 1); m++) {
+            if (m == 0 && x->before_step) x->before_step(x, ddp_rank(d), step);
             if (x->forward_hooks)
                 for (l = 0; l < L; l++) bad |= ddp_forward_begin(d, l);
             for (l = L - 1; !bad && l >= 0; l--) {
                 if (x->forward_hooks) bad = ddp_backward_begin(d, l);
-                lab_gradient(w[l], g[l], count[l], ddp_rank(d), l, step * 10 + m);
+                lab_gradient(w[l], g[l], count[l], x->same_data ? 0 : ddp_rank(d), l, step * 10 + m);
                 if (!bad) bad = ddp_backward_end(d, l);
             }
             if (!bad && m == (x->cfg.micro_batches ? x->cfg.micro_batches : 1) - 1)
-                bad = ddp_step_end(d);
+                bad = lab_report(d, x, step) || ddp_step_end(d);
         }
-    if (!bad) bad = ddp_wait(d);
-    if (!bad && !x->no_sync_all) bad = ddp_sync_all(d);
+    if (!bad && !lab_serves(d)) bad = ddp_wait(d);
+    if (!bad && !x->no_sync_all && !lab_serves(d)) bad = ddp_sync_all(d);
     for (l = 0; l < L; l++) {
         memcpy(x->params[ddp_rank(d)] + at, w[l], count[l] * sizeof(float));
         at += count[l];
@@ -181,6 +205,7 @@ static int lab_graph(ddp_ctx *d, lab *x)
     bad = ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && x->plan) bad = ddp_plan_adopt(d, x->plan);
+    if (!bad && lab_serves(d)) return ddp_serve(d);
     for (step = 0; !bad && step < x->steps; step++) {
         lab_rate(d, x, &o, step);
         if (x->model == LAB_MLP) {

@@ -1,0 +1,409 @@
+/* [calm] bsp, asp, ssp and r2sp: bsp has the bits of ssgd wherever layers are served; the others those of a sequential
+ * replay of their pushes. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "strategy/strategy_lab.h"
+
+/* workers that train and servers as ddp_config has them */
+static void served(lab *x, int workers, ddp_strategy s, int servers)
+{
+    lab_new(x, workers + (servers > 0 ? servers : 0), s, 3);
+    x->cfg.servers = servers;
+    x->forward_hooks = workers % 2;
+}
+
+static void all_equal(const lab *x, int workers)
+{
+    for (int r = 1; r < workers; r++)
+        assert_memory_equal(x->params[0], x->params[r], *x->values * sizeof(float));
+}
+
+static void as_ssgd(ddp_strategy s, int workers, int servers, lab_model model, lab_rule rule, ddp_transport t)
+{
+    lab a, b;
+
+    lab_new(&a, workers, DDP_SSGD, 3);
+    served(&b, workers, s, servers);
+    a.model = b.model = model;
+    a.rule = b.rule = rule;
+    a.rates = b.rates = 1;
+    b.cfg.transport = t;
+    lab_run(&a);
+    lab_run(&b);
+    if (memcmp(a.params[0], b.params[0], *a.values * sizeof(float)))
+        fail_msg("%s, %d workers, servers %d, model %d, rule %d: not ssgd", ddp_strategy_name(s), workers, servers,
+                 (int)model, (int)rule);
+    all_equal(&b, workers);
+    lab_free(&a);
+    lab_free(&b);
+}
+
+static void bsp_has_the_bits_of_ssgd_wherever_layers_are_served(void **state)
+{
+    (void)state;
+    for (int workers = 1; workers <= 5; workers++)
+        for (int model = 0; model < LAB_MODELS; model++)
+            for (int servers = -1; servers <= 3; servers++)
+                if (servers)
+                    as_ssgd((workers + servers) % 2 ? DDP_BSP : DDP_SSP, workers, servers, (lab_model)model,
+                            (lab_rule)((workers + model + servers + 1) % LAB_RULES), DDP_THREADS);
+    as_ssgd(DDP_BSP, 3, 2, LAB_ODD, LAB_ADAMW, DDP_TCP);
+    as_ssgd(DDP_BSP, 3, -1, LAB_ODD, LAB_MOMENTUM, DDP_TCP);
+}
+
+/* asp in the order of iterations and ranks, without the library. */
+static void replay(const lab *x, int workers, float scale, float *out)
+{
+    static float mine[LAB_RANKS][LAB_VALUES], g[LAB_VALUES], state[2 * LAB_VALUES], p[LAB_VALUES];
+    size_t count[LAB_LAYERS], at, all = 0;
+    ddp_optimizer o = lab_optimizer(x->rule);
+    const int L = lab_sizes(x->model, count);
+
+    memset(state, 0, sizeof state);
+    for (int l = 0; l < L; l++)
+        for (size_t i = 0; i < count[l]; i++) p[all++] = lab_start(0, l, i);
+    for (int w = 0; w < workers; w++) memcpy(mine[w], p, sizeof p);
+    for (int step = 0; step < x->steps; step++)
+        for (int w = 0; w < workers; w++) {
+            at = 0;
+            for (int l = 0; l < L; at += count[l++]) {
+                ddp_update u;
+                memset(&u, 0, sizeof u);
+                memset(g, 0, sizeof g);
+                lab_gradient(mine[w] + at, g, count[l], w, l, step * 10);
+                u.layer = l;
+                u.params = p + at;
+                u.grads = g;
+                u.state = state + 2 * at;
+                u.count = count[l];
+                u.step = (long)step * workers + w;
+                u.lr = o.lr * scale;
+                o.update(&o, &u);
+            }
+            memcpy(mine[w], p, sizeof p);
+        }
+    memcpy(out, p, all * sizeof *p);
+}
+
+static void in_turn(ddp_strategy s, int workers, int servers, lab_rule rule, ddp_transport t)
+{
+    static float want[LAB_VALUES];
+    lab x;
+
+    served(&x, workers, s, servers);
+    x.model = workers % 2 ? LAB_ODD : LAB_TINY;
+    x.rule = rule;
+    x.cfg.transport = t;
+    x.cfg.staleness = s == DDP_SSP ? 2 : 0;
+    if (s == DDP_R2SP) x.cfg.deterministic = 0; /* in turn in any case */
+    lab_run(&x);
+    replay(&x, workers, 1.0f / (float)workers, want);
+    for (int r = 0; r < workers; r++) assert_memory_equal(want, x.params[r], *x.values * sizeof(float));
+    for (int r = 0; r < workers; r++) {
+        /* rank r is r updates behind at first, then workers - 1 */
+        const double mean = (r + (x.steps - 1.0) * (workers - 1)) / x.steps;
+        assert_int_equal(x.stats[r].staleness_most, workers - 1);
+        assert_true(fabs(x.stats[r].staleness - mean) < 1e-9);
+    }
+    lab_free(&x);
+}
+
+static void pushes_in_turn_are_a_sequential_program(void **state)
+{
+    static const ddp_strategy each[] = {DDP_ASP, DDP_SSP, DDP_R2SP};
+
+    (void)state;
+    for (int workers = 1; workers <= 5; workers++)
+        for (int s = 0; s < 3; s++)
+            for (int servers = -1; servers <= 2; servers++)
+                if (servers) in_turn(each[s], workers, servers, (lab_rule)((workers + s) % LAB_RULES), DDP_THREADS);
+    for (int s = 0; s < 3; s++) in_turn(each[s], 3, s == 1 ? -1 : 2, LAB_ADAMW, DDP_TCP);
+}
+
+static void one_worker_and_any_rule_is_sgd(void **state)
+{
+    static const ddp_strategy each[] = {DDP_BSP, DDP_ASP, DDP_SSP, DDP_R2SP};
+
+    (void)state;
+    for (int s = 0; s < 4; s++)
+        for (int rule = 0; rule < LAB_RULES; rule++)
+            as_ssgd(each[s], 1, s % 2 ? 1 : -1, LAB_MLP, (lab_rule)rule, DDP_THREADS);
+}
+
+/* ---- free running: what a server did is what its updates were given ---- */
+
+enum { TINY = 11, PUSHES = 512 };
+static struct {
+    pthread_mutex_t lock;
+    int    updates;
+    float  gradient[PUSHES][TINY], rate[PUSHES]; /* of the layers of LAB_TINY, in the order of updates */
+    int    layer[PUSHES];
+} trace = {PTHREAD_MUTEX_INITIALIZER, 0, {{0}}, {0}, {0}};
+
+static void traced_sgd(const ddp_optimizer *self, const ddp_update *u)
+{
+    (void)self;
+    pthread_mutex_lock(&trace.lock);
+    if (trace.updates < PUSHES) {
+        memcpy(trace.gradient[trace.updates], u->grads, u->count * sizeof(float));
+        trace.rate[trace.updates] = u->lr;
+        trace.layer[trace.updates++] = u->layer;
+    }
+    pthread_mutex_unlock(&trace.lock);
+    for (size_t i = 0; i < u->count; i++) {
+        float change = u->lr * u->grads[i];
+        DDP__ROUNDED(change);
+        u->params[i] -= change;
+    }
+}
+
+static int done[LAB_RANKS]; /* steps of each rank; atomic */
+
+/* The last worker begins when the others are through; and asp alone lets them. */
+static void last_is_stopped(const lab *x, int rank, int step)
+{
+    ddp__atomic_store(&done[rank], step);
+    while (rank == 2 && step == 1 && (ddp__atomic_load(&done[0]) < x->steps - 1 ||
+                                      ddp__atomic_load(&done[1]) < x->steps - 1))
+        ddp__sleep_until(ddp_now() + 1e-3);
+}
+
+static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **state)
+{
+    static const size_t size[] = {3, 1, 7}, from[] = {0, 3, 4};
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    float p[TINY];
+
+    (void)state;
+    o.update = traced_sgd;
+    for (int servers = -1; servers <= 2; servers++) {
+        lab x;
+        if (!servers) continue;
+        served(&x, 3, DDP_ASP, servers);
+        x.cfg.deterministic = 0;
+        x.optimizer = &o;
+        x.before_step = last_is_stopped;
+        x.cfg.push_scale = servers > 0 ? 0.5f : 0;
+        memset(done, 0, sizeof done);
+        trace.updates = 0;
+        lab_run(&x);
+        assert_int_equal(trace.updates, 3 * 3 * x.steps); /* workers x layers x steps: the version is the pushes */
+        for (int l = 0; l < 3; l++)
+            for (size_t i = 0; i < size[l]; i++) p[from[l] + i] = lab_start(0, l, i);
+        for (int k = 0; k < trace.updates; k++) {
+            const int l = trace.layer[k];
+            assert_true(trace.rate[k] == 0.1f * (servers > 0 ? 0.5f : 1.0f / 3));
+            for (size_t i = 0; i < size[l]; i++) {
+                float change = trace.rate[k] * trace.gradient[k][i];
+                DDP__ROUNDED(change);
+                p[from[l] + i] -= change;
+            }
+        }
+        for (int r = 0; r < 3; r++) assert_memory_equal(p, x.params[r], sizeof p);
+        assert_true(x.stats[2].staleness_most >= 2 * (x.steps - 2));
+        lab_free(&x);
+    }
+}
+
+static int worst_gap;
+
+static void clocks_are_watched(const lab *x, int rank, int step)
+{
+    int least = step;
+
+    (void)x;
+    ddp__atomic_store(&done[rank], step);
+    for (int r = 0; r < 3; r++)
+        if (ddp__atomic_load(&done[r]) < least) least = ddp__atomic_load(&done[r]);
+    if (step - least > ddp__atomic_load(&worst_gap)) ddp__atomic_store(&worst_gap, step - least);
+    if (rank == 2) ddp__sleep_until(ddp_now() + 5e-3);
+}
+
+static void nobody_is_more_than_s_steps_ahead(void **state)
+{
+    (void)state;
+    for (int s = 1; s <= 4; s += 3)
+        for (int servers = -1; servers <= 1; servers += 2) {
+            lab x;
+            served(&x, 3, DDP_SSP, servers);
+            x.cfg.deterministic = 0;
+            x.cfg.staleness = s;
+            x.steps = 20;
+            x.before_step = clocks_are_watched;
+            memset(done, 0, sizeof done);
+            worst_gap = 0;
+            lab_run(&x);
+            /* a step that is under way counts, and the others' are told behind theirs */
+            if (worst_gap > s + 1 || worst_gap < s) fail_msg("staleness %d: %d steps apart", s, worst_gap);
+            all_equal(&x, 3);
+            lab_free(&x);
+        }
+}
+
+/* ---- weights, parameters instead of gradients ---- */
+
+static void means_are_weighted_by_samples(void **state)
+{
+    size_t count[LAB_LAYERS], at;
+    static float g[LAB_RANKS][LAB_VALUES], p[LAB_VALUES];
+    const ddp_optimizer o = lab_optimizer(LAB_SGD);
+    const int W = 3, L = lab_sizes(LAB_ODD, count);
+
+    (void)state;
+    for (int servers = -1; servers <= 2; servers++) {
+        lab x;
+        if (!servers) continue;
+        served(&x, W, DDP_BSP, servers);
+        x.model = LAB_ODD;
+        x.samples = 1;
+        x.steps = 5;
+        lab_run(&x);
+        at = 0;
+        for (int l = 0; l < L; at += count[l++]) {
+            for (size_t i = 0; i < count[l]; i++) p[at + i] = lab_start(0, l, i);
+            for (int step = 0; step < x.steps; step++) {
+                for (int w = 0; w < W; w++) {
+                    memset(g[w], 0, sizeof g[w]);
+                    lab_gradient(p + at, g[w], count[l], w, l, step * 10);
+                }
+                for (size_t i = 0; i < count[l]; i++) {
+                    float sum = 0, part;
+                    for (int w = 0; w < W; w++) {
+                        part = (float)((w + 1) / 6.0) * g[w][i];
+                        DDP__ROUNDED(part);
+                        sum = w ? sum + part : part;
+                    }
+                    part = o.lr * sum;
+                    DDP__ROUNDED(part);
+                    p[at + i] -= part;
+                }
+            }
+        }
+        assert_memory_equal(p, x.params[0], *x.values * sizeof(float));
+        all_equal(&x, W);
+        lab_free(&x);
+    }
+}
+
+/* The paper's asp: what is pushed are parameters, which are mixed in. Where all have the same it is sgd. */
+static void parameters_can_be_pushed(void **state)
+{
+    lab a, x;
+
+    (void)state;
+    lab_new(&a, 1, DDP_SSGD, 3);
+    served(&x, 1, DDP_ASP, 1);
+    x.cfg.paper = 1;
+    lab_run(&a);
+    lab_run(&x);
+    for (size_t i = 0; i < *a.values; i++) assert_true(fabsf(a.params[0][i] - x.params[0][i]) < 1e-5f);
+    lab_free(&x);
+    served(&x, 3, DDP_ASP, -1);
+    x.cfg.paper = 1;
+    lab_run(&x);
+    all_equal(&x, 3);
+    lab_free(&x);
+    lab_free(&a);
+}
+
+/* ---- what is refused ---- */
+
+static int trains_everywhere(ddp_ctx *d, void *user)
+{
+    float w[4] = {0}, g[4] = {0};
+    ddp_layer layer;
+
+    memset(&layer, 0, sizeof layer);
+    layer.params = w, layer.grads = g, layer.count = 4;
+    if (ddp_add_layer(d, &layer)) return 1;
+    if (*(const int *)user && lab_serves(d) == (*(const int *)user == 2)) (void)ddp_serve(d);
+    for (int step = 0; step < 3; step++)
+        if (ddp_backward_end(d, 0) || ddp_step_end(d)) break;
+    return (int)ddp_last_error(d)->code;
+}
+
+static void mistakes_are_told(void **state)
+{
+    static const struct {
+        ddp_strategy s;
+        int world, servers, way;
+        const char *says;
+    } row[] = {
+        {DDP_BSP, 3, 0, 0, "no servers: it needs servers"},
+        {DDP_SSGD, 3, 1, 0, "servers 1: it has nothing to serve"},
+        {DDP_BSP, 3, 3, 0, "servers 3: a world of 3 has no rank left that computes"},
+        {DDP_ASP, 3, -2, 0, "servers -2"},
+        {DDP_BSP, 3, 1, 0, "rank 2 of 3 serves (servers 1): call ddp_serve there"},
+        {DDP_BSP, 3, 1, 1, "computes; 1 rank serves"},
+    };
+    size_t i;
+
+    (void)state;
+    for (i = 0; i < sizeof row / sizeof row[0]; i++) {
+        lab x;
+        ddp_error err;
+        int way = row[i].way;
+        lab_new(&x, row[i].world, row[i].s, 3);
+        x.cfg.servers = row[i].servers;
+        assert_int_not_equal(ddp_launch(&x.cfg, trains_everywhere, &way, &err), 0);
+        if (!strstr(err.msg, row[i].says)) fail_msg("'%s' instead of '%s'", err.msg, row[i].says);
+        lab_free(&x);
+    }
+}
+
+/* A worker that stops early ends a lock-step run with a sentence, not with silence. */
+static int leaves_early(ddp_ctx *d, void *user)
+{
+    float w[4] = {0}, g[4] = {0};
+    ddp_layer layer;
+
+    (void)user;
+    memset(&layer, 0, sizeof layer);
+    layer.params = w, layer.grads = g, layer.count = 4;
+    if (ddp_add_layer(d, &layer)) return 1;
+    for (int step = 0; step < (ddp_rank(d) ? 5 : 2); step++)
+        if (ddp_backward_end(d, 0) || ddp_step_end(d)) break;
+    return (int)ddp_last_error(d)->code;
+}
+
+static void unlike_numbers_of_steps_are_an_error(void **state)
+{
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    lab_new(&x, 3, DDP_BSP, 3);
+    x.cfg.servers = DDP_SERVERS_COLOCATED;
+    assert_int_equal(ddp_launch(&x.cfg, leaves_early, NULL, &err), DDP_PEER_LOST);
+    assert_non_null(strstr(err.msg, "same number of steps"));
+    lab_free(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bsp_has_the_bits_of_ssgd_wherever_layers_are_served),
+        cmocka_unit_test(pushes_in_turn_are_a_sequential_program),
+        cmocka_unit_test(one_worker_and_any_rule_is_sgd),
+        cmocka_unit_test(a_stopped_worker_does_not_stop_others_and_the_trace_replays),
+        cmocka_unit_test(nobody_is_more_than_s_steps_ahead),
+        cmocka_unit_test(means_are_weighted_by_samples),
+        cmocka_unit_test(parameters_can_be_pushed),
+        cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(unlike_numbers_of_steps_are_an_error),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
