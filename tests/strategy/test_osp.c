@@ -1,0 +1,455 @@
+/* [calm] osp: nothing late has the bits of bsp; else those of a sequential program that splits, guesses and corrects. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "strategy/strategy_lab.h"
+
+static void late(lab *x, int workers, int servers, double defer)
+{
+    lab_new(x, workers + (servers > 0 ? servers : 0), DDP_OSP, 3);
+    x->cfg.servers = servers;
+    x->cfg.defer = defer;
+    x->rates = 1;
+    x->forward_hooks = workers % 2;
+}
+
+static void all_equal(const lab *x, int workers)
+{
+    for (int r = 1; r < workers; r++)
+        assert_memory_equal(x->params[0], x->params[r], *x->values * sizeof(float));
+}
+
+/* With as many workers, or one, under ssgd. */
+static void as_ssgd(lab *x, int workers, const char *what)
+{
+    lab a;
+
+    lab_new(&a, x->same_data ? 1 : workers, DDP_SSGD, 3);
+    a.model = x->model;
+    a.rule = x->rule;
+    a.rates = x->rates;
+    a.steps = x->steps;
+    lab_run(&a);
+    lab_run(x);
+    if (memcmp(a.params[0], x->params[0], *a.values * sizeof(float)))
+        fail_msg("%s: %d workers, servers %d, model %d, rule %d", what, workers, x->cfg.servers, (int)x->model,
+                 (int)x->rule);
+    all_equal(x, workers);
+    lab_free(&a);
+}
+
+static void nothing_late_is_bsp(void **state)
+{
+    (void)state;
+    for (int workers = 1; workers <= 5; workers++)
+        for (int model = 0; model < LAB_MODELS; model++)
+            for (int servers = -1; servers <= 2; servers++) {
+                lab x;
+                if (!servers) continue;
+                late(&x, workers, servers, servers == 1 ? 0 : (double)DDP_DEFER_NONE); /* no loss: nothing is late */
+                x.model = (lab_model)model;
+                x.rule = (lab_rule)((workers + model + servers + 1) % LAB_RULES);
+                as_ssgd(&x, workers, "S = 0");
+                lab_free(&x);
+            }
+}
+
+static void one_worker_guesses_right(void **state)
+{
+    static const double defer[] = {0.3, 0.6, 1};
+
+    (void)state;
+    for (int model = 0; model < LAB_MODELS; model++)
+        for (int rule = 0; rule < LAB_RULES; rule++)
+            for (int servers = -1; servers <= 2; servers++) {
+                lab x;
+                if (!servers) continue;
+                late(&x, 1, servers, defer[(model + rule) % 3]);
+                x.model = (lab_model)model;
+                x.rule = (lab_rule)rule;
+                as_ssgd(&x, 1, "one worker");
+                assert_true(x.stats[0].deferred_pct > 0);
+                lab_free(&x);
+            }
+}
+
+static void workers_with_the_same_data_guess_right(void **state)
+{
+    (void)state;
+    for (int workers = 2; workers <= 4; workers += 2)
+        for (int rule = 0; rule < LAB_RULES; rule++) {
+            lab x;
+            late(&x, workers, rule - 1, 0.6);
+            if (!x.cfg.servers) continue;
+            x.model = LAB_ODD;
+            x.rule = (lab_rule)rule;
+            x.same_data = 1;
+            as_ssgd(&x, workers, "the same data");
+            lab_free(&x);
+        }
+}
+
+/* ---- the same without the library ---- */
+
+typedef struct world {
+    size_t count[LAB_LAYERS], at[LAB_LAYERS], all;
+    int    layers, workers;
+    float  p[LAB_VALUES], state[2 * LAB_VALUES], past[LAB_VALUES]; /* of the servers */
+    float  own[LAB_RANKS][LAB_VALUES], g[LAB_RANKS][LAB_VALUES], mean[LAB_VALUES]; /* of workers */
+    double importance[LAB_LAYERS], bytes[LAB_LAYERS];
+    long   updates[LAB_LAYERS];
+    double late_bytes, most_late;
+} world;
+
+static void step_of(const ddp_optimizer *o, world *x, int l, float *p, const float *g, float *state, float rate)
+{
+    ddp_update u;
+
+    memset(&u, 0, sizeof u);
+    u.layer = l;
+    u.params = p;
+    u.grads = g;
+    u.state = state;
+    u.count = x->count[l];
+    u.step = x->updates[l];
+    u.lr = rate;
+    o->update(o, &u);
+}
+
+/* The mean of all gradients of layer l is applied to the model of the servers. */
+static void globally(const ddp_optimizer *o, world *x, int l, float rate)
+{
+    const size_t at = x->at[l];
+    ddp_error err;
+
+    for (size_t i = at; i < at + x->count[l]; i++) {
+        x->mean[i] = x->g[0][i];
+        for (int w = 1; w < x->workers; w++) x->mean[i] += x->g[w][i];
+        if (x->workers > 1) x->mean[i] *= 1.0f / (float)x->workers;
+        x->past[i] = (float)(0.9f * x->past[i]) + (float)((1 - 0.9f) * x->mean[i]);
+    }
+    assert_int_equal(ddp_osp_importance(x->mean + at, x->p + at, x->count[l], 0, &x->importance[l], &err), 0);
+    step_of(o, x, l, x->p + at, x->mean + at, x->state + 2 * at, rate);
+    x->updates[l]++;
+}
+
+static void guess(const ddp_optimizer *o, world *x, int l, int w, ddp_lgp lgp, float rate)
+{
+    static float state[2 * LAB_VALUES], g[LAB_VALUES];
+    const size_t at = x->at[l];
+
+    memcpy(state, x->state + 2 * at, 2 * x->count[l] * sizeof *state);
+    for (size_t i = 0; i < x->count[l]; i++)
+        g[i] = lgp != DDP_LGP_EMA ? x->g[w][at + i]
+                                  : (float)(0.9f * x->past[at + i]) + (float)((1 - 0.9f) * x->g[w][at + i]);
+    if (lgp != DDP_LGP_OFF) step_of(o, x, l, x->own[w] + at, g, state, rate);
+}
+
+static void replay(const lab *like, int workers, world *x)
+{
+    const ddp_optimizer o = lab_optimizer(like->rule);
+    unsigned char gib[1] = {0xff};
+    ddp_error err;
+    double deferred, model;
+
+    memset(x, 0, sizeof *x);
+    x->workers = workers;
+    x->layers = lab_sizes(like->model, x->count);
+    for (int l = 0; l < x->layers; l++) {
+        x->at[l] = x->all;
+        x->bytes[l] = 4.0 * (double)x->count[l];
+        for (size_t i = 0; i < x->count[l]; i++) x->p[x->all++] = lab_start(0, l, i);
+    }
+    model = 4.0 * (double)x->all;
+    for (int w = 0; w < workers; w++) memcpy(x->own[w], x->p, sizeof x->p);
+    for (int step = 0; step < like->steps; step++) {
+        const float rate = o.lr * (1.0f + 0.25f * (float)(step % 4));
+        memset(x->g, 0, sizeof x->g);
+        for (int w = 0; w < workers; w++)
+            for (int l = 0; l < x->layers; l++)
+                lab_gradient(x->own[w] + x->at[l], x->g[w] + x->at[l], x->count[l], w, l, step * 10);
+        if (step > 0) {
+            assert_int_equal(ddp_osp_rank(x->layers, x->importance, x->bytes, like->cfg.defer * model, like->cfg.split,
+                                          gib, &deferred, &err), 0);
+            x->late_bytes += deferred;
+            if (deferred > x->most_late) x->most_late = deferred;
+        }
+        for (int l = 0; l < x->layers; l++) {
+            const int now = gib[0] >> l & 1;
+            const size_t at = x->at[l];
+            /* what workers had of a late layer is gone: they begin at the servers' parameters of before */
+            for (int w = 0; w < workers; w++) memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
+            for (int w = 0; w < workers && !now; w++) guess(&o, x, l, w, like->cfg.lgp, rate);
+            globally(&o, x, l, rate);
+            for (int w = 0; w < workers && now; w++) memcpy(x->own[w] + at, x->p + at, x->count[l] * sizeof(float));
+        }
+    }
+}
+
+static void as_replayed(const lab *given, int workers)
+{
+    static world want;
+    lab x = *given;
+
+    replay(&x, workers, &want);
+    lab_run(&x);
+    assert_int_equal(*x.values, want.all);
+    assert_true(want.late_bytes > 0 && want.most_late <= x.cfg.defer * 4.0 * (double)want.all);
+    for (int r = 0; r < workers; r++) {
+        if (memcmp(want.p, x.params[r], want.all * sizeof(float)))
+            fail_msg("%d workers, servers %d, model %d, rule %d, lgp %d, split %d: rank %d differs", workers,
+                     x.cfg.servers, (int)x.model, (int)x.rule, (int)x.cfg.lgp, (int)x.cfg.split, r);
+        assert_true(fabs(x.stats[r].deferred_pct - 100 * want.late_bytes / (4.0 * (double)want.all * x.steps)) < 1e-9);
+    }
+}
+
+static void it_is_a_sequential_program(void **state)
+{
+    static const double defer[] = {0.2, 0.5, 1};
+
+    (void)state;
+    for (int workers = 1; workers <= 5; workers++)
+        for (int lgp = DDP_LGP_ON; lgp <= DDP_LGP_EMA; lgp++)
+            for (int servers = -1; servers <= 2; servers++) {
+                lab x;
+                if (!servers) continue;
+                late(&x, workers, servers, defer[(workers + lgp) % 3]);
+                x.model = (workers + servers) % 3 ? LAB_ODD : LAB_TINY;
+                x.rule = (lab_rule)((workers + lgp + servers + 1) % LAB_RULES);
+                x.cfg.lgp = (ddp_lgp)lgp;
+                x.cfg.split = (ddp_osp_rule)((workers + servers + 1) % 4);
+                if (servers == 2 && workers == 3) x.cfg.transport = DDP_TCP;
+                if (x.model == LAB_TINY) x.cfg.defer = 0.7, x.cfg.split = DDP_OSP_WALK;
+                as_replayed(&x, workers);
+                lab_free(&x);
+            }
+}
+
+/* Graphs too, over tcp, with forward hooks: threads and tcp, servers here and there have the same bits. */
+static void where_layers_are_served_changes_no_bit(void **state)
+{
+    (void)state;
+    for (int model = LAB_MLP; model <= LAB_GPT; model++) {
+        lab a, b, c;
+        late(&a, 3, -1, 0.5);
+        late(&b, 3, 1, 0.5);
+        late(&c, 3, 2, 0.5);
+        a.model = b.model = c.model = (lab_model)model;
+        a.rule = b.rule = c.rule = LAB_ADAMW;
+        c.cfg.transport = DDP_TCP;
+        lab_run(&a);
+        lab_run(&b);
+        lab_run(&c);
+        assert_memory_equal(a.params[0], b.params[0], *a.values * sizeof(float));
+        assert_memory_equal(a.params[0], c.params[0], *a.values * sizeof(float));
+        all_equal(&a, 3);
+        assert_true(a.stats[0].deferred_pct > 20 && a.stats[0].deferred_pct <= 50);
+        lab_free(&a);
+        lab_free(&b);
+        lab_free(&c);
+    }
+}
+
+/* All late, no guess: the gradient of step t is taken at the parameters before the update of step t - 1. */
+static void all_late_without_a_guess_is_one_step_stale(void **state)
+{
+    static float before[LAB_VALUES], now[LAB_VALUES], mean[LAB_VALUES], g[LAB_VALUES];
+    size_t count[LAB_LAYERS], at = 0;
+    const ddp_optimizer o = lab_optimizer(LAB_SGD);
+    const int W = 3;
+    lab x;
+
+    (void)state;
+    late(&x, W, -1, 1);
+    x.rates = 0;
+    x.cfg.lgp = DDP_LGP_OFF;
+    x.model = LAB_ODD;
+    lab_run(&x);
+    for (int l = 0; l < lab_sizes(LAB_ODD, count); at += count[l++]) {
+        for (size_t i = 0; i < count[l]; i++) before[i] = now[i] = lab_start(0, l, i);
+        for (int step = 0; step < x.steps; step++) {
+            for (int w = 0; w < W; w++) {
+                memset(g, 0, sizeof g);
+                lab_gradient(step == 1 ? now : before, g, count[l], w, l, step * 10);
+                for (size_t i = 0; i < count[l]; i++) mean[i] = w ? mean[i] + g[i] : g[i];
+            }
+            memcpy(before, now, sizeof now);
+            for (size_t i = 0; i < count[l]; i++) {
+                float change = mean[i] * (1.0f / (float)W);
+                DDP__ROUNDED(change);
+                change *= o.lr;
+                DDP__ROUNDED(change);
+                now[i] -= change;
+            }
+        }
+        assert_memory_equal(now, x.params[1] + at, count[l] * sizeof(float));
+    }
+    lab_free(&x);
+}
+
+/* Eq. 7 as printed rounds where restoring does not. */
+static void correcting_as_printed_stays_near(void **state)
+{
+    (void)state;
+    for (int servers = -1; servers <= 1; servers += 2) {
+        lab a, b;
+        double far = 0;
+        late(&a, 3, servers, 0.7);
+        late(&b, 3, servers, 0.7);
+        a.steps = b.steps = 1000;
+        a.rates = b.rates = 0;
+        b.cfg.paper = 1;
+        lab_run(&a);
+        lab_run(&b);
+        assert_true(a.stats[0].deferred_pct > 10);
+        for (size_t i = 0; i < *a.values; i++) {
+            const double one = (double)a.params[0][i], d = fabs(one - (double)b.params[0][i]) / (fabs(one) + 1e-3);
+            if (d > far) far = d;
+        }
+        if (!(far < 1e-5)) fail_msg("%g apart after 1000 iterations", far);
+        all_equal(&b, 3);
+        lab_free(&a);
+        lab_free(&b);
+    }
+}
+
+/* ---- each gradient once ---- */
+
+static int updated[2]; /* floats: of the tiny model's workers and servers; atomic */
+
+static void counted_sgd(const ddp_optimizer *self, const ddp_update *u)
+{
+    (void)self;
+    ddp__atomic_add(&updated[0], (int)u->count);
+    for (size_t i = 0; i < u->count; i++) u->params[i] -= u->lr * u->grads[i];
+}
+
+static void each_gradient_is_applied_once(void **state)
+{
+    ddp_optimizer o = ddp_sgd(0.05f, 0);
+    lab x;
+
+    (void)state;
+    o.update = counted_sgd;
+    late(&x, 3, 1, 0.7);
+    x.optimizer = &o;
+    x.cfg.lgp = DDP_LGP_OFF; /* guesses are updates of nobody's */
+    updated[0] = 0;
+    lab_run(&x);
+    /* three replicas and the server: every float of every step once */
+    assert_int_equal(updated[0], 4 * 11 * x.steps);
+    lab_free(&x);
+}
+
+/* ---- how much is late ---- */
+
+static void the_loss_decides_how_much_is_late(void **state)
+{
+    lab x;
+
+    (void)state;
+    late(&x, 3, -1, 0);
+    x.model = LAB_ODD;
+    x.epoch_steps = 4;
+    x.cfg.net = "1000mbit,1ms";
+    x.steps = 8;
+    lab_run(&x); /* the first two epochs */
+    for (int r = 0; r < 3; r++) assert_true(x.stats[r].deferred_pct == 0);
+    x.steps = 24;
+    lab_run(&x);
+    assert_true(x.stats[0].deferred_pct > 0 && x.stats[0].deferred_pct < 80);
+    all_equal(&x, 3);
+    lab_free(&x);
+}
+
+static void eager_corrections_come_to_the_same(void **state)
+{
+    lab x;
+
+    (void)state;
+    for (int servers = -1; servers <= 1; servers += 2) {
+        late(&x, 3, servers, 0.6);
+        x.model = LAB_ODD;
+        x.cfg.deterministic = 0;
+        x.cfg.correct = DDP_CORRECT_EAGER;
+        x.forward_hooks = 1;
+        lab_run(&x);
+        assert_true(x.stats[0].deferred_pct > 30);
+        all_equal(&x, 3);
+        lab_free(&x);
+    }
+}
+
+/* Reading parameters in between, as an evaluation does, changes no bit of what follows. */
+static int waits_often(ddp_ctx *d, void *user)
+{
+    lab *x = (lab *)user;
+    float w[3][50], g[3][50];
+    int bad = 0;
+
+    memset(g, 0, sizeof g);
+    for (int l = 0; l < 3; l++) {
+        ddp_layer layer;
+        for (size_t i = 0; i < 50; i++) w[l][i] = lab_start(0, l, i);
+        memset(&layer, 0, sizeof layer);
+        layer.params = w[l], layer.grads = g[l], layer.count = 50;
+        if (ddp_add_layer(d, &layer)) return 1;
+    }
+    if (lab_serves(d)) return ddp_serve(d);
+    for (int step = 0; step < 9 && !bad; step++) {
+        for (int l = 2; l >= 0 && !bad; l--) {
+            lab_gradient(w[l], g[l], 50, ddp_rank(d), l, step);
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_step_end(d);
+        if (!bad && x->samples) bad = ddp_wait(d);
+    }
+    memcpy(x->params[ddp_rank(d)], w, sizeof w);
+    return bad;
+}
+
+static void waiting_changes_nothing(void **state)
+{
+    ddp_error err;
+    lab a, b;
+
+    (void)state;
+    late(&a, 2, -1, 0.7);
+    late(&b, 2, -1, 0.7);
+    b.samples = 1;
+    assert_int_equal(ddp_launch(&a.cfg, waits_often, &a, &err), 0);
+    assert_int_equal(ddp_launch(&b.cfg, waits_often, &b, &err), 0);
+    for (int r = 0; r < 2; r++) assert_memory_equal(a.params[r], b.params[r], 150 * sizeof(float));
+    lab_free(&a);
+    lab_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_late_is_bsp),
+        cmocka_unit_test(one_worker_guesses_right),
+        cmocka_unit_test(workers_with_the_same_data_guess_right),
+        cmocka_unit_test(it_is_a_sequential_program),
+        cmocka_unit_test(where_layers_are_served_changes_no_bit),
+        cmocka_unit_test(all_late_without_a_guess_is_one_step_stale),
+        cmocka_unit_test(correcting_as_printed_stays_near),
+        cmocka_unit_test(each_gradient_is_applied_once),
+        cmocka_unit_test(the_loss_decides_how_much_is_late),
+        cmocka_unit_test(eager_corrections_come_to_the_same),
+        cmocka_unit_test(waiting_changes_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
