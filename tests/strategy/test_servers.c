@@ -175,7 +175,7 @@ static int done[LAB_RANKS]; /* steps of each rank; atomic */
 static void last_is_stopped(const lab *x, int rank, int step)
 {
     ddp__atomic_store(&done[rank], step);
-    while (rank == 2 && step == 1 && (ddp__atomic_load(&done[0]) < x->steps - 1 ||
+    while (rank == 2 && step == 0 && (ddp__atomic_load(&done[0]) < x->steps - 1 ||
                                       ddp__atomic_load(&done[1]) < x->steps - 1))
         ddp__sleep_until(ddp_now() + 1e-3);
 }
@@ -212,7 +212,7 @@ static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **s
             }
         }
         for (int r = 0; r < 3; r++) assert_memory_equal(p, x.params[r], sizeof p);
-        assert_true(x.stats[2].staleness_most >= 2 * (x.steps - 2));
+        assert_true(x.stats[2].staleness_most >= 2 * (x.steps - 1));
         lab_free(&x);
     }
 }
@@ -328,7 +328,7 @@ static int trains_everywhere(ddp_ctx *d, void *user)
     memset(&layer, 0, sizeof layer);
     layer.params = w, layer.grads = g, layer.count = 4;
     if (ddp_add_layer(d, &layer)) return 1;
-    if (*(const int *)user && lab_serves(d) == (*(const int *)user == 2)) (void)ddp_serve(d);
+    if (*(const int *)user) (void)ddp_serve(d); /* on workers too */
     for (int step = 0; step < 3; step++)
         if (ddp_backward_end(d, 0) || ddp_step_end(d)) break;
     return (int)ddp_last_error(d)->code;
