@@ -127,6 +127,7 @@ static int run_leg(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && x->load) bad = ddp_checkpoint_load(d, folder, &from);
     if (bad) return bad;
+    if (ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
     if (ddp_rank(d) == 0) x->from = from, x->first = ddp_step(d);
     while (!bad && ddp_step(d) < x->last) {
         fill(g, x, ddp_rng_seed(7 + x->data, (uint64_t)(ddp_step(d) * 100 + ddp_rank(d))));
@@ -158,6 +159,9 @@ static ddp_config world_of(int world, ddp_strategy s, int period)
     c.seed = 5;
     c.profile_steps = 4;
     c.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    if (s >= DDP_BSP && s <= DDP_OSP) c.servers = DDP_SERVERS_COLOCATED;
+    if (s == DDP_OSP) c.defer = 0.6;
+    c.staleness = 2;
     return c;
 }
 
@@ -196,10 +200,11 @@ static void refused(const ddp_config *c, leg *x, ddp_status code, const char *pa
 }
 
 /* 11 steps at once, and cut after `cut` of them. */
-static void same_bits(ddp_strategy s, int world, int momentum, int vision, long cut)
+static void same_bits_at(const ddp_config *at, int momentum, int vision, long cut)
 {
     char folder[] = "/tmp/ddp_checkpoint_XXXXXX";
-    ddp_config c = world_of(world, s, 3);
+    const ddp_config c = *at;
+    const int world = c.world;
     leg whole = leg_of(NULL, 11), first = leg_of(folder, cut), second = leg_of(folder, 11);
     int r;
 
@@ -214,16 +219,24 @@ static void same_bits(ddp_strategy s, int world, int momentum, int vision, long 
     assert_int_equal(second.from, world);
     for (r = 0; r < world; r++)
         if (second.hash[r] != whole.hash[r])
-            fail_msg("%s, %d ranks, cut at %ld: rank %d differs", ddp_strategy_name(s), world, cut,
+            fail_msg("%s, %d ranks, cut at %ld: rank %d differs", ddp_strategy_name(c.strategy), world, cut,
                      r);
     remove_folder(folder);
+}
+
+static void same_bits(ddp_strategy s, int world, int momentum, int vision, long cut)
+{
+    const ddp_config c = world_of(world, s, 3);
+
+    same_bits_at(&c, momentum, vision, cut);
 }
 
 static void going_on_gives_the_same_bits(void **unused)
 {
     static const ddp_strategy all[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                        DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
+                                       DDP_BSP,    DDP_ASP,    DDP_SSP,           DDP_R2SP,  DDP_OSP};
     int s, world;
 
     (void)unused;
@@ -235,6 +248,26 @@ static void going_on_gives_the_same_bits(void **unused)
             same_bits(all[s], world, s % 2, 1, 4); /* with running statistics of each rank's own */
         }
     same_bits(DDP_DREAMDDP, 2, 0, 0, 1); /* a plan from the arithmetic exists from the first step */
+}
+
+/* The servers' shares are saved and loaded with the workers' files. */
+static void servers_of_their_own_go_on_too(void **unused)
+{
+    int s, i;
+
+    (void)unused;
+    for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++) {
+        ddp_config c = world_of(3 + s % 2, (ddp_strategy)s, 3);
+        c.servers = 1 + s % 2;
+        same_bits_at(&c, s % 2, 0, 5);
+        same_bits_at(&c, 1 - s % 2, s % 2, 2);
+    }
+    for (i = 0; i < 4; i++) { /* what is late is in the file */
+        ddp_config c = world_of(2, DDP_OSP, 3);
+        c.lgp = (ddp_lgp)i;
+        c.paper = i == 0;
+        same_bits_at(&c, 0, 0, 7);
+    }
 }
 
 static void clipping_and_averaged_state_go_on_too(void **unused)
@@ -679,6 +712,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(going_on_gives_the_same_bits),
+        cmocka_unit_test(servers_of_their_own_go_on_too),
         cmocka_unit_test(clipping_and_averaged_state_go_on_too),
         cmocka_unit_test(state_periods_go_on_too),
         cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),

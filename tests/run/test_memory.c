@@ -155,6 +155,9 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
     t->cfg.period = 2;
     t->cfg.no_env = 1;
     t->cfg.peer_timeout_s = 60; /* sanitizers on a busy machine */
+    if (strategy >= DDP_BSP && strategy <= DDP_OSP) t->cfg.servers = DDP_SERVERS_COLOCATED;
+    t->cfg.staleness = 1;
+    t->cfg.defer = 0.5;
     t->cfg.profile_steps = 3;
     t->cfg.allocator.alloc = tensor_alloc;
     t->cfg.allocator.free = tensor_free;
@@ -240,6 +243,7 @@ static int train(ddp_ctx *d, void *user)
     if (t->inputs) g = build(d, t, &loss, &bad);
     else bad = add_layers(d, layers);
     if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad && rank >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
     for (step = 0; step < t->steps; step++) {
         if (t->steady_after && step == t->steady_after) {
             meet(t, d);
@@ -275,7 +279,8 @@ static int trial_run(trial *t, ddp_error *err)
 
 static const ddp_strategy all_strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                               DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
+                                              DDP_BSP,    DDP_ASP,    DDP_SSP,           DDP_R2SP,  DDP_OSP};
 enum { ALL = sizeof all_strategies / sizeof all_strategies[0] };
 
 /* ---- tests ---- */
@@ -356,6 +361,35 @@ static void deft_needs_two_gradient_copies_beyond_wfbp(void **state)
     print_message("deft: %zu KiB more than wfbp, two copies are %zu\n", (deft - wfbp) >> 10, copies >> 10);
     assert_true(deft >= wfbp + copies);
     assert_true(deft <= wfbp + copies + ((size_t)256 << 10));
+}
+
+/* A worker of osp has of what is late its parameters before, its own gradients and their mean; all else is on the
+ * servers. */
+static void late_layers_need_three_times_their_bytes(void **state)
+{
+    size_t peak[2][2], params = 0;
+
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        trial t;
+        ddp_error err;
+        trial_new(&t, DDP_OSP, 3);
+        t.cfg.transport = DDP_TCP;
+        t.cfg.servers = 1;
+        t.cfg.defer = k ? 0.5 : (double)DDP_DEFER_NONE;
+        t.inputs = 512, t.width = WIDTH, t.classes = 512;
+        count_reset(0, 0);
+        if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+        all_is_given_back();
+        for (int r = 0; r < 2; r++) peak[k][r] = t.out->peak[r];
+        params = t.out->params;
+        trial_free(&t);
+    }
+    for (int r = 0; r < 2; r++) {
+        const size_t more = peak[1][r] - peak[0][r], late = params / 2 * sizeof(float);
+        print_message("rank %d: %zu KiB more for %zu KiB that are late\n", r, more >> 10, late >> 10);
+        assert_true(more > 2 * late && more <= 3 * late + ((size_t)64 << 10));
+    }
 }
 
 static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
@@ -481,6 +515,7 @@ static void two_workers_survive_any_allocation_that_fails(void **state)
     exhaust(DDP_DREAMDDP, 2, 0, 0);
     exhaust(DDP_WFBP, 2, 1, 0);
     exhaust(DDP_DEFT, 2, 0, 0);
+    exhaust(DDP_OSP, 2, 1, 0);
 }
 
 int main(void)
@@ -488,6 +523,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_needs_1_MiB_and_4_chunks_per_peer_beyond_training_alone),
         cmocka_unit_test(deft_needs_two_gradient_copies_beyond_wfbp),
+        cmocka_unit_test(late_layers_need_three_times_their_bytes),
         cmocka_unit_test(a_step_allocates_nothing_once_the_plan_is_adopted),
         cmocka_unit_test(everything_is_given_back_after_errors),
         cmocka_unit_test(one_worker_survives_any_allocation_that_fails),
