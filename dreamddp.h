@@ -462,6 +462,12 @@ struct ddp_config {
     double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7, and 1 */
     double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9, and none */
     ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
+    double mixture;           /* stream: the share of its own parameters that a worker keeps when the others' land; 0.5,
+                                 DDP_OVERWRITE is 0 */
+    int fragments;            /* stream: layers 0, n, 2 n.. are the first of n fragments (at most H), which are sent in
+                                 equal distances; 0: each layer when the planner says, landing when it can */
+    int landing;              /* stream with fragments: steps after which one lands, below H; 0 */
+    double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */
@@ -889,6 +895,14 @@ DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
 DDP_API int  ddp_server_await(ddp_ctx *d, const int *flag);
 DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                               float rate);
+/* ddp_late_apply - what arrives late (n floats) becomes part of a target that went on without it.
+ *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: it is overwritten
+ *   DDP_LATE_OWN         target = late - f own: late is without what this worker did meanwhile, and counts it so
+ *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD, CoCoDC);
+ *                        not on a device */
+typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
+DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f);
+
 /* ddp_split - moves what a coding can say of x[0..n-1] to out; x keeps the rest, exactly. Of blocks n is a multiple, or
  *   the end. Any thread. DDP_NUMERIC where a value has no code. */
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);
@@ -1453,6 +1467,18 @@ DDP_API ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_pl
  * Cost: O(L). Errors: DDP_ARG, DDP_NUMERIC, DDP_MEMORY. */
 DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost, double *out_s,
                                       ddp_error *err);
+
+/* ddp_plan_landing - how many steps after its own each layer's transfer lands, where transfers may span several.
+ *
+ *   landing [L]  0: before the layer's next forward (cost window; timeline: before the next step), n: n steps later. The
+ *                smallest with which, in the long run, nothing ever waits; at most H - 1, as a layer lands before it is
+ *                sent again, and what would take longer waits
+ *   *exposed_s   what a period takes beyond its computing: 0, or, where the link is slower than that, the difference
+ *                (steps are then taken to be longer by equal parts of it)
+ * A transfer starts when its layer's backward has ended and the link is free of those that were posted before it.
+ * Cost: O(L^2 + L H). Errors: as ddp_plan_evaluate. */
+DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s,
+                                    ddp_error *err);
 
 /* ddp_plan_curve - exposed_s[h-1] = smallest exposed communication of a period of h steps with contiguous sets, for h =
  * 1..max_period, from one run. Use it to choose the period. */
@@ -9989,6 +10015,20 @@ static inline double ddp__power(double x, long n)
     for (; n > 0; n /= 2, x = ddp__product(x, x))
         if (n % 2) r = ddp__product(r, x);
     return r;
+}
+
+/* late += f late^2 (now - then), rounded after each product: a gradient of one point, at another. */
+static inline void ddp__late_compensate(float *late, const float *now, const float *then, size_t n, float f)
+{
+    for (size_t i = 0; i < n; i++) {
+        float square = late[i] * late[i], moved = now[i] - then[i];
+        DDP__ROUNDED(square);
+        square *= moved;
+        DDP__ROUNDED(square);
+        square *= f;
+        DDP__ROUNDED(square);
+        late[i] += square;
+    }
 }
 
 /* ---- clipping by the global norm of all gradients ---- */
@@ -29839,6 +29879,76 @@ uint64_t ddp_plan_hash(const ddp_plan *plan)
     return ddp__hash(hash, plan->fill, (size_t)plan->layers * (size_t)plan->period);
 }
 
+/* ==== plan/landing.c ==== [plan] */
+/* When transfers that may span several steps arrive: the window cost of plan/partial.h, with landing times. */
+
+/* Steps of a plan, which follow each other without end. */
+typedef struct ddp__steps {
+    const ddp_profile *p;
+    const ddp_plan    *plan;
+    double             forward, step, period; /* of all layers; of a step, waits included; H of them */
+} ddp__steps;
+
+/* The smallest landing of layer l, whose transfer of step h of the first period arrives then. */
+static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
+{
+    double before = 0, slack;
+    int landing;
+
+    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && j < l; j++)
+        before += s->p->forward_s ? s->p->forward_s[j] : 0;
+    slack = arrives - before - 1e-12 * s->period; /* sums that are equal but for rounding are */
+    landing = (int)ceil(slack / s->step) - s->plan->step_of[l] - 1;
+    return landing < 0 ? 0 : landing < s->plan->period ? landing : s->plan->period - 1;
+}
+
+/* The link serves in the order of posting. After one period it is what it will always be: what waits at a moment is the
+ * largest of what was posted since some earlier one less the time since, and a whole period adds nothing to that. */
+static void ddp__landing_link(const ddp__steps *s, int *landing)
+{
+    double free_at = -DBL_MAX;
+
+    for (int round = 0; round < 2; round++)
+        for (int h = 0; h < s->plan->period; h++) {
+            const double origin = (double)(h - (1 - round) * s->plan->period) * s->step + s->forward;
+            double ready = origin;
+            for (int l = s->plan->layers - 1; l >= 0; l--) {
+                ready += s->p->backward_s[l];
+                if (s->plan->step_of[l] != h || !(s->p->comm_s[l] > 0)) continue;
+                if (free_at < ready) free_at = ready;
+                free_at += s->p->comm_s[l];
+                if (round) landing[l] = ddp__landing_of(s, l, free_at + s->p->alpha_s);
+            }
+        }
+}
+
+ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s, ddp_error *err)
+{
+    double comm = 0, compute = 0;
+    ddp_plan checked;
+    ddp__steps s;
+
+    if (!p || !plan || !plan->step_of || !landing || !exposed_s)
+        return ddp__fail(err, DDP_ARG, "ddp_plan_landing: a profile, a plan and both results are needed");
+    checked = *plan;
+    DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* all of it makes sense */
+    s.p = p;
+    s.plan = &checked;
+    s.forward = 0;
+    for (int l = 0; l < p->layers; l++) {
+        s.forward += p->forward_s ? p->forward_s[l] : 0;
+        compute += p->backward_s[l];
+        comm += p->comm_s[l];
+    }
+    compute = (compute + s.forward) * plan->period;
+    s.period = comm > compute ? comm : compute;
+    s.step = s.period / plan->period;
+    for (int l = 0; l < p->layers; l++) landing[l] = 0;
+    if (s.step > 0) ddp__landing_link(&s, landing);
+    *exposed_s = s.period - compute;
+    return DDP_OK;
+}
+
 #ifndef DDP_NO_PLANNERS
 
 /* ==== plan/tour.c ==== [plan] */
@@ -37901,7 +38011,12 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("second state_period", d->cfg.state_period[1])                  \
     X("outer_lr", d->cfg.outer_lr)                                    \
     X("outer_momentum", d->cfg.outer_momentum)                        \
-    X("overlap", d->cfg.overlap)
+    X("overlap", d->cfg.overlap)                                      \
+    X("mixture", d->cfg.mixture)                                      \
+    X("fragments", d->cfg.fragments)                                  \
+    X("landing", d->cfg.landing)                                      \
+    X("compensation", d->cfg.compensation)                            \
+    X("topk_fraction", d->cfg.topk_fraction)
 #define DDP__SETTINGS_ELSE_OF(X)                                      \
     X("period", d->cfg.period)                                        \
     X("nccl", d->cfg.nccl)                                            \
@@ -40861,6 +40976,12 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 c->outer_lr);
     DDP__REFUSE(!(c->outer_momentum >= -1 && c->outer_momentum < 1), "outer_momentum %g: above 0 and below 1, or "
                 "DDP_NO_MOMENTUM", c->outer_momentum);
+    DDP__REFUSE(!(c->mixture >= -1 && c->mixture < 1), "mixture %g: above 0 and below 1, or DDP_OVERWRITE", c->mixture);
+    DDP__REFUSE(!(c->compensation >= 0 && c->compensation <= 1e6), "compensation %g: from 0", c->compensation);
+    DDP__REFUSE(c->fragments < 0 || (c->period > 0 && c->fragments > c->period),
+                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->fragments, c->period);
+    DDP__REFUSE(c->landing < 0 || (c->period > 0 && c->landing >= c->period),
+                "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing, c->period);
     DDP__REFUSE(c->overlap < DDP_OVERLAP_DEFAULT || c->overlap > DDP_OVERLAP_EAGER,
                 "overlap %d is unknown: use DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM or DDP_OVERLAP_EAGER",
                 (int)c->overlap);
@@ -42653,6 +42774,26 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
     if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
     *out = ddp__sum_squares(x, n);
     return 0;
+}
+
+int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
+{
+    DDP__VERB("ddp_late_apply");
+    switch (rule) {
+    case DDP_LATE_MIX:
+        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
+        return 0;
+    case DDP_LATE_OWN:
+        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__axpy(d, target, own, n, -f);
+        return 0;
+    case DDP_LATE_COMPENSATE:
+        if (d->host.backend) return ddp_complain(d, DDP_UNSUPPORTED, "a late change is compensated on the CPU alone");
+        ddp__late_compensate(late, target, own, n, f);
+        return 0;
+    }
+    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
 /* ---- state ---- */
@@ -45904,6 +46045,18 @@ DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
 DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
 DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+/* The plan of layers that each have their step: made (enp: equal numbers; unmeasured: no times to leave slack for), as
+ * bytes, and taken from them. self begins with a ddp__partial. */
+typedef struct ddp__partial {
+    ddp_plan plan;
+} ddp__partial;
+DDP_LIB int  ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
+DDP_LIB int  ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out);
+DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out);
+DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
+DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
+DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
+DDP_LIB double ddp__partial_exposed(const void *self);
 DDP_LIB void ddp__strategy_localsgd(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_enp(ddp_strategy_ops *ops);
 DDP_LIB void ddp__strategy_dreamddp(ddp_strategy_ops *ops);
@@ -47503,10 +47656,6 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 
 /* ---- enp, dreamddp: each layer once per period, by a plan ---- */
 
-typedef struct ddp__partial {
-    ddp_plan plan;
-} ddp__partial;
-
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
@@ -47543,7 +47692,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 
 /* ---- their plan ---- */
 
-static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
+int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
 
 /* As bytes, the same on all ranks: numbers, step_of, fill. */
 typedef struct ddp__packed_plan {
@@ -47551,7 +47700,7 @@ typedef struct ddp__packed_plan {
     double  objective_s, exposed_s, lower_bound_s;
 } ddp__packed_plan;
 
-static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
+int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
 {
     const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
     ddp__packed_plan head;
@@ -47577,7 +47726,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     return 0;
 }
 
-static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
     ddp__partial *x = (ddp__partial *)self;
     ddp__packed_plan head;
@@ -47661,7 +47810,7 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
 }
 
 /* enp: equal numbers of layers; unmeasured: no times to fill by, or to leave slack for. */
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
 {
     const int slack = !unmeasured && !ddp_settings(d)->paper;
     ddp_plan_options o;
@@ -47707,16 +47856,16 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
     return ddp__plan_pack(d, plan, out);
 }
 
-static const ddp_plan *ddp__partial_view(const void *self)
+const ddp_plan *ddp__partial_view(const void *self)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
 
     return p->layers ? p : NULL;
 }
 
-static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
+double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
-static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
     int n = 0;
@@ -48790,8 +48939,11 @@ typedef struct ddp__outer_layer {
     float *anchor, *momentum; /* [count], [length] */
     float *error;             /* [length] of what the outer steps lost as they travelled, [count] of sparse changes */
     float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the parameters */
+    float *own;               /* [count] eager: where this worker began the period */
+    float *previous;          /* [length] eager, compensated: the last outer step */
+    long   lands;             /* late: the step at whose end x lands; -1: nothing of the layer is late */
     unsigned char *gather;    /* [blocks x block] sparse: of each rank, whether it sent, and what */
-    int    blocks, own;       /* the latter: which of them is this rank's */
+    int    blocks, place;     /* the latter: which of them is this rank's */
     size_t block;             /* bytes */
     ddp_owner owner;
     long   ticket, other_ticket;
@@ -48799,7 +48951,12 @@ typedef struct ddp__outer_layer {
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
-    float nu, mu;
+    ddp__partial partial; /* stream: when each layer is sent; first, as run's plan */
+    int  *landing;        /* [layers] stream: and how many steps later it lands */
+    float *late;          /* [layers] of which step each is late, as it is saved; read: since start, or a load */
+    int   read;
+    double exposed_s;     /* stream: by the plan */
+    float nu, mu, lambda, mixture;
     int   whole; /* every rank keeps the momentum of all, and takes the outer step itself */
     int   mean;  /* nu 1, mu 0: the mean of the parameters itself */
     int   keep;  /* sparse: of 4096 values those that travel; 0 = all do */
@@ -48810,10 +48967,27 @@ typedef struct ddp__outer {
     size_t         scratch_bytes;
 } ddp__outer;
 
-/* Posts a layer's change, and the mean of what else averaging moves. Holds both; after that x is the outer step. The
- * anchor goes on by it. */
-DDP_LIB int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y);
+/* Posts the mean of what else averaging moves: buffers, optimizer state; holds it. Holds the change that was posted:
+ * after that x, or what is in place, is the outer step. */
+DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
+DDP_LIB int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
+
+/* theta = anchor = anchor - x. The anchor is theta as it stands. */
+DDP_LIB int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y);
+DDP_LIB int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y);
+/* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
+DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
+/* Posts the change in x, or in place. */
+DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
+
+/* The events of the way that waits, which the others are built on. */
+DDP_LIB int ddp__outer_start(ddp_ctx *d, void *self);
+DDP_LIB int ddp__outer_sync_all(ddp_ctx *d, void *self);
+
+/* outer_late.c: the ways in which what is sent lands later fill in their events. */
+DDP_LIB void ddp__outer_stream(ddp_strategy_ops *ops);
+DDP_LIB void ddp__outer_eager(ddp_strategy_ops *ops);
 
 /* outer_sparse.c */
 #ifndef DDP_NO_PLANNERS
@@ -48832,7 +49006,7 @@ DDP_LIB int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y);
 
 /* ---- the rule ---- */
 
-void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
+static void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
 {
     const float nu = y->all->nu, mu = y->all->mu;
 
@@ -48857,6 +49031,7 @@ static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
     const ddp__outer_layer *y = (const ddp__outer_layer *)user;
     float *error = y->error ? y->error + (at - y->from) : NULL;
 
+    if (y->previous) ddp__late_compensate(x, y->anchor + at, y->previous + (at - y->from), n, y->all->lambda);
     ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
     if (!error) return;
     for (size_t i = 0; i < n; i++) error[i] += x[i];
@@ -48874,33 +49049,9 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
 
 /* ---- a layer: its change is sent, and the outer step comes ---- */
 
-/* What the layer has changed by, into x, or in place of the parameters. */
-static int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const ddp_piece *p, int n)
+static ddp_message ddp__outer_message(const ddp_ctx *d, const ddp__outer_layer *y)
 {
-    int bad = 0;
-
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        float *x = y->x ? y->x + at : p[i].data;
-        const size_t count = p[i].count;
-        if (y->fresh) {
-            bad = ddp_set(d, x, count, 0);
-        } else if (y->x) {
-            bad = ddp_copy(d, x, y->anchor + at, count);
-            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
-        } else {
-            bad = ddp_scale(d, x, count, -1);
-            if (!bad) bad = ddp_axpy(d, x, y->anchor + at, count, 1);
-        }
-    }
-    y->fresh = 0;
-    return bad;
-}
-
-int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
-{
-    const ddp_piece x = {{y->x}, y->count};
     ddp_message m;
-    int bad = 0;
 
     memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
@@ -48909,19 +49060,54 @@ int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
     m.step = ddp_step(d);
     m.layer = y->layer;
     m.link = ddp_link_of(d, y->layer);
+    return m;
+}
+
+int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
+{
+    ddp_message m = ddp__outer_message(d, y);
+
     m.from = ddp_others_of(d, y->layer, &m.from_count);
-    if (m.from) bad = ddp_post(d, &m, &y->other_ticket);
+    return m.from ? ddp_post(d, &m, &y->other_ticket) : 0;
+}
+
+int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        float *x = y->x ? y->x + at : p[i].data;
+        const size_t count = p[i].count;
+        if (y->fresh) {
+            bad = ddp_set(d, x, count, 0);
+        } else if (y->x) {
+            bad = ddp_copy(d, x, since + at, count);
+            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
+        } else {
+            bad = ddp_scale(d, x, count, -1);
+            if (!bad) bad = ddp_axpy(d, x, since + at, count, 1);
+        }
+    }
+    y->fresh = 0;
+    return bad;
+}
+
+int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp_piece x = {{y->x}, y->count};
+    ddp_message m = ddp__outer_message(d, y);
+
+    if (!y->count) return 0;
     m.from = ddp_trained_of(d, y->layer, &m.from_count);
-    if (bad || !m.from) return bad;
-    bad = ddp__outer_change(d, y, m.from, m.from_count);
     if (y->x) m.from = &x, m.from_count = 1;
 #ifndef DDP_NO_PLANNERS
-    if (y->all->keep) return bad ? bad : ddp__sparse_send(d, y, &m);
+    if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
     m.coding = y->all->coding;
     m.residual = ddp_residual_of(d, y->layer);
-    m.owner = y->all->whole ? NULL : &y->owner;
-    return bad ? bad : ddp_post(d, &m, &y->ticket);
+    m.owner = y->all->whole || y->all->mean ? NULL : &y->owner;
+    return ddp_post(d, &m, &y->ticket);
 }
 
 static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
@@ -48932,23 +49118,27 @@ static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
     return t == -1 ? 0 : ddp_hold(d, t, layer);
 }
 
+int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y) { return ddp__outer_take(d, &y->other_ticket, y->layer); }
+
 int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = ddp__outer_take(d, &y->other_ticket, y->layer);
+    const int sent = y->ticket != -1;
+    int n, bad = ddp__outer_take(d, &y->ticket, y->layer);
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
 
-    if (!bad) bad = ddp__outer_take(d, &y->ticket, y->layer);
+    if (!sent) return 0;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep && !bad) bad = ddp__sparse_arrive(d, y);
 #endif
-    for (size_t i = 0, at = 0; !bad && y->all->whole && i < (size_t)n; at += p[i++].count)
+    if (y->all->whole && y->previous && !bad)
+        bad = ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, y->all->lambda);
+    for (size_t i = 0, at = 0; !bad && y->all->whole && !y->all->mean && i < (size_t)n; at += p[i++].count)
         bad = ddp__outer_rule_there(d, y, y->x ? y->x + at : p[i].data, y->momentum ? y->momentum + at : NULL,
                                     p[i].count);
     return bad;
 }
 
-/* The outer step is here: theta = anchor = anchor - step. */
-static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
 {
     int n, bad = 0;
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
@@ -48960,8 +49150,7 @@ static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
     return bad;
 }
 
-/* The anchor is theta as it stands. */
-static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
     int n, bad = 0;
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
@@ -48973,9 +49162,18 @@ static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 
 /* ---- start, and the end of a step ---- */
 
+/* n floats of the layer's own, unless n is 0; 0 if there is no memory. */
+static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *name, size_t n, int equal, float **out)
+{
+    if (n) *out = ddp_keep(d, y->layer, name, n, equal);
+    return !n || *out;
+}
+
 static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
+    const ddp_overlap overlap = ddp_settings(d)->overlap;
+    const int eager = overlap == DDP_OVERLAP_EAGER, late = overlap != DDP_OVERLAP_NONE;
     int n;
     const ddp_piece *p = ddp_trained_of(d, layer, &n);
 
@@ -48983,27 +49181,25 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
-    y->ticket = y->other_ticket = -1;
+    y->ticket = y->other_ticket = y->lands = -1;
     for (int i = 0; i < n; i++) y->count += p[i].count;
-    if (!y->count || o->mean) return 0;
+    if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
     y->length = y->count;
     if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
-    y->anchor = ddp_keep(d, layer, "anchor", y->count, 1);
-    if (!y->anchor) return DDP_FAILED;
-    if (o->mu > 0 && y->length > 0) {
-        y->momentum = ddp_keep(d, layer, "momentum", y->length, o->whole);
-        if (!y->momentum) return DDP_FAILED;
-    }
-    if (o->coding != DDP_AS_FLOAT && !o->whole && y->length > 0) {
-        y->error = ddp_keep(d, layer, "error", y->length, 0);
-        if (!y->error) return DDP_FAILED;
-    }
-    y->x = o->shared;
+    if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
+        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole, &y->momentum) ||
+        !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, 0, &y->error) ||
+        !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
+        !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
+        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
+        return DDP_FAILED;
+    if (!late) y->x = o->shared;
 #ifndef DDP_NO_PLANNERS
     if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
 #endif
-    return ddp__outer_anchor(d, y);
+    if (ddp__outer_anchor(d, y) || (y->own && ddp_copy(d, y->own, y->anchor, y->count))) return DDP_FAILED;
+    return y->previous ? ddp_copy(d, y->previous, y->anchor + y->from, y->length) : 0;
 }
 
 /* What sparse changes are packed from, one layer after the other. */
@@ -49026,7 +49222,7 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
     return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
 
-static int ddp__outer_start(ddp_ctx *d, void *self)
+int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
@@ -49035,13 +49231,16 @@ static int ddp__outer_start(ddp_ctx *d, void *self)
 
     o->nu = (float)c->outer_lr;
     o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
+    o->lambda = (float)c->compensation;
+    o->mixture = c->mixture > 0 ? (float)c->mixture : 0;
     o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
 #ifndef DDP_NO_PLANNERS
     if (c->wire == DDP_WIRE_TOPK && !alone) o->keep = ddp_sparse_keep(c->topk_fraction);
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
     o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;
-    o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep;
+    o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
+              c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
     if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
     if (o->keep) bad = ddp__outer_shared(d, o);
@@ -49058,15 +49257,20 @@ static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     if (o->mean) return ddp__local_step_end(d, self, forward);
     bad = ddp__clip_and_update(d);
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_send(d, &o->layer[l]);
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        bad = ddp__outer_arrive(d, &o->layer[l]);
+        bad = ddp__outer_others(d, &o->layer[l]);
+        if (!bad) bad = ddp__outer_change(d, &o->layer[l], o->layer[l].anchor);
+        if (!bad) bad = ddp__outer_post(d, &o->layer[l]);
+    }
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        bad = ddp__outer_others_hold(d, &o->layer[l]);
+        if (!bad) bad = ddp__outer_arrive(d, &o->layer[l]);
         if (!bad) bad = ddp__outer_land(d, &o->layer[l]);
     }
     return bad;
 }
 
-static int ddp__outer_sync_all(ddp_ctx *d, void *self)
+int ddp__outer_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
     int bad = 0;
@@ -49087,6 +49291,8 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
     if (o->layer) DDP_FREE(o->layer);
     if (o->scratch) DDP_FREE(o->scratch);
     if (o->shared) DDP_FREE(o->shared);
+    if (o->landing) DDP_FREE(o->landing);
+    ddp_plan_free(&o->partial.plan);
 }
 
 /* sparseloco is diloco with other defaults. */
@@ -49094,8 +49300,18 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
 
-    if (c->overlap > DDP_OVERLAP_NONE)
-        return ddp__fail(err, DDP_UNSUPPORTED, "overlap is not there yet");
+    if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
+        return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
+                         "or leave them out", ops->name);
+    if (c->landing && !c->fragments)
+        return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
+                         ops->name, c->landing);
+    if (c->compensation > 0 && (c->overlap != DDP_OVERLAP_EAGER || c->backend))
+        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late, on the CPU: "
+                         "choose that, or leave it 0", ops->name, c->compensation);
+    if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
+    if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
     if (!(c->outer_lr > 0)) c->outer_lr = sparse ? 1 : 0.7;
     if (c->outer_momentum == 0) c->outer_momentum = sparse ? (double)DDP_NO_MOMENTUM : 0.9;
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
@@ -49124,6 +49340,349 @@ void ddp__strategy_sparseloco(ddp_strategy_ops *ops)
 {
     ddp__strategy_diloco(ops);
     ops->name = "sparseloco";
+}
+
+/* ==== strategy/outer_late.c ==== [strategy] */
+/* Ways in which what diloco sends lands later: streaming (arXiv:2501.18512), where each layer has its own step and
+ * lands some steps after it, and eager (arXiv:2502.12996), where all of a period hides the transfer of the one before. */
+
+/* ---- what is late ---- */
+
+/* As it is saved: 1 + the step modulo this, which is more than any period; 0: nothing is late. */
+enum { DDP__LATE_STEPS = 1 << 20 };
+
+static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
+{
+    y->lands = lands;
+    return ddp_set(d, y->all->late + y->layer, 1, lands < 0 ? 0 : (float)(lands % DDP__LATE_STEPS + 1));
+}
+
+/* Before the first step since start, or since a checkpoint was loaded. */
+static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
+{
+    const long now = ddp_step(d);
+    double square;
+
+    for (int l = 0; !o->read && l < ddp_layers(d); l++) {
+        if (ddp_norm2(d, o->late + l, 1, &square)) return DDP_FAILED;
+        o->layer[l].lands = -1;
+        if (square > 0) {
+            const long at = (long)sqrt(square) - 1, past = (at - now % DDP__LATE_STEPS + DDP__LATE_STEPS) % DDP__LATE_STEPS;
+            o->layer[l].lands = now + past;
+        }
+    }
+    o->read = 1;
+    return 0;
+}
+
+/* x is here: the anchor goes on by it, and the parameters to what is between them and that. */
+static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp__outer *o = y->all;
+    int n, bad = ddp__outer_arrive(d, y);
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (!bad) bad = o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_late_apply(d, p[i].data, y->anchor + at, NULL, p[i].count, DDP_LATE_MIX, o->mixture);
+    return bad ? bad : ddp__late_set(d, y, -1);
+}
+
+static int ddp__late_land_before(ddp_ctx *d, ddp__outer *o, long step)
+{
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
+        if (o->layer[l].lands >= 0 && o->layer[l].lands < step) bad = ddp__late_land(d, &o->layer[l]);
+    return bad;
+}
+
+static int ddp__late_others(ddp_ctx *d, ddp__outer *o)
+{
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_others_hold(d, &o->layer[l]);
+    return bad;
+}
+
+static int ddp__late_start(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
+    return o->late ? ddp__outer_start(d, self) : DDP_FAILED;
+}
+
+/* What is on its way is here, and nothing lands before its time. */
+static int ddp__late_wait(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = o->layer ? ddp__late_others(d, o) : 0;
+
+    for (int l = ddp_layers(d) - 1; o->layer && l >= 0 && !bad; l--) bad = ddp__outer_arrive(d, &o->layer[l]);
+    return bad;
+}
+
+/* ---- streaming ---- */
+
+static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
+{
+    ddp__outer_layer *y = &o->layer[layer];
+    int n, bad = y->lands >= 0 ? ddp__late_land(d, y) : 0; /* of another plan */
+    const ddp_piece *p = ddp_trained_of(d, layer, &n);
+
+    if (!bad) bad = ddp__outer_others(d, y);
+    if (bad || !y->count) return bad;
+    if (!o->mean) bad = ddp__outer_change(d, y, y->anchor);
+    for (size_t i = 0, at = 0; o->mean && !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_copy(d, y->x + at, p[i].data, p[i].count);
+    if (!bad) bad = ddp__outer_post(d, y);
+    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
+}
+
+static int ddp__streaming_due(const ddp_ctx *d, const ddp__outer *o, int layer)
+{
+    return o->partial.plan.step_of[layer] == (int)(ddp_step(d) % o->partial.plan.period);
+}
+
+static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    ddp__outer_layer *y = &o->layer[layer];
+    int bad = ddp__late_read(d, o);
+
+    if (!bad) bad = ddp__outer_others_hold(d, y);
+    return bad || y->lands < 0 || y->lands >= ddp_step(d) ? bad : ddp__late_land(d, y);
+}
+
+static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    if (!bad) bad = ddp__local_backward_end(d, NULL, layer);
+    if (bad || ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer)) return bad;
+    return ddp__streaming_send(d, o, layer);
+}
+
+static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__clip_and_update(d);
+
+    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0 && !bad; l--)
+        if (ddp__streaming_due(d, o, l)) bad = ddp__streaming_send(d, o, l);
+    if (bad || forward) return bad; /* what lands now is waited for in its layer's next forward */
+    bad = ddp__late_others(d, o);
+    return bad ? bad : ddp__late_land_before(d, o, ddp_step(d) + 1);
+}
+
+static int ddp__streaming_wait(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_wait(d, self);
+
+    return bad || !o->read ? bad : ddp__late_land_before(d, o, ddp_step(d));
+}
+
+static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    if (!bad) bad = ddp__late_land_before(d, o, LONG_MAX);
+    return bad ? bad : ddp__outer_sync_all(d, self);
+}
+
+/* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
+
+static int ddp__streaming_pack(ddp_ctx *d, const ddp_blob *partial, double exposed_s, const int32_t *landing, ddp_blob *out)
+{
+    const size_t L = (size_t)ddp_layers(d);
+
+    *out = ddp_blob_new(partial->size + sizeof exposed_s + L * sizeof *landing);
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    memcpy(out->bytes, partial->bytes, partial->size);
+    memcpy(out->bytes + partial->size, &exposed_s, sizeof exposed_s);
+    memcpy(out->bytes + partial->size + sizeof exposed_s, landing, L * sizeof *landing);
+    return 0;
+}
+
+/* Fragments of every n-th layer, sent in equal distances. */
+static int ddp__streaming_strided(ddp_ctx *d, ddp_blob *out)
+{
+    const ddp_config *c = ddp_settings(d);
+    ddp_error err;
+    ddp_plan plan;
+    int bad;
+
+    if (ddp_plan_new(ddp_layers(d), c->period, &plan, &err)) return ddp__plan_failed(d, &err);
+    for (int l = 0; l < plan.layers; l++)
+        plan.step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
+    bad = ddp__plan_pack(d, &plan, out);
+    ddp_plan_free(&plan);
+    return bad;
+}
+
+static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob *packed, int *landing, double *exposed_s)
+{
+    ddp__partial made;
+    ddp_error err;
+    int bad;
+
+    memset(&made, 0, sizeof made);
+    bad = ddp__partial_take(d, &made, packed, NULL);
+    if (!bad && ddp_plan_landing(p, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
+    ddp_plan_free(&made.plan);
+    return bad;
+}
+
+static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_blob *out)
+{
+    const ddp_config *c = ddp_settings(d);
+    const size_t L = (size_t)ddp_layers(d);
+    int *landing = (int *)ddp__calloc(L, sizeof *landing);
+    ddp_blob packed = {NULL, 0};
+    double exposed_s = 0;
+    int bad;
+
+    if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    bad = c->fragments ? ddp__streaming_strided(d, &packed) : ddp__partial_make(d, p, first, first, &packed);
+    for (size_t l = 0; l < L; l++) landing[l] = c->landing;
+    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &packed, landing, &exposed_s);
+    if (!bad) bad = ddp__streaming_pack(d, &packed, exposed_s, landing, out);
+    ddp_blob_free(&packed);
+    DDP_FREE(landing);
+    return bad;
+}
+
+static int ddp__streaming_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__streaming_plan(d, p, 1, out);
+}
+
+static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__streaming_plan(d, p, 0, out);
+}
+
+static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    const size_t L = (size_t)ddp_layers(d), more = sizeof o->exposed_s + L * sizeof *o->landing;
+    const unsigned char *at = blob->bytes + (blob->size > more ? blob->size - more : 0);
+    ddp_blob partial = *blob;
+    int bad = 0;
+
+    /* a plan of a run that goes on: what is late by the old one lands */
+    if (profile) bad = ddp__late_read(d, o);
+    if (profile && !bad) bad = ddp__late_land_before(d, o, LONG_MAX);
+    partial.size = blob->size > more ? blob->size - more : 0;
+    if (!bad) bad = ddp__partial_take(d, self, &partial, NULL);
+    if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
+    if (!bad && !o->landing) bad = ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    if (bad) return bad;
+    memcpy(&o->exposed_s, at, sizeof o->exposed_s);
+    memcpy(o->landing, at + sizeof o->exposed_s, L * sizeof *o->landing);
+    for (size_t l = 0; l < L; l++)
+        if (o->landing[l] < 0 || o->landing[l] >= o->partial.plan.period)
+            return ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d", o->landing[l],
+                                o->partial.plan.period);
+    return 0;
+}
+
+static double ddp__streaming_exposed(const void *self) { return ((const ddp__outer *)self)->exposed_s; }
+
+void ddp__outer_stream(ddp_strategy_ops *ops)
+{
+    ops->start = ddp__late_start;
+    ops->forward_begin = ddp__streaming_forward_begin;
+    ops->backward_end = ddp__streaming_backward_end;
+    ops->step_end = ddp__streaming_step_end;
+    ops->wait = ddp__streaming_wait;
+    ops->sync_all = ddp__streaming_sync_all;
+    ops->plan_first = ddp__streaming_first;
+    ops->plan_make = ddp__streaming_make;
+    ops->plan_take = ddp__streaming_take;
+    ops->plan_view = ddp__partial_view;
+    ops->plan_exposed = ddp__streaming_exposed;
+    ops->transfers = ddp__partial_transfers;
+}
+
+/* ---- eager ---- */
+
+/* The anchor is stepped by the changes of the period before alone. From there each worker goes on with its own part of
+ * the mean of this period's, which are on their way: with mu 0 D = mean(d(t-1)) + (d_w(t) - d_w(t-1)) / W. */
+static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const float part = y->all->nu / (float)ddp_group_size(d, ddp_group_of(d, y->layer));
+    int n, bad = ddp__outer_others(d, y);
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (bad || !y->count) return bad;
+    if (y->lands >= 0) {
+        bad = ddp__outer_arrive(d, y);
+        if (!bad && y->previous) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
+        if (!bad) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
+    }
+    if (!bad) bad = ddp__outer_change(d, y, y->own);
+    if (!bad) bad = ddp_late_apply(d, y->own, y->anchor, y->x, y->count, DDP_LATE_OWN, part);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_copy(d, p[i].data, y->own + at, p[i].count);
+    if (!bad) bad = ddp__outer_post(d, y);
+    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + ddp_settings(d)->period);
+}
+
+static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    (void)forward;
+    if (!bad) bad = ddp__clip_and_update(d);
+    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__eager_layer(d, &o->layer[l]);
+    return bad ? bad : ddp__late_others(d, o);
+}
+
+/* What this worker did since the period began, from where all are. */
+static int ddp__eager_join(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (y->lands >= 0) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        bad = y->fresh ? ddp_set(d, p[i].data, p[i].count, 0) : ddp_axpy(d, p[i].data, y->own + at, p[i].count, -1);
+        if (!bad) bad = ddp_axpy(d, p[i].data, y->anchor + at, p[i].count, 1);
+    }
+    return bad ? bad : ddp__late_set(d, y, -1);
+}
+
+static int ddp__eager_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
+        if (o->layer[l].count) bad = ddp__eager_join(d, &o->layer[l]);
+    if (!bad) bad = ddp__outer_sync_all(d, self);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (y->count) bad = ddp_copy(d, y->own, y->anchor, y->count);
+        if (y->previous && !bad) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
+    }
+    return bad;
+}
+
+void ddp__outer_eager(ddp_strategy_ops *ops)
+{
+    ops->start = ddp__late_start;
+    ops->step_end = ddp__eager_step_end;
+    ops->wait = ddp__late_wait;
+    ops->sync_all = ddp__eager_sync_all;
 }
 
 #ifndef DDP_NO_PLANNERS
@@ -49592,7 +50151,7 @@ void ddp__strategy_osp(ddp_strategy_ops *ops)
 int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 {
     y->block = 1 + ddp_sparse_bytes(y->count, y->all->keep);
-    y->blocks = ddp_blocks_of(d, ddp_group_of(d, y->layer), &y->own);
+    y->blocks = ddp_blocks_of(d, ddp_group_of(d, y->layer), &y->place);
     y->error = ddp_keep(d, y->layer, "residual", y->count, 0);
     if (!y->error) return DDP_FAILED;
     y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
@@ -49602,7 +50161,7 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 {
-    unsigned char *own = y->gather + (size_t)y->own * y->block;
+    unsigned char *own = y->gather + (size_t)y->place * y->block;
     ddp_piece all;
     ddp_message m = *like;
     ddp_error err;

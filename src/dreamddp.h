@@ -219,6 +219,7 @@
 #include "plan/partial_search.c"
 #include "plan/partial_brute.c"
 #include "plan/partial.c"
+#include "plan/landing.c"
 #ifndef DDP_NO_PLANNERS
 #include "plan/tour.c"
 #include "plan/timeline.c"
@@ -307,6 +308,7 @@
 #include "strategy/server_rules.c"
 #include "strategy/outer.h"
 #include "strategy/outer.c"
+#include "strategy/outer_late.c"
 #ifndef DDP_NO_PLANNERS
 #include "strategy/server_osp.c"
 #include "strategy/outer_sparse.c"

@@ -19,8 +19,9 @@ typedef struct program {
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
     long   bucket_bytes, partition_bytes;
-    double credit, outer_lr, outer_momentum, update_frequency, preserve;
+    double credit, outer_lr, outer_momentum, mixture, compensation, update_frequency, preserve;
     int    merge_sum, no_barrier;
+    long   fragments, landing;
     const char *overlap;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
     double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
@@ -66,7 +67,7 @@ static void defaults(program *p, const char *name)
     p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
     p->samples = "sequence";
     p->t.keep = 2;
-    p->outer_lr = p->outer_momentum = -1; /* not given */
+    p->outer_lr = p->outer_momentum = p->mixture = -1; /* not given */
     p->lr = 3e-3, p->muon_lr = 0.02, p->weight_decay = 0.01, p->held_out = 0.1, p->emulate_scale = 1;
 }
 
@@ -133,6 +134,10 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "deft: at least F updates for each step, up to 1 [as many as hide]"},
         {"--preserve", CLI_REAL, &p->preserve, "X",
          "deft: how far from 1 the Preserver's ratio of expected losses may be [0.01]"},
+        {"--mixture", CLI_REAL, &p->mixture, "A", "stream: share of its own that a worker keeps when layers land [0.5]"},
+        {"--fragments", CLI_COUNT, &p->fragments, "N", "stream: every N-th layer together; 0 = the planner's steps [0]"},
+        {"--landing", CLI_COUNT, &p->landing, "N", "stream with --fragments: steps after which one lands [0]"},
+        {"--compensation", CLI_REAL, &p->compensation, "X", "eager: correct late changes by X d^2 (now - then) [0]"},
         {"--average-state", CLI_FLAG, &p->average_state, "", "average the optimizer state too"},
         {"--state-period", CLI_TEXT, &p->state_period, "M,V",
          "and that only in every M-th period, its second moments in every V-th [1,1]"},
@@ -307,6 +312,8 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--outer-lr %g: a rate above 0; 1 with --outer-momentum 0 is the mean", p->outer_lr);
     if (p->outer_momentum != -1 && !(p->outer_momentum >= 0 && p->outer_momentum < 1))
         return refuse(err, "--outer-momentum %g: from 0, below 1", p->outer_momentum);
+    if (p->mixture != -1 && !(p->mixture >= 0 && p->mixture < 1))
+        return refuse(err, "--mixture %g: from 0, below 1", p->mixture);
     if (p->batch < 1) return refuse(err, "--batch 0: at least 1 %s is needed", p->samples);
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
@@ -397,6 +404,9 @@ static void configure(program *p)
     c->bucket_bytes = (size_t)p->bucket_bytes;
     c->partition_bytes = (size_t)p->partition_bytes;
     c->credit = p->credit;
+    if (p->mixture >= 0) c->mixture = p->mixture > 0 ? p->mixture : DDP_OVERWRITE;
+    c->fragments = (int)p->fragments, c->landing = (int)p->landing;
+    c->compensation = p->compensation;
     if (p->outer_lr > 0) c->outer_lr = p->outer_lr;
     if (p->outer_momentum >= 0) c->outer_momentum = p->outer_momentum > 0 ? p->outer_momentum : DDP_NO_MOMENTUM;
     c->merge_sum = p->merge_sum, c->no_barrier = p->no_barrier;

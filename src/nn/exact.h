@@ -73,6 +73,20 @@ static inline double ddp__power(double x, long n)
     return r;
 }
 
+/* late += f late^2 (now - then), rounded after each product: a gradient of one point, at another. */
+static inline void ddp__late_compensate(float *late, const float *now, const float *then, size_t n, float f)
+{
+    for (size_t i = 0; i < n; i++) {
+        float square = late[i] * late[i], moved = now[i] - then[i];
+        DDP__ROUNDED(square);
+        square *= moved;
+        DDP__ROUNDED(square);
+        square *= f;
+        DDP__ROUNDED(square);
+        late[i] += square;
+    }
+}
+
 /* ---- clipping by the global norm of all gradients ---- */
 
 /* Sum of x[i]^2 in double, always added in the same order: a layer's sum has the same bits on

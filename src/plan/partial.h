@@ -75,6 +75,18 @@ DDP_API ddp_status ddp_plan_evaluate(const ddp_profile *p, ddp_cost cost, ddp_pl
 DDP_API ddp_status ddp_plan_step_time(const ddp_profile *p, const int *step_of, int step, ddp_cost cost, double *out_s,
                                       ddp_error *err);
 
+/* ddp_plan_landing - how many steps after its own each layer's transfer lands, where transfers may span several.
+ *
+ *   landing [L]  0: before the layer's next forward (cost window; timeline: before the next step), n: n steps later. The
+ *                smallest with which, in the long run, nothing ever waits; at most H - 1, as a layer lands before it is
+ *                sent again, and what would take longer waits
+ *   *exposed_s   what a period takes beyond its computing: 0, or, where the link is slower than that, the difference
+ *                (steps are then taken to be longer by equal parts of it)
+ * A transfer starts when its layer's backward has ended and the link is free of those that were posted before it.
+ * Cost: O(L^2 + L H). Errors: as ddp_plan_evaluate. */
+DDP_API ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s,
+                                    ddp_error *err);
+
 /* ddp_plan_curve - exposed_s[h-1] = smallest exposed communication of a period of h steps with contiguous sets, for h =
  * 1..max_period, from one run. Use it to choose the period. */
 DDP_API ddp_status ddp_plan_curve(const ddp_profile *p, ddp_cost cost, int max_period, double *exposed_s,

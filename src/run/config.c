@@ -197,6 +197,12 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
                 c->outer_lr);
     DDP__REFUSE(!(c->outer_momentum >= -1 && c->outer_momentum < 1), "outer_momentum %g: above 0 and below 1, or "
                 "DDP_NO_MOMENTUM", c->outer_momentum);
+    DDP__REFUSE(!(c->mixture >= -1 && c->mixture < 1), "mixture %g: above 0 and below 1, or DDP_OVERWRITE", c->mixture);
+    DDP__REFUSE(!(c->compensation >= 0 && c->compensation <= 1e6), "compensation %g: from 0", c->compensation);
+    DDP__REFUSE(c->fragments < 0 || (c->period > 0 && c->fragments > c->period),
+                "fragments %d: 1 to the period of %d, or 0 for the planner's", c->fragments, c->period);
+    DDP__REFUSE(c->landing < 0 || (c->period > 0 && c->landing >= c->period),
+                "landing %d: below the period of %d, as a fragment lands before it is sent again", c->landing, c->period);
     DDP__REFUSE(c->overlap < DDP_OVERLAP_DEFAULT || c->overlap > DDP_OVERLAP_EAGER,
                 "overlap %d is unknown: use DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM or DDP_OVERLAP_EAGER",
                 (int)c->overlap);

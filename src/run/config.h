@@ -149,6 +149,12 @@ struct ddp_config {
     double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7, and 1 */
     double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9, and none */
     ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
+    double mixture;           /* stream: the share of its own parameters that a worker keeps when the others' land; 0.5,
+                                 DDP_OVERWRITE is 0 */
+    int fragments;            /* stream: layers 0, n, 2 n.. are the first of n fragments (at most H), which are sent in
+                                 equal distances; 0: each layer when the planner says, landing when it can */
+    int landing;              /* stream with fragments: steps after which one lands, below H; 0 */
+    double compensation;      /* eager: lambda of what corrects a change that comes late; 0 = none */
     double connect_timeout_s; /* [env] for rank 0 to answer; 30 */
     double join_timeout_s;    /* [env] for all ranks to come; connect_timeout_s */
     double peer_timeout_s;    /* [env] silence after which a peer is lost; 10 */

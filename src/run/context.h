@@ -226,7 +226,12 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("second state_period", d->cfg.state_period[1])                  \
     X("outer_lr", d->cfg.outer_lr)                                    \
     X("outer_momentum", d->cfg.outer_momentum)                        \
-    X("overlap", d->cfg.overlap)
+    X("overlap", d->cfg.overlap)                                      \
+    X("mixture", d->cfg.mixture)                                      \
+    X("fragments", d->cfg.fragments)                                  \
+    X("landing", d->cfg.landing)                                      \
+    X("compensation", d->cfg.compensation)                            \
+    X("topk_fraction", d->cfg.topk_fraction)
 #define DDP__SETTINGS_ELSE_OF(X)                                      \
     X("period", d->cfg.period)                                        \
     X("nccl", d->cfg.nccl)                                            \

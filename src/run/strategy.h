@@ -163,6 +163,14 @@ DDP_API void ddp_server_set(ddp_ctx *d, int *flag, int value);
 DDP_API int  ddp_server_await(ddp_ctx *d, const int *flag);
 DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                               float rate);
+/* ddp_late_apply - what arrives late (n floats) becomes part of a target that went on without it.
+ *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: it is overwritten
+ *   DDP_LATE_OWN         target = late - f own: late is without what this worker did meanwhile, and counts it so
+ *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD, CoCoDC);
+ *                        not on a device */
+typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
+DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f);
+
 /* ddp_split - moves what a coding can say of x[0..n-1] to out; x keeps the rest, exactly. Of blocks n is a multiple, or
  *   the end. Any thread. DDP_NUMERIC where a value has no code. */
 DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, ddp_error *err);

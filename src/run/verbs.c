@@ -1,6 +1,7 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
 #include "nn/exact.h"
 #include "comm/frame.h"
+#include "nn/exact.h"
 #include "run/device.h"
 
 /* ---- events ---- */
@@ -383,6 +384,26 @@ int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
     if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
     *out = ddp__sum_squares(x, n);
     return 0;
+}
+
+int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
+{
+    DDP__VERB("ddp_late_apply");
+    switch (rule) {
+    case DDP_LATE_MIX:
+        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
+        return 0;
+    case DDP_LATE_OWN:
+        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__axpy(d, target, own, n, -f);
+        return 0;
+    case DDP_LATE_COMPENSATE:
+        if (d->host.backend) return ddp_complain(d, DDP_UNSUPPORTED, "a late change is compensated on the CPU alone");
+        ddp__late_compensate(late, target, own, n, f);
+        return 0;
+    }
+    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
 /* ---- state ---- */

@@ -1,5 +1,4 @@
 /* Strategies that average parameters: localsgd, enp and dreamddp (Algorithm 1 and Eq. 5). */
-#include "plan/partial.h"
 #include "run/config.h"
 #include "run/stats.h"
 #include "strategy/strategy.h"
@@ -67,10 +66,6 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
 
 /* ---- enp, dreamddp: each layer once per period, by a plan ---- */
 
-typedef struct ddp__partial {
-    ddp_plan plan;
-} ddp__partial;
-
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
@@ -107,7 +102,7 @@ static int ddp__partial_step_end(ddp_ctx *d, void *self, int forward)
 
 /* ---- their plan ---- */
 
-static int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
+int ddp__plan_failed(ddp_ctx *d, const ddp_error *err) { return ddp_complain(d, err->code, "%s", err->msg); }
 
 /* As bytes, the same on all ranks: numbers, step_of, fill. */
 typedef struct ddp__packed_plan {
@@ -115,7 +110,7 @@ typedef struct ddp__packed_plan {
     double  objective_s, exposed_s, lower_bound_s;
 } ddp__packed_plan;
 
-static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
+int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
 {
     const size_t L = (size_t)p->layers, fill = L * (size_t)p->period;
     ddp__packed_plan head;
@@ -141,7 +136,7 @@ static int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     return 0;
 }
 
-static int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
 {
     ddp__partial *x = (ddp__partial *)self;
     ddp__packed_plan head;
@@ -225,7 +220,7 @@ static ddp_status ddp__plan_with_slack(const ddp_profile *p, const ddp_plan_opti
 }
 
 /* enp: equal numbers of layers; unmeasured: no times to fill by, or to leave slack for. */
-static int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
 {
     const int slack = !unmeasured && !ddp_settings(d)->paper;
     ddp_plan_options o;
@@ -271,16 +266,16 @@ static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_
     return ddp__plan_pack(d, plan, out);
 }
 
-static const ddp_plan *ddp__partial_view(const void *self)
+const ddp_plan *ddp__partial_view(const void *self)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
 
     return p->layers ? p : NULL;
 }
 
-static double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
+double ddp__partial_exposed(const void *self) { return ((const ddp__partial *)self)->plan.exposed_s; }
 
-static int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
 {
     const ddp_plan *p = &((const ddp__partial *)self)->plan;
     int n = 0;

@@ -9,7 +9,7 @@
 
 /* ---- the rule ---- */
 
-void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
+static void ddp__outer_rule(const ddp__outer_layer *y, float *x, float *m, size_t n)
 {
     const float nu = y->all->nu, mu = y->all->mu;
 
@@ -34,6 +34,7 @@ static void ddp__outer_own(void *user, size_t at, float *x, size_t n)
     const ddp__outer_layer *y = (const ddp__outer_layer *)user;
     float *error = y->error ? y->error + (at - y->from) : NULL;
 
+    if (y->previous) ddp__late_compensate(x, y->anchor + at, y->previous + (at - y->from), n, y->all->lambda);
     ddp__outer_rule(y, x, y->momentum ? y->momentum + (at - y->from) : NULL, n);
     if (!error) return;
     for (size_t i = 0; i < n; i++) error[i] += x[i];
@@ -51,33 +52,9 @@ static int ddp__outer_rule_there(ddp_ctx *d, const ddp__outer_layer *y, float *x
 
 /* ---- a layer: its change is sent, and the outer step comes ---- */
 
-/* What the layer has changed by, into x, or in place of the parameters. */
-static int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const ddp_piece *p, int n)
+static ddp_message ddp__outer_message(const ddp_ctx *d, const ddp__outer_layer *y)
 {
-    int bad = 0;
-
-    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
-        float *x = y->x ? y->x + at : p[i].data;
-        const size_t count = p[i].count;
-        if (y->fresh) {
-            bad = ddp_set(d, x, count, 0);
-        } else if (y->x) {
-            bad = ddp_copy(d, x, y->anchor + at, count);
-            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
-        } else {
-            bad = ddp_scale(d, x, count, -1);
-            if (!bad) bad = ddp_axpy(d, x, y->anchor + at, count, 1);
-        }
-    }
-    y->fresh = 0;
-    return bad;
-}
-
-int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
-{
-    const ddp_piece x = {{y->x}, y->count};
     ddp_message m;
-    int bad = 0;
 
     memset(&m, 0, sizeof m);
     m.verb = DDP_ALL_REDUCE;
@@ -86,19 +63,54 @@ int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y)
     m.step = ddp_step(d);
     m.layer = y->layer;
     m.link = ddp_link_of(d, y->layer);
+    return m;
+}
+
+int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y)
+{
+    ddp_message m = ddp__outer_message(d, y);
+
     m.from = ddp_others_of(d, y->layer, &m.from_count);
-    if (m.from) bad = ddp_post(d, &m, &y->other_ticket);
+    return m.from ? ddp_post(d, &m, &y->other_ticket) : 0;
+}
+
+int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        float *x = y->x ? y->x + at : p[i].data;
+        const size_t count = p[i].count;
+        if (y->fresh) {
+            bad = ddp_set(d, x, count, 0);
+        } else if (y->x) {
+            bad = ddp_copy(d, x, since + at, count);
+            if (!bad) bad = ddp_axpy(d, x, p[i].data, count, -1);
+        } else {
+            bad = ddp_scale(d, x, count, -1);
+            if (!bad) bad = ddp_axpy(d, x, since + at, count, 1);
+        }
+    }
+    y->fresh = 0;
+    return bad;
+}
+
+int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp_piece x = {{y->x}, y->count};
+    ddp_message m = ddp__outer_message(d, y);
+
+    if (!y->count) return 0;
     m.from = ddp_trained_of(d, y->layer, &m.from_count);
-    if (bad || !m.from) return bad;
-    bad = ddp__outer_change(d, y, m.from, m.from_count);
     if (y->x) m.from = &x, m.from_count = 1;
 #ifndef DDP_NO_PLANNERS
-    if (y->all->keep) return bad ? bad : ddp__sparse_send(d, y, &m);
+    if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
     m.coding = y->all->coding;
     m.residual = ddp_residual_of(d, y->layer);
-    m.owner = y->all->whole ? NULL : &y->owner;
-    return bad ? bad : ddp_post(d, &m, &y->ticket);
+    m.owner = y->all->whole || y->all->mean ? NULL : &y->owner;
+    return ddp_post(d, &m, &y->ticket);
 }
 
 static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
@@ -109,23 +121,27 @@ static int ddp__outer_take(ddp_ctx *d, long *ticket, int layer)
     return t == -1 ? 0 : ddp_hold(d, t, layer);
 }
 
+int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y) { return ddp__outer_take(d, &y->other_ticket, y->layer); }
+
 int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int n, bad = ddp__outer_take(d, &y->other_ticket, y->layer);
+    const int sent = y->ticket != -1;
+    int n, bad = ddp__outer_take(d, &y->ticket, y->layer);
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
 
-    if (!bad) bad = ddp__outer_take(d, &y->ticket, y->layer);
+    if (!sent) return 0;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep && !bad) bad = ddp__sparse_arrive(d, y);
 #endif
-    for (size_t i = 0, at = 0; !bad && y->all->whole && i < (size_t)n; at += p[i++].count)
+    if (y->all->whole && y->previous && !bad)
+        bad = ddp_late_apply(d, y->anchor, y->x, y->previous, y->count, DDP_LATE_COMPENSATE, y->all->lambda);
+    for (size_t i = 0, at = 0; !bad && y->all->whole && !y->all->mean && i < (size_t)n; at += p[i++].count)
         bad = ddp__outer_rule_there(d, y, y->x ? y->x + at : p[i].data, y->momentum ? y->momentum + at : NULL,
                                     p[i].count);
     return bad;
 }
 
-/* The outer step is here: theta = anchor = anchor - step. */
-static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
 {
     int n, bad = 0;
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
@@ -137,8 +153,7 @@ static int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y)
     return bad;
 }
 
-/* The anchor is theta as it stands. */
-static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
+int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 {
     int n, bad = 0;
     const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
@@ -150,9 +165,18 @@ static int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 
 /* ---- start, and the end of a step ---- */
 
+/* n floats of the layer's own, unless n is 0; 0 if there is no memory. */
+static int ddp__outer_keep(ddp_ctx *d, const ddp__outer_layer *y, const char *name, size_t n, int equal, float **out)
+{
+    if (n) *out = ddp_keep(d, y->layer, name, n, equal);
+    return !n || *out;
+}
+
 static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 {
     ddp__outer_layer *y = &o->layer[layer];
+    const ddp_overlap overlap = ddp_settings(d)->overlap;
+    const int eager = overlap == DDP_OVERLAP_EAGER, late = overlap != DDP_OVERLAP_NONE;
     int n;
     const ddp_piece *p = ddp_trained_of(d, layer, &n);
 
@@ -160,27 +184,25 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
-    y->ticket = y->other_ticket = -1;
+    y->ticket = y->other_ticket = y->lands = -1;
     for (int i = 0; i < n; i++) y->count += p[i].count;
-    if (!y->count || o->mean) return 0;
+    if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
     y->length = y->count;
     if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
-    y->anchor = ddp_keep(d, layer, "anchor", y->count, 1);
-    if (!y->anchor) return DDP_FAILED;
-    if (o->mu > 0 && y->length > 0) {
-        y->momentum = ddp_keep(d, layer, "momentum", y->length, o->whole);
-        if (!y->momentum) return DDP_FAILED;
-    }
-    if (o->coding != DDP_AS_FLOAT && !o->whole && y->length > 0) {
-        y->error = ddp_keep(d, layer, "error", y->length, 0);
-        if (!y->error) return DDP_FAILED;
-    }
-    y->x = o->shared;
+    if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
+        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole, &y->momentum) ||
+        !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, 0, &y->error) ||
+        !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
+        !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
+        !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
+        return DDP_FAILED;
+    if (!late) y->x = o->shared;
 #ifndef DDP_NO_PLANNERS
     if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
 #endif
-    return ddp__outer_anchor(d, y);
+    if (ddp__outer_anchor(d, y) || (y->own && ddp_copy(d, y->own, y->anchor, y->count))) return DDP_FAILED;
+    return y->previous ? ddp_copy(d, y->previous, y->anchor + y->from, y->length) : 0;
 }
 
 /* What sparse changes are packed from, one layer after the other. */
@@ -203,7 +225,7 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
     return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
 
-static int ddp__outer_start(ddp_ctx *d, void *self)
+int ddp__outer_start(ddp_ctx *d, void *self)
 {
     const ddp_config *c = ddp_settings(d);
     ddp__outer *o = (ddp__outer *)self;
@@ -212,13 +234,16 @@ static int ddp__outer_start(ddp_ctx *d, void *self)
 
     o->nu = (float)c->outer_lr;
     o->mu = c->outer_momentum > 0 ? (float)c->outer_momentum : 0;
+    o->lambda = (float)c->compensation;
+    o->mixture = c->mixture > 0 ? (float)c->mixture : 0;
     o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
 #ifndef DDP_NO_PLANNERS
     if (c->wire == DDP_WIRE_TOPK && !alone) o->keep = ddp_sparse_keep(c->topk_fraction);
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
     o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;
-    o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep;
+    o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
+              c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
     if (!o->layer) return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
     if (o->keep) bad = ddp__outer_shared(d, o);
@@ -235,15 +260,20 @@ static int ddp__outer_step_end(ddp_ctx *d, void *self, int forward)
     if (o->mean) return ddp__local_step_end(d, self, forward);
     bad = ddp__clip_and_update(d);
     if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
-    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_send(d, &o->layer[l]);
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        bad = ddp__outer_arrive(d, &o->layer[l]);
+        bad = ddp__outer_others(d, &o->layer[l]);
+        if (!bad) bad = ddp__outer_change(d, &o->layer[l], o->layer[l].anchor);
+        if (!bad) bad = ddp__outer_post(d, &o->layer[l]);
+    }
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        bad = ddp__outer_others_hold(d, &o->layer[l]);
+        if (!bad) bad = ddp__outer_arrive(d, &o->layer[l]);
         if (!bad) bad = ddp__outer_land(d, &o->layer[l]);
     }
     return bad;
 }
 
-static int ddp__outer_sync_all(ddp_ctx *d, void *self)
+int ddp__outer_sync_all(ddp_ctx *d, void *self)
 {
     ddp__outer *o = (ddp__outer *)self;
     int bad = 0;
@@ -264,6 +294,8 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
     if (o->layer) DDP_FREE(o->layer);
     if (o->scratch) DDP_FREE(o->scratch);
     if (o->shared) DDP_FREE(o->shared);
+    if (o->landing) DDP_FREE(o->landing);
+    ddp_plan_free(&o->partial.plan);
 }
 
 /* sparseloco is diloco with other defaults. */
@@ -271,8 +303,18 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
 
-    if (c->overlap > DDP_OVERLAP_NONE)
-        return ddp__fail(err, DDP_UNSUPPORTED, "overlap is not there yet");
+    if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
+        return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
+                         "or leave them out", ops->name);
+    if (c->landing && !c->fragments)
+        return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
+                         ops->name, c->landing);
+    if (c->compensation > 0 && (c->overlap != DDP_OVERLAP_EAGER || c->backend))
+        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late, on the CPU: "
+                         "choose that, or leave it 0", ops->name, c->compensation);
+    if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
+    if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
+    if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
     if (!(c->outer_lr > 0)) c->outer_lr = sparse ? 1 : 0.7;
     if (c->outer_momentum == 0) c->outer_momentum = sparse ? (double)DDP_NO_MOMENTUM : 0.9;
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;

@@ -17,8 +17,11 @@ typedef struct ddp__outer_layer {
     float *anchor, *momentum; /* [count], [length] */
     float *error;             /* [length] of what the outer steps lost as they travelled, [count] of sparse changes */
     float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the parameters */
+    float *own;               /* [count] eager: where this worker began the period */
+    float *previous;          /* [length] eager, compensated: the last outer step */
+    long   lands;             /* late: the step at whose end x lands; -1: nothing of the layer is late */
     unsigned char *gather;    /* [blocks x block] sparse: of each rank, whether it sent, and what */
-    int    blocks, own;       /* the latter: which of them is this rank's */
+    int    blocks, place;     /* the latter: which of them is this rank's */
     size_t block;             /* bytes */
     ddp_owner owner;
     long   ticket, other_ticket;
@@ -26,7 +29,12 @@ typedef struct ddp__outer_layer {
 } ddp__outer_layer;
 
 typedef struct ddp__outer {
-    float nu, mu;
+    ddp__partial partial; /* stream: when each layer is sent; first, as run's plan */
+    int  *landing;        /* [layers] stream: and how many steps later it lands */
+    float *late;          /* [layers] of which step each is late, as it is saved; read: since start, or a load */
+    int   read;
+    double exposed_s;     /* stream: by the plan */
+    float nu, mu, lambda, mixture;
     int   whole; /* every rank keeps the momentum of all, and takes the outer step itself */
     int   mean;  /* nu 1, mu 0: the mean of the parameters itself */
     int   keep;  /* sparse: of 4096 values those that travel; 0 = all do */
@@ -37,10 +45,27 @@ typedef struct ddp__outer {
     size_t         scratch_bytes;
 } ddp__outer;
 
-/* Posts a layer's change, and the mean of what else averaging moves. Holds both; after that x is the outer step. The
- * anchor goes on by it. */
-DDP_LIB int ddp__outer_send(ddp_ctx *d, ddp__outer_layer *y);
+/* Posts the mean of what else averaging moves: buffers, optimizer state; holds it. Holds the change that was posted:
+ * after that x, or what is in place, is the outer step. */
+DDP_LIB int ddp__outer_others(ddp_ctx *d, ddp__outer_layer *y);
+DDP_LIB int ddp__outer_others_hold(ddp_ctx *d, ddp__outer_layer *y);
 DDP_LIB int ddp__outer_arrive(ddp_ctx *d, ddp__outer_layer *y);
+
+/* theta = anchor = anchor - x. The anchor is theta as it stands. */
+DDP_LIB int ddp__outer_land(ddp_ctx *d, ddp__outer_layer *y);
+DDP_LIB int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y);
+/* What the layer has changed by since `since`, into x, or in place of the parameters; 0 of a newcomer's. */
+DDP_LIB int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since);
+/* Posts the change in x, or in place. */
+DDP_LIB int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y);
+
+/* The events of the way that waits, which the others are built on. */
+DDP_LIB int ddp__outer_start(ddp_ctx *d, void *self);
+DDP_LIB int ddp__outer_sync_all(ddp_ctx *d, void *self);
+
+/* outer_late.c: the ways in which what is sent lands later fill in their events. */
+DDP_LIB void ddp__outer_stream(ddp_strategy_ops *ops);
+DDP_LIB void ddp__outer_eager(ddp_strategy_ops *ops);
 
 /* outer_sparse.c */
 #ifndef DDP_NO_PLANNERS

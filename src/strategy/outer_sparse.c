@@ -8,7 +8,7 @@
 int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 {
     y->block = 1 + ddp_sparse_bytes(y->count, y->all->keep);
-    y->blocks = ddp_blocks_of(d, ddp_group_of(d, y->layer), &y->own);
+    y->blocks = ddp_blocks_of(d, ddp_group_of(d, y->layer), &y->place);
     y->error = ddp_keep(d, y->layer, "residual", y->count, 0);
     if (!y->error) return DDP_FAILED;
     y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
@@ -18,7 +18,7 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 {
-    unsigned char *own = y->gather + (size_t)y->own * y->block;
+    unsigned char *own = y->gather + (size_t)y->place * y->block;
     ddp_piece all;
     ddp_message m = *like;
     ddp_error err;

@@ -48,6 +48,9 @@ typedef struct replay {
     float theta[LAB_RANKS][LAB_VALUES]; /* parameters of each worker */
     float anchor[LAB_VALUES], m[LAB_VALUES];
     float kept[LAB_RANKS][LAB_VALUES], lost[LAB_VALUES]; /* of changes that were sent, of outer steps */
+    float step[LAB_VALUES];                              /* that is to land */
+    float own[LAB_RANKS][LAB_VALUES];                    /* eager: where a period began */
+    int   late[LAB_LAYERS];                              /* stream: 1 + the step in which the layer lands; eager: 1 */
 } replay;
 
 static float times(float a, float b)
@@ -88,8 +91,8 @@ static void replay_send(const lab *x, float *change, float *kept, size_t n)
     }
 }
 
-/* Layer at..at+n-1, and what its outer step is. */
-static void replay_outer(const lab *x, replay *y, size_t at, size_t n)
+/* Layer at..at+n-1: what its outer step is, from the changes since `since`. */
+static void replay_step(const lab *x, replay *y, size_t at, size_t n, float (*since)[LAB_VALUES])
 {
     static float d[LAB_RANKS][LAB_VALUES];
     const int world = x->cfg.world;
@@ -98,7 +101,7 @@ static void replay_outer(const lab *x, replay *y, size_t at, size_t n)
     float *step = d[0];
 
     for (int r = 0; r < world; r++) {
-        for (size_t i = 0; i < n; i++) d[r][i] = y->anchor[at + i] - y->theta[r][at + i];
+        for (size_t i = 0; i < n; i++) d[r][i] = (since ? since[r] : y->anchor)[at + i] - y->theta[r][at + i];
         replay_send(x, d[r], y->kept[r] + at, n);
         for (size_t i = 0; r && i < n; i++) step[i] += d[r][i];
     }
@@ -115,9 +118,63 @@ static void replay_outer(const lab *x, replay *y, size_t at, size_t n)
         for (size_t i = 0; i < n; i++) y->lost[at + i] += step[i];
         assert_int_equal(ddp_split(coding_of(x->cfg.wire), y->lost + at, step, n, NULL), 0);
     }
-    for (size_t i = 0; i < n; i++) {
-        y->anchor[at + i] -= step[i];
-        for (int r = 0; r < world; r++) y->theta[r][at + i] = y->anchor[at + i];
+    memcpy(y->step + at, step, n * sizeof *step);
+}
+
+static void replay_land(const lab *x, replay *y, size_t at, size_t n)
+{
+    const float a = x->cfg.overlap == DDP_OVERLAP_STREAM && x->cfg.mixture > 0 ? (float)x->cfg.mixture : 0;
+
+    for (size_t i = at; i < at + n; i++) {
+        y->anchor[i] -= y->step[i];
+        for (int r = 0; r < x->cfg.world; r++)
+            y->theta[r][i] = a > 0 ? times(a, y->theta[r][i]) + times(1 - a, y->anchor[i]) : y->anchor[i];
+    }
+}
+
+/* ---- what happens at the end of a step ---- */
+
+static void replay_waits(const lab *x, replay *y, const size_t *count, int L, int step)
+{
+    size_t at = 0;
+
+    for (int l = 0; (step + 1) % x->cfg.period == 0 && l < L; at += count[l++]) {
+        replay_step(x, y, at, count[l], NULL);
+        replay_land(x, y, at, count[l]);
+    }
+}
+
+/* Fragments of every n-th layer. */
+static void replay_streams(const lab *x, replay *y, const size_t *count, int L, int step)
+{
+    const int H = x->cfg.period, n = x->cfg.fragments;
+    size_t at = 0;
+
+    for (int l = 0; l < L; at += count[l++]) {
+        if ((step + 1) % H == (l % n + 1) * H / n % H) {
+            replay_step(x, y, at, count[l], NULL);
+            y->late[l] = step + x->cfg.landing + 1;
+        }
+        if (y->late[l] == step + 1) replay_land(x, y, at, count[l]);
+    }
+}
+
+static void replay_is_eager(const lab *x, replay *y, const size_t *count, int L, int step)
+{
+    static float last[LAB_VALUES];
+    const int K = x->cfg.world;
+    const float part = (float)x->cfg.outer_lr / (float)K;
+    size_t at = 0;
+
+    for (int l = 0; (step + 1) % x->cfg.period == 0 && l < L; at += count[l++]) {
+        memcpy(last + at, y->step + at, count[l] * sizeof *last);
+        replay_step(x, y, at, count[l], y->own);
+        for (size_t i = at; i < at + count[l]; i++) {
+            if (y->late[l]) y->anchor[i] -= last[i];
+            for (int r = 0; r < K; r++)
+                y->theta[r][i] = y->own[r][i] = y->anchor[i] - times(part, y->own[r][i] - y->theta[r][i]);
+        }
+        y->late[l] = 1;
     }
 }
 
@@ -135,6 +192,7 @@ static void replay_run(const lab *x, replay *y)
     for (int l = 0; l < L; n += count[l++])
         for (size_t i = 0; i < count[l]; i++) y->anchor[n + i] = lab_start(0, l, i);
     for (int r = 0; r < K; r++) memcpy(y->theta[r], y->anchor, n * sizeof(float));
+    for (int r = 0; r < K; r++) memcpy(y->own[r], y->anchor, n * sizeof(float));
     for (int step = 0; step < x->steps; step++) {
         for (int r = 0; r < K; r++) {
             lab_replica part;
@@ -145,9 +203,9 @@ static void replay_run(const lab *x, replay *y)
                 lab_update(&o, &part, l, count[l], step);
             }
         }
-        at = 0;
-        for (int l = 0; (step + 1) % x->cfg.period == 0 && l < L; at += count[l++])
-            replay_outer(x, y, at, count[l]);
+        if (x->cfg.overlap == DDP_OVERLAP_STREAM) replay_streams(x, y, count, L, step);
+        else if (x->cfg.overlap == DDP_OVERLAP_EAGER) replay_is_eager(x, y, count, L, step);
+        else replay_waits(x, y, count, L, step);
     }
 }
 
@@ -292,6 +350,182 @@ static void all_codings_end_near_to_float32(void **state)
     }
 }
 
+/* ---- streaming ---- */
+
+static void streaming_in_one_set_at_once_is_diloco(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int model = 0; model < LAB_MODELS; model++) {
+            const double nu = model % 2 ? 0.7 : 1, mu = model % 2 ? 0.9 : 0; /* the mean itself too */
+            lab a = outer_lab(world, (lab_model)model, (lab_rule)((world + model) % LAB_RULES), nu, mu);
+            lab b = outer_lab(world, (lab_model)model, a.rule, nu, mu);
+            b.cfg.overlap = DDP_OVERLAP_STREAM;
+            b.cfg.fragments = 1;
+            b.cfg.mixture = DDP_OVERWRITE;
+            b.forward_hooks = world % 2;
+            if (world == 3) b.cfg.transport = DDP_TCP;
+            if (world == 4) a.cfg.clip_norm = b.cfg.clip_norm = 0.5f;
+            if (world == 2) a.cfg.wire = b.cfg.wire = DDP_WIRE_INT4;
+            lab_run(&a);
+            lab_run(&b);
+            same(&b, &a, "streaming, unlike diloco");
+            lab_free(&a);
+            lab_free(&b);
+        }
+}
+
+static void streaming_is_the_rule_replayed(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int kind = 0; kind < 4; kind++) {
+            lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES), 0.7, 0.9);
+            x.cfg.overlap = DDP_OVERLAP_STREAM;
+            x.cfg.fragments = 1 + kind % 3;
+            x.cfg.landing = kind % 3;
+            x.cfg.mixture = kind == 2 ? DDP_OVERWRITE : 0.5 - 0.125 * kind;
+            x.cfg.wire = kind == 3 ? DDP_WIRE_TOPK : kind == 2 ? DDP_WIRE_E3M0 : DDP_WIRE_F32;
+            x.forward_hooks = world % 2;
+            x.steps = 14;
+            x.no_sync_all = 1;
+            if (world == 4) x.cfg.transport = DDP_TCP;
+            if (world == 5) x.cfg.net = "200mbit,2ms";
+            lab_run(&x);
+            replay_is(&x, "streaming");
+            lab_free(&x);
+        }
+}
+
+/* Whatever the planner says: all ranks the same, and threads as TCP. */
+static void planned_streaming_is_the_same_on_all_ranks(void **state)
+{
+    (void)state;
+    for (int model = 0; model < LAB_MODELS; model++) {
+        lab a = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9), b = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9);
+        a.cfg.overlap = b.cfg.overlap = DDP_OVERLAP_STREAM;
+        a.cfg.net = b.cfg.net = "20mbit,1ms"; /* layers land later */
+        a.forward_hooks = b.forward_hooks = 1;
+        b.cfg.transport = DDP_TCP;
+        lab_run(&a);
+        lab_run(&b);
+        ranks_are_equal(&a);
+        same(&a, &b, "planned");
+        lab_free(&a);
+        lab_free(&b);
+    }
+}
+
+/* A plan from clocks, made again while layers are late. */
+static void measured_streaming_ends_with_equal_ranks(void **state)
+{
+    lab x = outer_lab(3, LAB_GPT, LAB_ADAMW, 0.7, 0.9);
+
+    (void)state;
+    x.cfg.overlap = DDP_OVERLAP_STREAM;
+    x.cfg.deterministic = 0;
+    x.cfg.profile_steps = 5;
+    x.cfg.net = "20mbit,2ms";
+    x.steps = 20;
+    lab_run(&x);
+    ranks_are_equal(&x);
+    lab_free(&x);
+}
+
+/* ---- eager ---- */
+
+static void eager_is_the_rule_replayed(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 5; world++)
+        for (int kind = 0; kind < 4; kind++) {
+            lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES), 0.7,
+                              kind ? 0.9 : 0);
+            x.cfg.overlap = DDP_OVERLAP_EAGER;
+            x.cfg.wire = kind == 3 ? DDP_WIRE_TOPK : kind == 2 ? DDP_WIRE_INT8 : DDP_WIRE_F32;
+            x.forward_hooks = world % 2;
+            x.steps = 14;
+            x.no_sync_all = 1;
+            if (world == 4) x.cfg.transport = DDP_TCP;
+            if (world == 5) x.cfg.net = "200mbit,2ms";
+            lab_run(&x);
+            replay_is(&x, "eager");
+            lab_free(&x);
+        }
+}
+
+/* D = mean(d(t-1)) + (d_w(t) - d_w(t-1)) / W, as the paper prints it, but for rounding. */
+static void eager_without_momentum_is_the_printed_form(void **state)
+{
+    static float theta[LAB_RANKS][LAB_VALUES], begun[LAB_RANKS][LAB_VALUES], before[LAB_RANKS][LAB_VALUES],
+        change[LAB_RANKS][LAB_VALUES], g[LAB_VALUES], s[LAB_RANKS][2 * LAB_VALUES];
+    lab x = outer_lab(3, LAB_ODD, LAB_SGD, 0.7, 0);
+    size_t count[LAB_LAYERS], n = 0;
+    const int L = lab_sizes(LAB_ODD, count), K = x.cfg.world;
+    ddp_optimizer o = lab_optimizer(LAB_SGD);
+
+    (void)state;
+    x.cfg.overlap = DDP_OVERLAP_EAGER;
+    x.steps = 12;
+    x.no_sync_all = 1;
+    lab_run(&x);
+    for (int l = 0; l < L; n += count[l++])
+        for (int r = 0; r < K; r++)
+            for (size_t i = 0; i < count[l]; i++) theta[r][n + i] = begun[r][n + i] = lab_start(0, l, i);
+    for (int step = 0; step < x.steps; step++) {
+        for (int r = 0; r < K; r++) {
+            size_t at = 0;
+            for (int l = 0; l < L; at += count[l++]) {
+                lab_replica part;
+                memset(g, 0, count[l] * sizeof *g);
+                part.w[l] = theta[r] + at, part.g[l] = g, part.s[l] = s[r];
+                lab_gradient(part.w[l], g, count[l], r, l, step * 10);
+                lab_update(&o, &part, l, count[l], step);
+            }
+        }
+        for (size_t i = 0; (step + 1) % x.cfg.period == 0 && i < n; i++) {
+            float mean = 0;
+            for (int r = 0; r < K; r++) mean += before[r][i] / (float)K;
+            for (int r = 0; r < K; r++) {
+                change[r][i] = begun[r][i] - theta[r][i];
+                begun[r][i] -= 0.7f * (mean + (change[r][i] - before[r][i]) / (float)K);
+                theta[r][i] = begun[r][i];
+            }
+            for (int r = 0; r < K; r++) before[r][i] = change[r][i];
+        }
+    }
+    for (int r = 0; r < K; r++)
+        for (size_t i = 0; i < n; i++)
+            if (fabsf(theta[r][i] - x.params[r][i]) > 2e-5f)
+                fail_msg("rank %d, %zu: %g, printed %g", r, i, (double)x.params[r][i], (double)theta[r][i]);
+    lab_free(&x);
+}
+
+static void eager_ranks_are_equal_after_sync_all(void **state)
+{
+    (void)state;
+    for (int model = 0; model < LAB_MODELS; model++)
+        for (int kind = 0; kind < 3; kind++) {
+            lab x = outer_lab(4, (lab_model)model, LAB_ADAMW, 0.7, 0.9), y = x;
+            x.cfg.overlap = DDP_OVERLAP_EAGER;
+            x.cfg.compensation = kind ? 0.5 : 0;
+            x.cfg.min_world = kind == 2; /* the momentum of all on every rank, and what compensates */
+            if (kind == 2) x.cfg.transport = DDP_TCP;
+            lab_run(&x);
+            ranks_are_equal(&x);
+            if (kind == 2) {
+                lab_new(&y, 4, DDP_DILOCO, 3);
+                y.model = x.model, y.rule = x.rule;
+                y.cfg = x.cfg;
+                y.cfg.min_world = 0;
+                lab_run(&y);
+                same(&y, &x, "compensated in parts");
+                lab_free(&y);
+            }
+            lab_free(&x);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -301,6 +535,13 @@ int main(void)
         cmocka_unit_test(coded_changes_are_the_rule_replayed),
         cmocka_unit_test(sparseloco_is_rate_1_without_momentum),
         cmocka_unit_test(all_codings_end_near_to_float32),
+        cmocka_unit_test(streaming_in_one_set_at_once_is_diloco),
+        cmocka_unit_test(streaming_is_the_rule_replayed),
+        cmocka_unit_test(planned_streaming_is_the_same_on_all_ranks),
+        cmocka_unit_test(measured_streaming_ends_with_equal_ranks),
+        cmocka_unit_test(eager_is_the_rule_replayed),
+        cmocka_unit_test(eager_without_momentum_is_the_printed_form),
+        cmocka_unit_test(eager_ranks_are_equal_after_sync_all),
         cmocka_unit_test(after_an_outer_update_all_ranks_are_equal),
     };
 

@@ -1,0 +1,70 @@
+/* When transfers that may span several steps arrive: the window cost of plan/partial.h, with landing times. */
+#include "plan/internal.h"
+#include "plan/partial.h"
+
+/* Steps of a plan, which follow each other without end. */
+typedef struct ddp__steps {
+    const ddp_profile *p;
+    const ddp_plan    *plan;
+    double             forward, step, period; /* of all layers; of a step, waits included; H of them */
+} ddp__steps;
+
+/* The smallest landing of layer l, whose transfer of step h of the first period arrives then. */
+static int ddp__landing_of(const ddp__steps *s, int l, double arrives)
+{
+    double before = 0, slack;
+    int landing;
+
+    for (int j = 0; s->plan->cost == DDP_COST_WINDOW && j < l; j++)
+        before += s->p->forward_s ? s->p->forward_s[j] : 0;
+    slack = arrives - before - 1e-12 * s->period; /* sums that are equal but for rounding are */
+    landing = (int)ceil(slack / s->step) - s->plan->step_of[l] - 1;
+    return landing < 0 ? 0 : landing < s->plan->period ? landing : s->plan->period - 1;
+}
+
+/* The link serves in the order of posting. After one period it is what it will always be: what waits at a moment is the
+ * largest of what was posted since some earlier one less the time since, and a whole period adds nothing to that. */
+static void ddp__landing_link(const ddp__steps *s, int *landing)
+{
+    double free_at = -DBL_MAX;
+
+    for (int round = 0; round < 2; round++)
+        for (int h = 0; h < s->plan->period; h++) {
+            const double origin = (double)(h - (1 - round) * s->plan->period) * s->step + s->forward;
+            double ready = origin;
+            for (int l = s->plan->layers - 1; l >= 0; l--) {
+                ready += s->p->backward_s[l];
+                if (s->plan->step_of[l] != h || !(s->p->comm_s[l] > 0)) continue;
+                if (free_at < ready) free_at = ready;
+                free_at += s->p->comm_s[l];
+                if (round) landing[l] = ddp__landing_of(s, l, free_at + s->p->alpha_s);
+            }
+        }
+}
+
+ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *landing, double *exposed_s, ddp_error *err)
+{
+    double comm = 0, compute = 0;
+    ddp_plan checked;
+    ddp__steps s;
+
+    if (!p || !plan || !plan->step_of || !landing || !exposed_s)
+        return ddp__fail(err, DDP_ARG, "ddp_plan_landing: a profile, a plan and both results are needed");
+    checked = *plan;
+    DDP__TRY(ddp_plan_evaluate(p, plan->cost, &checked, err)); /* all of it makes sense */
+    s.p = p;
+    s.plan = &checked;
+    s.forward = 0;
+    for (int l = 0; l < p->layers; l++) {
+        s.forward += p->forward_s ? p->forward_s[l] : 0;
+        compute += p->backward_s[l];
+        comm += p->comm_s[l];
+    }
+    compute = (compute + s.forward) * plan->period;
+    s.period = comm > compute ? comm : compute;
+    s.step = s.period / plan->period;
+    for (int l = 0; l < p->layers; l++) landing[l] = 0;
+    if (s.step > 0) ddp__landing_link(&s, landing);
+    *exposed_s = s.period - compute;
+    return DDP_OK;
+}

@@ -1,0 +1,342 @@
+/* Ways in which what diloco sends lands later: streaming (arXiv:2501.18512), where each layer has its own step and
+ * lands some steps after it, and eager (arXiv:2502.12996), where all of a period hides the transfer of the one before. */
+#include "strategy/outer.h"
+
+/* ---- what is late ---- */
+
+/* As it is saved: 1 + the step modulo this, which is more than any period; 0: nothing is late. */
+enum { DDP__LATE_STEPS = 1 << 20 };
+
+static int ddp__late_set(ddp_ctx *d, ddp__outer_layer *y, long lands)
+{
+    y->lands = lands;
+    return ddp_set(d, y->all->late + y->layer, 1, lands < 0 ? 0 : (float)(lands % DDP__LATE_STEPS + 1));
+}
+
+/* Before the first step since start, or since a checkpoint was loaded. */
+static int ddp__late_read(ddp_ctx *d, ddp__outer *o)
+{
+    const long now = ddp_step(d);
+    double square;
+
+    for (int l = 0; !o->read && l < ddp_layers(d); l++) {
+        if (ddp_norm2(d, o->late + l, 1, &square)) return DDP_FAILED;
+        o->layer[l].lands = -1;
+        if (square > 0) {
+            const long at = (long)sqrt(square) - 1, past = (at - now % DDP__LATE_STEPS + DDP__LATE_STEPS) % DDP__LATE_STEPS;
+            o->layer[l].lands = now + past;
+        }
+    }
+    o->read = 1;
+    return 0;
+}
+
+/* x is here: the anchor goes on by it, and the parameters to what is between them and that. */
+static int ddp__late_land(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const ddp__outer *o = y->all;
+    int n, bad = ddp__outer_arrive(d, y);
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (!bad) bad = o->mean ? ddp_copy(d, y->anchor, y->x, y->count) : ddp_axpy(d, y->anchor, y->x, y->count, -1);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_late_apply(d, p[i].data, y->anchor + at, NULL, p[i].count, DDP_LATE_MIX, o->mixture);
+    return bad ? bad : ddp__late_set(d, y, -1);
+}
+
+static int ddp__late_land_before(ddp_ctx *d, ddp__outer *o, long step)
+{
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
+        if (o->layer[l].lands >= 0 && o->layer[l].lands < step) bad = ddp__late_land(d, &o->layer[l]);
+    return bad;
+}
+
+static int ddp__late_others(ddp_ctx *d, ddp__outer *o)
+{
+    int bad = 0;
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__outer_others_hold(d, &o->layer[l]);
+    return bad;
+}
+
+static int ddp__late_start(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+
+    o->late = ddp_keep(d, DDP_NO_LAYER, "late", (size_t)ddp_layers(d), 1);
+    return o->late ? ddp__outer_start(d, self) : DDP_FAILED;
+}
+
+/* What is on its way is here, and nothing lands before its time. */
+static int ddp__late_wait(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = o->layer ? ddp__late_others(d, o) : 0;
+
+    for (int l = ddp_layers(d) - 1; o->layer && l >= 0 && !bad; l--) bad = ddp__outer_arrive(d, &o->layer[l]);
+    return bad;
+}
+
+/* ---- streaming ---- */
+
+static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
+{
+    ddp__outer_layer *y = &o->layer[layer];
+    int n, bad = y->lands >= 0 ? ddp__late_land(d, y) : 0; /* of another plan */
+    const ddp_piece *p = ddp_trained_of(d, layer, &n);
+
+    if (!bad) bad = ddp__outer_others(d, y);
+    if (bad || !y->count) return bad;
+    if (!o->mean) bad = ddp__outer_change(d, y, y->anchor);
+    for (size_t i = 0, at = 0; o->mean && !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_copy(d, y->x + at, p[i].data, p[i].count);
+    if (!bad) bad = ddp__outer_post(d, y);
+    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
+}
+
+static int ddp__streaming_due(const ddp_ctx *d, const ddp__outer *o, int layer)
+{
+    return o->partial.plan.step_of[layer] == (int)(ddp_step(d) % o->partial.plan.period);
+}
+
+static int ddp__streaming_forward_begin(ddp_ctx *d, void *self, int layer)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    ddp__outer_layer *y = &o->layer[layer];
+    int bad = ddp__late_read(d, o);
+
+    if (!bad) bad = ddp__outer_others_hold(d, y);
+    return bad || y->lands < 0 || y->lands >= ddp_step(d) ? bad : ddp__late_land(d, y);
+}
+
+static int ddp__streaming_backward_end(ddp_ctx *d, void *self, int layer)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    if (!bad) bad = ddp__local_backward_end(d, NULL, layer);
+    if (bad || ddp_settings(d)->clip_norm > 0 || !ddp__streaming_due(d, o, layer)) return bad;
+    return ddp__streaming_send(d, o, layer);
+}
+
+static int ddp__streaming_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__clip_and_update(d);
+
+    for (int l = ddp_layers(d) - 1; ddp_settings(d)->clip_norm > 0 && l >= 0 && !bad; l--)
+        if (ddp__streaming_due(d, o, l)) bad = ddp__streaming_send(d, o, l);
+    if (bad || forward) return bad; /* what lands now is waited for in its layer's next forward */
+    bad = ddp__late_others(d, o);
+    return bad ? bad : ddp__late_land_before(d, o, ddp_step(d) + 1);
+}
+
+static int ddp__streaming_wait(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_wait(d, self);
+
+    return bad || !o->read ? bad : ddp__late_land_before(d, o, ddp_step(d));
+}
+
+static int ddp__streaming_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    if (!bad) bad = ddp__late_land_before(d, o, LONG_MAX);
+    return bad ? bad : ddp__outer_sync_all(d, self);
+}
+
+/* ---- its plan: that of dreamddp, what a period then takes, and when each layer lands ---- */
+
+static int ddp__streaming_pack(ddp_ctx *d, const ddp_blob *partial, double exposed_s, const int32_t *landing, ddp_blob *out)
+{
+    const size_t L = (size_t)ddp_layers(d);
+
+    *out = ddp_blob_new(partial->size + sizeof exposed_s + L * sizeof *landing);
+    if (!out->bytes) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    memcpy(out->bytes, partial->bytes, partial->size);
+    memcpy(out->bytes + partial->size, &exposed_s, sizeof exposed_s);
+    memcpy(out->bytes + partial->size + sizeof exposed_s, landing, L * sizeof *landing);
+    return 0;
+}
+
+/* Fragments of every n-th layer, sent in equal distances. */
+static int ddp__streaming_strided(ddp_ctx *d, ddp_blob *out)
+{
+    const ddp_config *c = ddp_settings(d);
+    ddp_error err;
+    ddp_plan plan;
+    int bad;
+
+    if (ddp_plan_new(ddp_layers(d), c->period, &plan, &err)) return ddp__plan_failed(d, &err);
+    for (int l = 0; l < plan.layers; l++)
+        plan.step_of[l] = (int)((int64_t)(l % c->fragments + 1) * c->period / c->fragments) - 1;
+    bad = ddp__plan_pack(d, &plan, out);
+    ddp_plan_free(&plan);
+    return bad;
+}
+
+static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob *packed, int *landing, double *exposed_s)
+{
+    ddp__partial made;
+    ddp_error err;
+    int bad;
+
+    memset(&made, 0, sizeof made);
+    bad = ddp__partial_take(d, &made, packed, NULL);
+    if (!bad && ddp_plan_landing(p, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
+    ddp_plan_free(&made.plan);
+    return bad;
+}
+
+static int ddp__streaming_plan(ddp_ctx *d, const ddp_profile *p, int first, ddp_blob *out)
+{
+    const ddp_config *c = ddp_settings(d);
+    const size_t L = (size_t)ddp_layers(d);
+    int *landing = (int *)ddp__calloc(L, sizeof *landing);
+    ddp_blob packed = {NULL, 0};
+    double exposed_s = 0;
+    int bad;
+
+    if (!landing) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    bad = c->fragments ? ddp__streaming_strided(d, &packed) : ddp__partial_make(d, p, first, first, &packed);
+    for (size_t l = 0; l < L; l++) landing[l] = c->landing;
+    if (!bad && !c->fragments) bad = ddp__streaming_land(d, p, &packed, landing, &exposed_s);
+    if (!bad) bad = ddp__streaming_pack(d, &packed, exposed_s, landing, out);
+    ddp_blob_free(&packed);
+    DDP_FREE(landing);
+    return bad;
+}
+
+static int ddp__streaming_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__streaming_plan(d, p, 1, out);
+}
+
+static int ddp__streaming_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
+{
+    (void)self;
+    return ddp__streaming_plan(d, p, 0, out);
+}
+
+static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    const size_t L = (size_t)ddp_layers(d), more = sizeof o->exposed_s + L * sizeof *o->landing;
+    const unsigned char *at = blob->bytes + (blob->size > more ? blob->size - more : 0);
+    ddp_blob partial = *blob;
+    int bad = 0;
+
+    /* a plan of a run that goes on: what is late by the old one lands */
+    if (profile) bad = ddp__late_read(d, o);
+    if (profile && !bad) bad = ddp__late_land_before(d, o, LONG_MAX);
+    partial.size = blob->size > more ? blob->size - more : 0;
+    if (!bad) bad = ddp__partial_take(d, self, &partial, NULL);
+    if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
+    if (!bad && !o->landing) bad = ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
+    if (bad) return bad;
+    memcpy(&o->exposed_s, at, sizeof o->exposed_s);
+    memcpy(o->landing, at + sizeof o->exposed_s, L * sizeof *o->landing);
+    for (size_t l = 0; l < L; l++)
+        if (o->landing[l] < 0 || o->landing[l] >= o->partial.plan.period)
+            return ddp_complain(d, DDP_MISMATCH, "a plan lands a layer %d steps later, in a period of %d", o->landing[l],
+                                o->partial.plan.period);
+    return 0;
+}
+
+static double ddp__streaming_exposed(const void *self) { return ((const ddp__outer *)self)->exposed_s; }
+
+void ddp__outer_stream(ddp_strategy_ops *ops)
+{
+    ops->start = ddp__late_start;
+    ops->forward_begin = ddp__streaming_forward_begin;
+    ops->backward_end = ddp__streaming_backward_end;
+    ops->step_end = ddp__streaming_step_end;
+    ops->wait = ddp__streaming_wait;
+    ops->sync_all = ddp__streaming_sync_all;
+    ops->plan_first = ddp__streaming_first;
+    ops->plan_make = ddp__streaming_make;
+    ops->plan_take = ddp__streaming_take;
+    ops->plan_view = ddp__partial_view;
+    ops->plan_exposed = ddp__streaming_exposed;
+    ops->transfers = ddp__partial_transfers;
+}
+
+/* ---- eager ---- */
+
+/* The anchor is stepped by the changes of the period before alone. From there each worker goes on with its own part of
+ * the mean of this period's, which are on their way: with mu 0 D = mean(d(t-1)) + (d_w(t) - d_w(t-1)) / W. */
+static int ddp__eager_layer(ddp_ctx *d, ddp__outer_layer *y)
+{
+    const float part = y->all->nu / (float)ddp_group_size(d, ddp_group_of(d, y->layer));
+    int n, bad = ddp__outer_others(d, y);
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (bad || !y->count) return bad;
+    if (y->lands >= 0) {
+        bad = ddp__outer_arrive(d, y);
+        if (!bad && y->previous) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
+        if (!bad) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
+    }
+    if (!bad) bad = ddp__outer_change(d, y, y->own);
+    if (!bad) bad = ddp_late_apply(d, y->own, y->anchor, y->x, y->count, DDP_LATE_OWN, part);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_copy(d, p[i].data, y->own + at, p[i].count);
+    if (!bad) bad = ddp__outer_post(d, y);
+    return bad ? bad : ddp__late_set(d, y, ddp_step(d) + ddp_settings(d)->period);
+}
+
+static int ddp__eager_step_end(ddp_ctx *d, void *self, int forward)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    (void)forward;
+    if (!bad) bad = ddp__clip_and_update(d);
+    if (bad || (ddp_step(d) + 1) % ddp_settings(d)->period) return bad;
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp__eager_layer(d, &o->layer[l]);
+    return bad ? bad : ddp__late_others(d, o);
+}
+
+/* What this worker did since the period began, from where all are. */
+static int ddp__eager_join(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    if (y->lands >= 0) bad = ddp_axpy(d, y->anchor, y->x, y->count, -1);
+    for (size_t i = 0, at = 0; !bad && i < (size_t)n; at += p[i++].count) {
+        bad = y->fresh ? ddp_set(d, p[i].data, p[i].count, 0) : ddp_axpy(d, p[i].data, y->own + at, p[i].count, -1);
+        if (!bad) bad = ddp_axpy(d, p[i].data, y->anchor + at, p[i].count, 1);
+    }
+    return bad ? bad : ddp__late_set(d, y, -1);
+}
+
+static int ddp__eager_sync_all(ddp_ctx *d, void *self)
+{
+    ddp__outer *o = (ddp__outer *)self;
+    int bad = ddp__late_read(d, o);
+
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--)
+        if (o->layer[l].count) bad = ddp__eager_join(d, &o->layer[l]);
+    if (!bad) bad = ddp__outer_sync_all(d, self);
+    for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
+        ddp__outer_layer *y = &o->layer[l];
+        if (y->count) bad = ddp_copy(d, y->own, y->anchor, y->count);
+        if (y->previous && !bad) bad = ddp_copy(d, y->previous, y->anchor + y->from, y->length);
+    }
+    return bad;
+}
+
+void ddp__outer_eager(ddp_strategy_ops *ops)
+{
+    ops->start = ddp__late_start;
+    ops->step_end = ddp__eager_step_end;
+    ops->wait = ddp__late_wait;
+    ops->sync_all = ddp__eager_sync_all;
+}
