@@ -219,8 +219,8 @@ static void same_bits_at(const ddp_config *at, int momentum, int vision, long cu
     assert_int_equal(second.from, world);
     for (r = 0; r < world; r++)
         if (second.hash[r] != whole.hash[r])
-            fail_msg("%s, %d ranks, cut at %ld: rank %d differs", ddp_strategy_name(c.strategy), world, cut,
-                     r);
+            fail_msg("%s, overlap %d, wire %d, %d ranks, cut at %ld: rank %d differs", ddp_strategy_name(c.strategy),
+                     (int)c.overlap, (int)c.wire, world, cut, r);
     remove_folder(folder);
 }
 
@@ -268,6 +268,25 @@ static void servers_of_their_own_go_on_too(void **unused)
         c.paper = i == 0;
         same_bits_at(&c, 0, 0, 7);
     }
+}
+
+/* Anchors, momentum, what codings keep, what is late and when it lands. */
+static void changes_that_are_late_go_on_with_the_same_bits(void **unused)
+{
+    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
+
+    (void)unused;
+    for (int overlap = (int)DDP_OVERLAP_NONE; overlap <= (int)DDP_OVERLAP_EAGER; overlap++)
+        for (int w = 0; w < 5; w++)
+            for (long cut = 1; cut <= 9; cut += 1 + (w > 0)) {
+                ddp_config c = world_of(cut % 2 ? 3 : 2, DDP_DILOCO, 4);
+                c.overlap = (ddp_overlap)overlap;
+                c.wire = wires[w];
+                if (overlap == (int)DDP_OVERLAP_EAGER && cut % 2) c.compensation = 0.5;
+                if (overlap == (int)DDP_OVERLAP_STREAM && w % 2) c.fragments = 3, c.landing = 2;
+                if (overlap == (int)DDP_OVERLAP_STREAM) c.net = "50mbit,1ms";
+                same_bits_at(&c, w % 2, 0, cut);
+            }
 }
 
 static void clipping_and_averaged_state_go_on_too(void **unused)
@@ -713,6 +732,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(going_on_gives_the_same_bits),
         cmocka_unit_test(servers_of_their_own_go_on_too),
+        cmocka_unit_test(changes_that_are_late_go_on_with_the_same_bits),
         cmocka_unit_test(clipping_and_averaged_state_go_on_too),
         cmocka_unit_test(state_periods_go_on_too),
         cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),

@@ -146,6 +146,10 @@ typedef struct trial {
     outcome *out;
 } trial;
 
+/* How trials of the outer family send what they changed by, and when it lands. */
+static ddp_overlap way;
+static ddp_wire wire;
+
 static void trial_new(trial *t, ddp_strategy strategy, int world)
 {
     memset(t, 0, sizeof *t);
@@ -159,6 +163,8 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
     t->cfg.staleness = 1;
     t->cfg.defer = 0.5;
     t->cfg.profile_steps = 3;
+    t->cfg.overlap = way;
+    t->cfg.wire = wire;
     t->cfg.allocator.alloc = tensor_alloc;
     t->cfg.allocator.free = tensor_free;
     t->layers_of_last = LAYERS;
@@ -392,6 +398,51 @@ static void late_layers_need_three_times_their_bytes(void **state)
     }
 }
 
+/* Floats for each parameter beyond local SGD. */
+static void the_outer_family_takes_what_it_says(void **state)
+{
+    static const double more[] = {0, 1.25, 2.25, 3.25}; /* anchor, a fourth of the momentum; in flight; own */
+    size_t staging, params, base;
+
+    (void)state;
+    way = DDP_OVERLAP_NONE;
+    base = peak_of(DDP_LOCALSGD, 4, DDP_THREADS, &staging, &params);
+    for (int w = (int)DDP_OVERLAP_NONE; w <= (int)DDP_OVERLAP_EAGER; w++) {
+        double floats;
+        way = (ddp_overlap)w;
+        floats = ((double)peak_of(DDP_DILOCO, 4, DDP_THREADS, &staging, &params) - (double)base) / sizeof(float) /
+                 (double)params;
+        print_message("overlap %d: %.3f floats for each parameter, %.2f said\n", w, floats, more[w]);
+        if (!(fabs(floats - more[w]) < 0.01)) fail_msg("%.3f floats, not %.2f", floats, more[w]);
+    }
+    way = DDP_OVERLAP_DEFAULT;
+}
+
+static void an_outer_step_allocates_nothing(void **state)
+{
+    (void)state;
+    for (int w = (int)DDP_OVERLAP_NONE; w <= (int)DDP_OVERLAP_EAGER; w++)
+        for (int k = 0; k < 4; k++) {
+            static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_INT8, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
+            trial t;
+            ddp_error err;
+            way = (ddp_overlap)w, wire = wires[k];
+            trial_new(&t, DDP_DILOCO, 3);
+            t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
+            t.cfg.period = 5;
+            t.inputs = 12, t.width = 9, t.classes = 3;
+            t.steady_after = 6;
+            t.steps = 15;
+            count_reset(0, 0);
+            if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+            for (int r = 0; r < 3; r++)
+                if (t.out->calls[r]) fail_msg("overlap %d, wire %d: %ld allocations", w, (int)wire, t.out->calls[r]);
+            all_is_given_back();
+            trial_free(&t);
+        }
+    way = DDP_OVERLAP_DEFAULT, wire = DDP_WIRE_DEFAULT;
+}
+
 static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
 {
     int s, world, graph, transport, r;
@@ -516,6 +567,11 @@ static void two_workers_survive_any_allocation_that_fails(void **state)
     exhaust(DDP_WFBP, 2, 1, 0);
     exhaust(DDP_DEFT, 2, 0, 0);
     exhaust(DDP_OSP, 2, 1, 0);
+    wire = DDP_WIRE_E3M0, way = DDP_OVERLAP_STREAM;
+    exhaust(DDP_DILOCO, 2, 1, 0);
+    wire = DDP_WIRE_TOPK, way = DDP_OVERLAP_EAGER;
+    exhaust(DDP_DILOCO, 2, 1, 0);
+    wire = DDP_WIRE_DEFAULT, way = DDP_OVERLAP_DEFAULT;
 }
 
 int main(void)
@@ -525,6 +581,8 @@ int main(void)
         cmocka_unit_test(deft_needs_two_gradient_copies_beyond_wfbp),
         cmocka_unit_test(late_layers_need_three_times_their_bytes),
         cmocka_unit_test(a_step_allocates_nothing_once_the_plan_is_adopted),
+        cmocka_unit_test(the_outer_family_takes_what_it_says),
+        cmocka_unit_test(an_outer_step_allocates_nothing),
         cmocka_unit_test(everything_is_given_back_after_errors),
         cmocka_unit_test(one_worker_survives_any_allocation_that_fails),
         cmocka_unit_test(two_workers_survive_any_allocation_that_fails),
