@@ -26105,12 +26105,13 @@ enum {
     DDP__JOIN_WORLD = 64,
     DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
     DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
-    DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what must be the same for all */
     DDP__JOIN_VERDICT = 512, /* answer to that */
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 20
+    DDP__JOIN_SETTINGS = 24,
+    DDP__JOIN_SAYS = 16 + 8 * DDP__JOIN_SETTINGS,       /* of a layout: where its text begins */
+    DDP__JOIN_LAYOUT = DDP__JOIN_SAYS + DDP__JOIN_HOW   /* newcomer: layers and what must be the same for all */
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;
@@ -26296,7 +26297,7 @@ static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b
     char how[DDP__JOIN_HOW];
     double theirs;
 
-    memcpy(how, b + 128, sizeof how);
+    memcpy(how, b + DDP__JOIN_SAYS, sizeof how);
     how[sizeof how - 1] = 0;
     for (i = 0; how[i]; i++)
         if (how[i] < ' ' || how[i] > '~') how[i] = '?';
@@ -26829,7 +26830,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
         memcpy(&bits, &l->value[i], sizeof bits);
         ddp__hello_put(out + 16 + 8 * i, bits, 8);
     }
-    snprintf((char *)out + 128, DDP__JOIN_HOW, "%s", l->how);
+    snprintf((char *)out + DDP__JOIN_SAYS, DDP__JOIN_HOW, "%s", l->how);
     if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");
@@ -44125,6 +44126,8 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->congestion = d->cfg.no_env ? NULL : getenv("DREAMDDP_TCP_CONGESTION");
     c->log = d->host.log;
 }
+
+DDP_STATIC_ASSERT((int)DDP__SETTINGS_JOIN <= (int)DDP__JOIN_SETTINGS, "a newcomer has room for its settings");
 
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {

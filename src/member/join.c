@@ -82,7 +82,7 @@ static int ddp__layout_compare(const ddp__join_layout *l, const unsigned char *b
     char how[DDP__JOIN_HOW];
     double theirs;
 
-    memcpy(how, b + 128, sizeof how);
+    memcpy(how, b + DDP__JOIN_SAYS, sizeof how);
     how[sizeof how - 1] = 0;
     for (i = 0; how[i]; i++)
         if (how[i] < ' ' || how[i] > '~') how[i] = '?';

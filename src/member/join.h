@@ -16,12 +16,13 @@ enum {
     DDP__JOIN_WORLD = 64,
     DDP__JOIN_REQUEST = 64,  /* bytes behind the hello: verb, wanted id + 1; bytes and clone that it has */
     DDP__JOIN_PLACE = 2048,  /* answer to ENTER: status, id, world, who is where */
-    DDP__JOIN_LAYOUT = 256,  /* newcomer: layers and what must be the same for all */
     DDP__JOIN_VERDICT = 512, /* answer to that */
     DDP__JOIN_CLONE = 64,    /* answer to TAKE, followed by bytes and SHA-256 */
     DDP__JOIN_TEXT = 300,
     DDP__JOIN_HOW = 128,
-    DDP__JOIN_SETTINGS = 20
+    DDP__JOIN_SETTINGS = 24,
+    DDP__JOIN_SAYS = 16 + 8 * DDP__JOIN_SETTINGS,       /* of a layout: where its text begins */
+    DDP__JOIN_LAYOUT = DDP__JOIN_SAYS + DDP__JOIN_HOW   /* newcomer: layers and what must be the same for all */
 };
 
 typedef enum ddp__join_verb { DDP__JOIN_ENTER = 1, DDP__JOIN_TAKE } ddp__join_verb;

@@ -222,7 +222,7 @@ static ddp_status ddp__joiner_layout(ddp__joiner *j, const ddp__join_layout *l, 
         memcpy(&bits, &l->value[i], sizeof bits);
         ddp__hello_put(out + 16 + 8 * i, bits, 8);
     }
-    snprintf((char *)out + 128, DDP__JOIN_HOW, "%s", l->how);
+    snprintf((char *)out + DDP__JOIN_SAYS, DDP__JOIN_HOW, "%s", l->how);
     if (ddp__stream_send_all(j->tls, j->fd, out, sizeof out, ddp_now() + 5) < 0 ||
         ddp__stream_recv_all(j->tls, j->fd, b, sizeof b, NULL, ddp_now() + 5) < 0)
         return ddp__fail(err, DDP_PEER_LOST, "the coordinator was lost");

@@ -19,6 +19,8 @@ static void ddp__join_settings(const ddp_ctx *d, ddp__join_config *c)
     c->log = d->host.log;
 }
 
+DDP_STATIC_ASSERT((int)DDP__SETTINGS_JOIN <= (int)DDP__JOIN_SETTINGS, "a newcomer has room for its settings");
+
 static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
 {
     double value[DDP__SETTINGS];

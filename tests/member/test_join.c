@@ -69,6 +69,8 @@ typedef struct board { /* shared memory; a worker's number is the order of its s
     char door[WORKERS][DDP__ADDR_TEXT];
 } board;
 
+static ddp_overlap overlap; /* of the outer family */
+
 typedef struct plan_of_run {
     board *b;
     ddp_strategy strategy;
@@ -176,6 +178,7 @@ static void work(const plan_of_run *p, int number, int join)
     memset(&err, 0, sizeof err);
     c.strategy = p->strategy;
     c.wire = p->wire;
+    c.overlap = overlap;
     c.average_state = p->average_state;
     c.rank = join ? 0 : number;
     c.world = join ? 0 : p->world;
@@ -286,7 +289,7 @@ static void all_well(const plan_of_run *p, const int *numbers, int count)
         assert_int_equal(p->b->done[n], 1);
         assert_int_equal(p->b->step[n], p->b->last);
         assert_true(p->b->hash[n] == p->b->hash[numbers[0]]);
-        if (p->strategy != DDP_DREAMDDP) /* the others end with an average, of all layers */
+        if (p->strategy != DDP_DREAMDDP && overlap <= DDP_OVERLAP_NONE) /* the others end with an average, of all layers */
             assert_true(p->b->averaged[n] == p->b->averaged[numbers[0]]);
     }
 }
@@ -337,6 +340,21 @@ static void a_killed_worker_comes_back_to_int8_blocks(void **state)
     killed_and_back(DDP_DREAMDDP, DDP_WIRE_INT8, 2);
     killed_and_back(DDP_WFBP, DDP_WIRE_INT8, 1);
     killed_and_back(DDP_SSGD, DDP_WIRE_INT8, 2);
+}
+
+/* It gets the anchor, the momentum of all and what is late, and has changed nothing yet. */
+static void a_killed_worker_comes_back_to_outer_steps(void **state)
+{
+    (void)state;
+    overlap = DDP_OVERLAP_NONE;
+    killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 1);
+    killed_and_back(DDP_SPARSELOCO, DDP_WIRE_TOPK, 2);
+    killed_and_back(DDP_DILOCO, DDP_WIRE_INT4, 0);
+    overlap = DDP_OVERLAP_STREAM;
+    killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 2);
+    overlap = DDP_OVERLAP_EAGER;
+    killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 1);
+    overlap = DDP_OVERLAP_DEFAULT;
 }
 
 static void a_killed_worker_comes_back_to_bfloat16(void **state)
@@ -689,6 +707,7 @@ int main(void)
         cmocka_unit_test(sha256_gives_the_standard_digests),
         cmocka_unit_test(a_killed_worker_comes_back),
         cmocka_unit_test(a_killed_worker_comes_back_to_int8_blocks),
+        cmocka_unit_test(a_killed_worker_comes_back_to_outer_steps),
         cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
         cmocka_unit_test(the_coordinator_comes_back_by_another_door),
         cmocka_unit_test(newcomers_that_die_are_forgotten),
