@@ -715,6 +715,8 @@ typedef struct ddp_message {
                                    never round a ring; as the context was opened for, or DDP_AS_FLOAT */
     float           *residual;  /* NULL, or one float per value, borrowed: what coding the result cut
                                    off this rank's segment, divided by the scale, is added to it */
+    int              round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
+                                   residual is added to them, and what coding cuts off becomes the residual */
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
                                    this rank's values, measured where the result overwrites them */
     union {
@@ -19265,6 +19267,8 @@ DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
+/* Adds the residual to what is to be summed and rounds it; 0 after a failure: one has no code. */
+DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op);
 /* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
 /* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
@@ -20118,6 +20122,24 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
     for (size_t i = 0; op->m.residual && i < count; i++) op->m.residual[at + i] += (e->exact[i] - sum[i]) / op->scale;
     if (op->m.add) ddp__memory_scatter(op, ddp__result_of(op), at, count, sum); /* the owner sends it from there */
     ddp__memory_store(op, at, sum, count, divergence);
+    return 1;
+}
+
+/* What is summed becomes what the others will read. Chunks are whole blocks. */
+int ddp__code_input(ddp__engine *e, const ddp__op *op)
+{
+    size_t count;
+
+    for (size_t at = 0; at < op->n; at += count) {
+        float *x = e->rounded, *rest = op->m.residual + at;
+        count = op->n - at < e->chunk ? op->n - at : e->chunk;
+        ddp__memory_gather(op, &op->from, at, count, x);
+        ddp__floats_add(x, rest, count);
+        memcpy(rest, x, count * sizeof *rest);
+        if (!ddp__code_round(e, op, x, count)) return 0;
+        for (size_t i = 0; i < count; i++) rest[i] -= x[i];
+        ddp__memory_scatter(op, &op->from, at, count, x);
+    }
     return 1;
 }
 
@@ -22073,6 +22095,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
         pthread_mutex_unlock(&e->lock);
     }
+    if (op->m.round && !ddp__code_input(e, op)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
         if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* the blocks of the lost */
@@ -40066,10 +40089,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
     static const ddp__goes_row row[] = {
         DDP__NO(SITE, ELASTIC, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
         DDP__NO(SITE, JOIN, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
-        DDP__NO(SITE, INT8, DDP_ARG,
-                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
         DDP__NO(SITE, INT4, DDP_ARG,
-                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+                "averages in two levels are not rounded to four bits: choose int8, or leave the site out"),
         DDP__NO(SITE, TOPK, DDP_ARG,
                 "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
@@ -41542,8 +41563,8 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 /* ==== run/sites.c ==== [run] */
 /* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
- * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. Sums go
- * in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
+ * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. What crosses sites travels
+ * in the coding of the message, what stays inside as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 
 typedef struct ddp__levels {
     ddp_sites  site;
@@ -41631,6 +41652,7 @@ static void ddp__sites_across(const ddp_sites *s, float scale, const ddp_message
     part->mean = 0;
     part->scale = scale;
     part->divergence = NULL;
+    part->round = m->residual != NULL;
 }
 
 /* The sum of m over all ranks, times scale, as two or three messages, each of which needs the one
@@ -41649,6 +41671,7 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
     part[0].scale = 1;
     part[0].coding = DDP_AS_FLOAT;
     part[0].divergence = NULL;
+    part[0].residual = NULL;
     part[2] = part[0];
     part[0].verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
     part[0].group = s->inside;
@@ -41656,9 +41679,10 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
     if (s->equal || s->place == 0) {
         ddp__sites_across(s, scale, m, &part[n]);
         if (s->equal) { /* as an all-reduce cuts its segments */
-            part[n].from_count = ddp__levels_slice(m, slice, total / k * j + total % k * j / k,
-                                                   total / k * (j + 1) + total % k * (j + 1) / k);
+            const size_t first = total / k * j + total % k * j / k;
+            part[n].from_count = ddp__levels_slice(m, slice, first, total / k * (j + 1) + total % k * (j + 1) / k);
             part[n].from = slice;
+            if (m->residual) part[n].residual = m->residual + first;
         }
         n++;
     }
@@ -42293,10 +42317,11 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     ddp__unit *u = &d->unit[layer];
-    float *rest = u->residual;
+    float *to;
     const float *base = u->base;
     const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
+    int crosses;
 
     ddp__average_takes(d, layer, u->other, u->others, m);
     if (m->from_count) {
@@ -42304,15 +42329,18 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
     }
     if (!u->trained) return DDP_OK;
-    for (int k = 0; k < u->gradients; k++)
-        for (size_t i = 0; i < u->trains[k].count; i++) *rest++ += u->trains[k].data[i] - *base++;
-    if (ddp_split(coding, u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
-                         "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
-                         why.msg);
     m->from = &delta;
     m->from_count = 1;
     m->coding = coding;
+    crosses = ddp__levels_takes(d, m); /* who crosses sites rounds */
+    to = crosses ? u->delta : u->residual;
+    if (crosses) memset(to, 0, u->trained * sizeof *to);
+    for (int k = 0; k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
+    if (!crosses && ddp_split(coding, u->residual, u->delta, u->trained, &why))
+        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
+                         "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+                         why.msg);
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
@@ -42576,7 +42604,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
-    if (m->residual && ddp__in_blocks((int)m->coding))
+    if (m->residual && ddp__in_blocks((int)m->coding) && !ddp__levels_takes(d, m)) /* else who crosses sites rounds */
         DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));

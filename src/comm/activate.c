@@ -31,6 +31,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
         pthread_mutex_unlock(&e->lock);
     }
+    if (op->m.round && !ddp__code_input(e, op)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
         if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* the blocks of the lost */

@@ -263,6 +263,24 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
     return 1;
 }
 
+/* What is summed becomes what the others will read. Chunks are whole blocks. */
+int ddp__code_input(ddp__engine *e, const ddp__op *op)
+{
+    size_t count;
+
+    for (size_t at = 0; at < op->n; at += count) {
+        float *x = e->rounded, *rest = op->m.residual + at;
+        count = op->n - at < e->chunk ? op->n - at : e->chunk;
+        ddp__memory_gather(op, &op->from, at, count, x);
+        ddp__floats_add(x, rest, count);
+        memcpy(rest, x, count * sizeof *rest);
+        if (!ddp__code_round(e, op, x, count)) return 0;
+        for (size_t i = 0; i < count; i++) rest[i] -= x[i];
+        ddp__memory_scatter(op, &op->from, at, count, x);
+    }
+    return 1;
+}
+
 /* ---- foreign writes ---- */
 
 ddp_status ddp__engine_guard(ddp__engine *e, size_t max_count, ddp_error *err)

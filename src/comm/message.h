@@ -82,6 +82,8 @@ typedef struct ddp_message {
                                    never round a ring; as the context was opened for, or DDP_AS_FLOAT */
     float           *residual;  /* NULL, or one float per value, borrowed: what coding the result cut
                                    off this rank's segment, divided by the scale, is added to it */
+    int              round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
+                                   residual is added to them, and what coding cuts off becomes the residual */
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
                                    this rank's values, measured where the result overwrites them */
     union {

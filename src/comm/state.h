@@ -397,6 +397,8 @@ DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
+/* Adds the residual to what is to be summed and rounds it; 0 after a failure: one has no code. */
+DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op);
 /* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
 /* The payload read into a slot, from there on, becomes floats; 0 after a failure. */

@@ -161,10 +161,11 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     ddp__unit *u = &d->unit[layer];
-    float *rest = u->residual;
+    float *to;
     const float *base = u->base;
     const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
+    int crosses;
 
     ddp__average_takes(d, layer, u->other, u->others, m);
     if (m->from_count) {
@@ -172,15 +173,18 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
         DDP__TRY(ddp__post(d, m, 1, &u->other_ticket, err));
     }
     if (!u->trained) return DDP_OK;
-    for (int k = 0; k < u->gradients; k++)
-        for (size_t i = 0; i < u->trains[k].count; i++) *rest++ += u->trains[k].data[i] - *base++;
-    if (ddp_split(coding, u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
-                         "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
-                         why.msg);
     m->from = &delta;
     m->from_count = 1;
     m->coding = coding;
+    crosses = ddp__levels_takes(d, m); /* who crosses sites rounds */
+    to = crosses ? u->delta : u->residual;
+    if (crosses) memset(to, 0, u->trained * sizeof *to);
+    for (int k = 0; k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
+    if (!crosses && ddp_split(coding, u->residual, u->delta, u->trained, &why))
+        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
+                         "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+                         why.msg);
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));

@@ -48,10 +48,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
     static const ddp__goes_row row[] = {
         DDP__NO(SITE, ELASTIC, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
         DDP__NO(SITE, JOIN, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
-        DDP__NO(SITE, INT8, DDP_ARG,
-                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
         DDP__NO(SITE, INT4, DDP_ARG,
-                "averages in two levels are not rounded to blocks: choose f32 or bf16, or leave the site out"),
+                "averages in two levels are not rounded to four bits: choose int8, or leave the site out"),
         DDP__NO(SITE, TOPK, DDP_ARG,
                 "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),

@@ -1,6 +1,6 @@
 /* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
- * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. Sums go
- * in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
+ * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. What crosses sites travels
+ * in the coding of the message, what stays inside as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
 #include "run/context.h"
 
 typedef struct ddp__levels {
@@ -89,6 +89,7 @@ static void ddp__sites_across(const ddp_sites *s, float scale, const ddp_message
     part->mean = 0;
     part->scale = scale;
     part->divergence = NULL;
+    part->round = m->residual != NULL;
 }
 
 /* The sum of m over all ranks, times scale, as two or three messages, each of which needs the one
@@ -107,6 +108,7 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
     part[0].scale = 1;
     part[0].coding = DDP_AS_FLOAT;
     part[0].divergence = NULL;
+    part[0].residual = NULL;
     part[2] = part[0];
     part[0].verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
     part[0].group = s->inside;
@@ -114,9 +116,10 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
     if (s->equal || s->place == 0) {
         ddp__sites_across(s, scale, m, &part[n]);
         if (s->equal) { /* as an all-reduce cuts its segments */
-            part[n].from_count = ddp__levels_slice(m, slice, total / k * j + total % k * j / k,
-                                                   total / k * (j + 1) + total % k * (j + 1) / k);
+            const size_t first = total / k * j + total % k * j / k;
+            part[n].from_count = ddp__levels_slice(m, slice, first, total / k * (j + 1) + total % k * (j + 1) / k);
             part[n].from = slice;
+            if (m->residual) part[n].residual = m->residual + first;
         }
         n++;
     }

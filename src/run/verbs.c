@@ -185,7 +185,7 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
-    if (m->residual && ddp__in_blocks((int)m->coding))
+    if (m->residual && ddp__in_blocks((int)m->coding) && !ddp__levels_takes(d, m)) /* else who crosses sites rounds */
         DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
