@@ -726,6 +726,8 @@ typedef struct ddp_message {
     int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
                                    such a sum travels as bytes also among threads */
+    int              levels;    /* all-reduce in place of floats over all ranks: 1 = inside sites, then between them, where
+                                   the library knows sites in an elastic world */
     int              filler;    /* 1: bubble filling, left out of the hidden share */
 } ddp_message;
 
@@ -18773,6 +18775,9 @@ DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_err
  * same order, those included that they are not in; the n-th collective of a group meets the n-th of its other
  * members, whatever the world and other groups do meanwhile. Not with a membership (DDP_UNSUPPORTED). At most 63. */
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
+/* The site of each rank, copied: messages with `levels` go inside them first, then between them. The same on all ranks,
+ * with none of these messages in flight. */
+DDP_LIB ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err);
 /* Its ranks; 1 where there is no such group. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
@@ -18944,6 +18949,10 @@ typedef struct ddp__op {
             int    donor;                   /* who hands over its result */
             int    asked;                   /* it was asked */
         } handed;
+        struct {
+            int    sites, members, slices;  /* that live; of the own site; that cross sites side by side */
+            size_t summed;                  /* values of the own slice that are the site's sum */
+        } sites;
     } u;
     uint64_t       *sums;         /* one hash per chunk of from; NULL: writes are not checked */
     struct ddp__op *next_done;    /* complete, not yet published */
@@ -19071,7 +19080,7 @@ typedef struct ddp__algorithm {
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
 
-enum { DDP__WAYS = 5 };
+enum { DDP__WAYS = 6 };
 
 /* What an engine asks of a membership, where a lost peer is no error. All but fits and queued is the comm thread's. */
 typedef struct ddp__membership {
@@ -19114,6 +19123,8 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
+    int               *site, *site_place, *site_row; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
+                                         in its site, and the site's number */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
@@ -19301,6 +19312,7 @@ DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, si
 
 /* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
+DDP_LIB const ddp__algorithm *ddp__sites_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);
@@ -20182,7 +20194,7 @@ void ddp__guard_close(ddp__engine *e)
 
 static int ddp__guards(const ddp__engine *e, const ddp__op *op)
 {
-    if (!e->sums || op->unit != sizeof(float) || op->n > e->sums_count) return 0;
+    if (!e->sums || op->m.levels || op->unit != sizeof(float) || op->n > e->sums_count) return 0;
     if (op->m.verb == DDP_BROADCAST) return ddp__root(e, op) == e->rank;
     return op->m.verb == DDP_ALL_REDUCE || (op->p2p && op->m.verb < DDP_RECEIVE);
 }
@@ -20763,6 +20775,256 @@ const ddp__algorithm *ddp__direct_way(int whole)
          ddp__flow_leaves, ddp__direct_sent, NULL, ddp__direct_arrived, ddp__direct_unsent, ddp__direct_over, NULL}};
 
     return &way[whole];
+}
+
+/* ==== comm/sites.c ==== [comm] */
+/* The all-reduce in two levels as one operation, for worlds that may lose a worker in the middle of it: who lives, who
+ * has which place in a site, and which sites are left is looked at when the operation begins, and when it begins again.
+ *
+ * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is one slice,
+ * of the lowest of each. A rank sends every slice to the one of its site that has that place, who adds them up in rank
+ * order; those of one place cut the slice into a part for each site, send these sums to each other as a direct
+ * all-reduce does, and what is final goes on to their sites. Between two ranks of a site a slice travels, between two of
+ * one place in unlike sites a part of it, between all others nothing. A rank's contribution to a value is always here
+ * before its result goes back, and sums inside wait for nothing between sites: so slots suffice as in direct.c. */
+
+ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
+{
+    int *own = (int *)ddp__calloc(3 * (size_t)e->world, sizeof *own);
+
+    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", e->world);
+    memcpy(own, site, (size_t)e->world * sizeof *own);
+    pthread_mutex_lock(&e->lock);
+    if (e->site) DDP_FREE(e->site);
+    e->site = own;
+    e->site_place = own + e->world;
+    e->site_row = own + 2 * e->world;
+    pthread_mutex_unlock(&e->lock);
+    return DDP_OK;
+}
+
+/* Places and rows of the living; sites are numbered by their lowest rank. */
+static void ddp__sites_count(ddp__engine *e, ddp__op *op)
+{
+    int sites = 0, most = 0, least = e->world;
+
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i];
+        int size = 0;
+        e->site_place[r] = 0;
+        for (int k = 0; k < e->members; k++) {
+            const int other = e->member[k];
+            if (e->site[other] != e->site[r]) continue;
+            if (other < r) e->site_place[r]++;
+            if (size++ == 0) e->site_row[r] = other == r ? sites++ : e->site_row[other];
+        }
+        if (size > most) most = size;
+        if (size < least) least = size;
+        if (r == e->rank) op->u.sites.members = size;
+    }
+    op->u.sites.sites = sites;
+    op->u.sites.slices = most == least ? most : 1;
+}
+
+static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site_row[peer] == e->site_row[e->rank]; }
+
+static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_t *from, size_t *to)
+{
+    *from = first + n / parts * i + n % parts * i / parts;
+    *to = first + n / parts * (i + 1) + n % parts * (i + 1) / parts;
+}
+
+/* The slice of a place, empty where nobody of that place crosses sites; the part of it that a site finishes. */
+static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
+{
+    *from = *to = 0;
+    if (place >= op->u.sites.slices) return;
+    ddp__sites_cut(0, op->n, (size_t)op->u.sites.slices, (size_t)place, from, to);
+}
+
+static void ddp__sites_part(const ddp__op *op, int place, int row, size_t *from, size_t *to)
+{
+    ddp__sites_slice(op, place, from, to);
+    ddp__sites_cut(*from, *to - *from, (size_t)op->u.sites.sites, (size_t)row, from, to);
+}
+
+/* What this rank adds up with values of a peer (mine 1), whose result goes there; or the other way round. */
+static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int mine, size_t *from, size_t *to)
+{
+    const int of = mine ? e->rank : peer;
+
+    *from = *to = 0;
+    if (ddp__sites_inside(e, peer)) ddp__sites_slice(op, e->site_place[of], from, to);
+    else if (e->site_place[peer] == e->site_place[e->rank])
+        ddp__sites_part(op, e->site_place[of], e->site_row[of], from, to);
+    return *to - *from;
+}
+
+static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
+{
+    return op->m.levels && e->site && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
+}
+
+static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
+{
+    size_t from, to, goes, comes;
+
+    ddp__sites_count(e, op);
+    op->u.sites.summed = 0;
+    if (op->u.sites.members == 1) { /* its own values are the site's sum */
+        ddp__sites_slice(op, 0, &from, &to);
+        op->u.sites.summed = to - from;
+    }
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i];
+        if (r == e->rank) continue;
+        goes = ddp__sites_range(e, op, r, 0, &from, &to);
+        comes = ddp__sites_range(e, op, r, 1, &from, &to);
+        op->left += 2 * goes + comes; /* values there and results back; the results of what comes */
+        if (goes + comes > 0) ddp__op_expect(e, op, r);
+    }
+}
+
+/* How far the own slice is final, from `at` on. */
+static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
+{
+    const int place = e->site_place[e->rank];
+    size_t from = 0, to = 0;
+
+    for (int i = 0; i < e->members; i++) { /* sites by their numbers, as their lowest ranks rise */
+        const int r = e->member[i];
+        if (e->site_place[r] != place) continue;
+        ddp__sites_part(op, place, e->site_row[r], &from, &to);
+        if (at < from || at >= to) continue;
+        from += r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.finished;
+        return from > at ? from - at : 0;
+    }
+    return 0;
+}
+
+static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    const int inside = ddp__sites_inside(e, peer);
+    size_t from, to, at, count;
+
+    if (x->u.flow.results < ddp__sites_range(e, op, peer, 1, &from, &to)) {
+        at = from + x->u.flow.results;
+        count = inside ? ddp__sites_final(e, op, at) : op->reduced - x->u.flow.results;
+        if (count > e->chunk) count = e->chunk;
+        if (count > 0) {
+            ddp__describe(f, op, DDP__FRAME_RESULT, at, count);
+            return 1;
+        }
+    }
+    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
+    at = from + x->u.flow.sent;
+    count = to - at < e->chunk ? to - at : e->chunk;
+    if (at >= to) return 0;
+    if (!inside) {
+        ddp__sites_slice(op, e->site_place[e->rank], &from, &to);
+        if (from + op->u.sites.summed < at + count) return 0;
+    }
+    if (!ddp__may_stage(e, op, peer, 0)) return 0;
+    ddp__describe(f, op, DDP__FRAME_PART, at, count);
+    return 1;
+}
+
+/* Adds up a chunk where it lies, with those of all peers on one side, inside or across; 0: one is missing. */
+static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count, float scale)
+{
+    int terms = 0, own = 0;
+    size_t here;
+
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i];
+        const ddp__frame *f;
+        int s;
+        if (r == e->rank) {
+            own = terms++;
+            continue;
+        }
+        if (ddp__sites_inside(e, r) != inside || (!inside && e->site_place[r] != e->site_place[e->rank])) continue;
+        s = ddp__pending(e, r, op);
+        if (s < 0) return 0;
+        f = &e->slot[s].f;
+        if (f->offset != at || ddp__frame_values(f) != count) return ddp__out_of_order(e, r, f, at);
+        e->terms[terms++] = e->slot[s].data;
+    }
+    for (size_t done = 0; done < count; done += here) {
+        float *to = (float *)ddp__memory_at(op, &op->to, at + done, count - done, &here);
+        e->terms[own] = to;
+        ddp__floats_sum(to, e->terms, terms, here, scale, NULL);
+        for (int i = 0; i < terms; i++) e->terms[i] += here;
+    }
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i], s = r == e->rank ? -1 : ddp__pending(e, r, op);
+        if (s < 0 || ddp__sites_inside(e, r) != inside) continue;
+        ddp__pending_remove(e, r, s);
+        ddp__slot_free(e, s);
+    }
+    return 1;
+}
+
+/* Adds up every chunk for which all is here: of the slice inside the site, then of the part between sites. */
+static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
+{
+    const int place = e->site_place[e->rank];
+    size_t first, last, from, to, at, count;
+
+    ddp__sites_slice(op, place, &first, &last);
+    ddp__sites_part(op, place, e->site_row[e->rank], &from, &to);
+    while (first + op->u.sites.summed < last) {
+        at = first + op->u.sites.summed;
+        count = last - at < e->chunk ? last - at : e->chunk;
+        if (!ddp__sites_sum(e, op, 1, at, count, 1)) break;
+        op->u.sites.summed += count;
+        ddp__op_moves(e, op, now);
+    }
+    while (from + op->reduced < to) {
+        at = from + op->reduced;
+        count = to - at < e->chunk ? to - at : e->chunk;
+        if (first + op->u.sites.summed < at + count || !ddp__sites_sum(e, op, 0, at, count, op->scale)) break;
+        op->reduced += count;
+        ddp__op_moves(e, op, now);
+    }
+}
+
+static void ddp__sites_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
+{
+    size_t from, to;
+
+    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
+    if (f->type == DDP__FRAME_PART) ddp__sites_ready(e, op, now);
+    else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
+}
+
+static int ddp__sites_unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t from, to;
+
+    if (e->place[peer] < 0) return 0;
+    return ddp__row(e, op, peer)->u.flow.sent < ddp__sites_range(e, op, peer, 0, &from, &to);
+}
+
+static int ddp__sites_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    size_t from, to;
+
+    if (e->place[peer] < 0) return 1;
+    return !ddp__sites_unsent(e, op, peer) && !x->expected &&
+           x->u.flow.results >= ddp__sites_range(e, op, peer, 1, &from, &to) &&
+           x->u.flow.finished >= ddp__sites_range(e, op, peer, 0, &from, &to);
+}
+
+const ddp__algorithm *ddp__sites_way(void)
+{
+    static const ddp__algorithm way = {
+        'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_begin,
+        ddp__sites_next, ddp__flow_leaves, NULL, NULL, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
+
+    return &way;
 }
 
 /* ==== comm/ring.c ==== [comm] */
@@ -23040,11 +23302,12 @@ void *ddp__engine_main(void *engine)
 /* All ways in which the values of an operation travel, in the order in which they are asked. */
 static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
-    ways[0] = ddp__ring_way();
-    ways[1] = ddp__direct_way(1);
-    ways[2] = ddp__share_way();
-    ways[3] = ddp__direct_way(0);
-    ways[4] = ddp__plain_way();
+    ways[0] = ddp__sites_way();
+    ways[1] = ddp__ring_way();
+    ways[2] = ddp__direct_way(1);
+    ways[3] = ddp__share_way();
+    ways[4] = ddp__direct_way(0);
+    ways[5] = ddp__plain_way();
 }
 
 const char *ddp__algorithm_name(char letter)
@@ -23198,6 +23461,7 @@ static void ddp__engine_free(ddp__engine *e)
     ddp_allocator allocator = e->cfg.allocator;
 
     ddp__guard_close(e);
+    if (e->site) DDP_FREE(e->site);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);
@@ -38033,6 +38297,7 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
     X("second state_period", d->cfg.state_period[1])                  \
+    X("a site (0: no, 1: yes)", d->cfg.site > 0)                      \
     X("outer_lr", d->cfg.outer_lr)                                    \
     X("outer_momentum", d->cfg.outer_momentum)                        \
     X("overlap", d->cfg.overlap)                                      \
@@ -40085,14 +40350,17 @@ typedef enum ddp__feature {
 static const ddp__goes_row *ddp__goes_rows(int *count)
 {
 #define DDP__BIT(id) (1u << DDP__ON_##id)
+#define DDP__ELASTIC_FLOATS "averages in two levels of an elastic world travel as f32: choose that, or leave the site out"
 #define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
-        DDP__NO(SITE, ELASTIC, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
-        DDP__NO(SITE, JOIN, DDP_ARG, "averages in two levels need every rank: leave one of them out"),
         DDP__NO(SITE, INT4, DDP_ARG,
                 "averages in two levels are not rounded to four bits: choose int8, or leave the site out"),
         DDP__NO(SITE, TOPK, DDP_ARG,
                 "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
+        DDP__NO(SITE, JOIN, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
+        DDP__NO(SITE, ROOM, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
+        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(BF16), DDP_ARG, DDP__ELASTIC_FLOATS},
+        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(INT8), DDP_ARG, DDP__ELASTIC_FLOATS},
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -40150,6 +40418,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1, "it needs servers: set servers (--servers N, or --servers colocated)"},
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
+#undef DDP__ELASTIC_FLOATS
 #undef DDP__BIT
 
     *count = (int)(sizeof trait / sizeof trait[0]);
@@ -41569,6 +41838,7 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 typedef struct ddp__levels {
     ddp_sites  site;
     int        gather; /* the ranks of site.inside once more, in an order of its own */
+    int        elastic; /* the engine does it in one operation (comm/sites.c) */
     ddp_piece *slice;  /* [room] a segment of a message */
     int        room;
 } ddp__levels;
@@ -41741,10 +42011,6 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     ddp__levels *v;
     int *list, bad, alike = 1, unlike = 1;
 
-    for (int r = 0; r < d->world; r++)
-        if ((site[r] > 0) != (site[0] > 0))
-            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
-                             r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
     if (!(site[0] > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
@@ -41755,7 +42021,8 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
-    bad = ddp__levels_make(d, v, site, list);
+    v->elastic = d->cfg.min_world > 0;
+    bad = v->elastic ? (int)ddp__engine_sites(d->engine, site, err) : ddp__levels_make(d, v, site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     for (int r = 1; r < d->world; r++) {
@@ -41764,6 +42031,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     }
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    else if (v->elastic) d->level_messages = 1;
     else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
@@ -41792,7 +42060,15 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     const ddp__levels *v = d->levels;
     ddp_message part[3];
-    const int n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
+    int n;
+
+    if (v->elastic) {
+        part[0] = *m;
+        part[0].levels = 1;
+        part[0].divergence = NULL;
+        return ddp__engine_submit(ddp__engine_of(d, m->link), &part[0], ticket, err);
+    }
+    n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
 
     for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */
@@ -44650,7 +44926,7 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     if (s == DDP_OK) s = ddp__team_agree(d, place, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     for (int r = 0; r < d->world; r++) {
-        place[r] = (int)all[r].site;
+        place[r] = (int)(all[r].version ? all[r].site : own->site); /* who is lost comes in nowhere again */
         mixed |= all[r].mixed;
         if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
             equal = 0;

@@ -183,6 +183,7 @@
 #include "comm/memory.c"
 #include "comm/staging.c"
 #include "comm/direct.c"
+#include "comm/sites.c"
 #include "comm/ring.c"
 #include "comm/share.c"
 #include "comm/liveness.c"

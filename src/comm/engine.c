@@ -4,11 +4,12 @@
 /* All ways in which the values of an operation travel, in the order in which they are asked. */
 static void ddp__ways_fill(const ddp__algorithm *ways[DDP__WAYS])
 {
-    ways[0] = ddp__ring_way();
-    ways[1] = ddp__direct_way(1);
-    ways[2] = ddp__share_way();
-    ways[3] = ddp__direct_way(0);
-    ways[4] = ddp__plain_way();
+    ways[0] = ddp__sites_way();
+    ways[1] = ddp__ring_way();
+    ways[2] = ddp__direct_way(1);
+    ways[3] = ddp__share_way();
+    ways[4] = ddp__direct_way(0);
+    ways[5] = ddp__plain_way();
 }
 
 const char *ddp__algorithm_name(char letter)
@@ -162,6 +163,7 @@ static void ddp__engine_free(ddp__engine *e)
     ddp_allocator allocator = e->cfg.allocator;
 
     ddp__guard_close(e);
+    if (e->site) DDP_FREE(e->site);
     if (e->membership) e->membership->close(e);
     pthread_cond_destroy(&e->park);
     pthread_cond_destroy(&e->changed);

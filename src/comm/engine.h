@@ -108,6 +108,9 @@ DDP_LIB ddp_status ddp__engine_run(ddp__engine *e, const ddp_message *m, ddp_err
  * same order, those included that they are not in; the n-th collective of a group meets the n-th of its other
  * members, whatever the world and other groups do meanwhile. Not with a membership (DDP_UNSUPPORTED). At most 63. */
 DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group, ddp_error *err);
+/* The site of each rank, copied: messages with `levels` go inside them first, then between them. The same on all ranks,
+ * with none of these messages in flight. */
+DDP_LIB ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err);
 /* Its ranks; 1 where there is no such group. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */

@@ -320,7 +320,7 @@ void ddp__guard_close(ddp__engine *e)
 
 static int ddp__guards(const ddp__engine *e, const ddp__op *op)
 {
-    if (!e->sums || op->unit != sizeof(float) || op->n > e->sums_count) return 0;
+    if (!e->sums || op->m.levels || op->unit != sizeof(float) || op->n > e->sums_count) return 0;
     if (op->m.verb == DDP_BROADCAST) return ddp__root(e, op) == e->rank;
     return op->m.verb == DDP_ALL_REDUCE || (op->p2p && op->m.verb < DDP_RECEIVE);
 }

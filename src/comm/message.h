@@ -93,6 +93,8 @@ typedef struct ddp_message {
     int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
                                    such a sum travels as bytes also among threads */
+    int              levels;    /* all-reduce in place of floats over all ranks: 1 = inside sites, then between them, where
+                                   the library knows sites in an elastic world */
     int              filler;    /* 1: bubble filling, left out of the hidden share */
 } ddp_message;
 

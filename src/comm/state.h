@@ -74,6 +74,10 @@ typedef struct ddp__op {
             int    donor;                   /* who hands over its result */
             int    asked;                   /* it was asked */
         } handed;
+        struct {
+            int    sites, members, slices;  /* that live; of the own site; that cross sites side by side */
+            size_t summed;                  /* values of the own slice that are the site's sum */
+        } sites;
     } u;
     uint64_t       *sums;         /* one hash per chunk of from; NULL: writes are not checked */
     struct ddp__op *next_done;    /* complete, not yet published */
@@ -201,7 +205,7 @@ typedef struct ddp__algorithm {
     void (*finished)(ddp__engine *e, const ddp__op *op);
 } ddp__algorithm;
 
-enum { DDP__WAYS = 5 };
+enum { DDP__WAYS = 6 };
 
 /* What an engine asks of a membership, where a lost peer is no error. All but fits and queued is the comm thread's. */
 typedef struct ddp__membership {
@@ -244,6 +248,8 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
+    int               *site, *site_place, *site_row; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
+                                         in its site, and the site's number */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
@@ -431,6 +437,7 @@ DDP_LIB int  ddp__out_of_order(ddp__engine *e, int peer, const ddp__frame *f, si
 
 /* ---- the algorithms, and the sizes up to or from which they are taken ---- */
 DDP_LIB const ddp__algorithm *ddp__plain_way(void);
+DDP_LIB const ddp__algorithm *ddp__sites_way(void);
 DDP_LIB const ddp__algorithm *ddp__direct_way(int whole); /* 1: the full exchange */
 DDP_LIB size_t ddp__full_bytes(const ddp__engine *e);
 DDP_LIB const ddp__algorithm *ddp__ring_way(void);

@@ -224,6 +224,7 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
     X("second state_period", d->cfg.state_period[1])                  \
+    X("a site (0: no, 1: yes)", d->cfg.site > 0)                      \
     X("outer_lr", d->cfg.outer_lr)                                    \
     X("outer_momentum", d->cfg.outer_momentum)                        \
     X("overlap", d->cfg.overlap)                                      \

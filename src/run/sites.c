@@ -6,6 +6,7 @@
 typedef struct ddp__levels {
     ddp_sites  site;
     int        gather; /* the ranks of site.inside once more, in an order of its own */
+    int        elastic; /* the engine does it in one operation (comm/sites.c) */
     ddp_piece *slice;  /* [room] a segment of a message */
     int        room;
 } ddp__levels;
@@ -178,10 +179,6 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     ddp__levels *v;
     int *list, bad, alike = 1, unlike = 1;
 
-    for (int r = 0; r < d->world; r++)
-        if ((site[r] > 0) != (site[0] > 0))
-            return ddp__fail(err, DDP_MISMATCH, "rank %d has %s site, rank 0 has %s: give every rank its site, or none",
-                             r, site[0] > 0 ? "no" : "a", site[0] > 0 ? "one" : "none");
     if (!(site[0] > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
@@ -192,7 +189,8 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
-    bad = ddp__levels_make(d, v, site, list);
+    v->elastic = d->cfg.min_world > 0;
+    bad = v->elastic ? (int)ddp__engine_sites(d->engine, site, err) : ddp__levels_make(d, v, site, list);
     DDP_FREE(list);
     if (bad) return (ddp_status)bad; /* err is the context's */
     for (int r = 1; r < d->world; r++) {
@@ -201,6 +199,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     }
     /* one level is all there is; the devices' own network joins those of a site in any case */
     if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    else if (v->elastic) d->level_messages = 1;
     else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
@@ -229,7 +228,15 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     const ddp__levels *v = d->levels;
     ddp_message part[3];
-    const int n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
+    int n;
+
+    if (v->elastic) {
+        part[0] = *m;
+        part[0].levels = 1;
+        part[0].divergence = NULL;
+        return ddp__engine_submit(ddp__engine_of(d, m->link), &part[0], ticket, err);
+    }
+    n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
 
     for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */

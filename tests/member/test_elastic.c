@@ -51,6 +51,7 @@ typedef struct kill_plan {
     double hold;                 /* seconds between operations */
     double stall_s;              /* the victim is stopped for so long */
     int coded;                   /* two all-reduces of three travel as int8 blocks */
+    int site[LAB_MAX];           /* of each rank: all-reduces go in two levels; 0: in one */
     /* what came out: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
     uint64_t rest[LAB_MAX][OPS]; /* what blocks cut off, of coded ones */
@@ -143,6 +144,60 @@ static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *ou
     }
 }
 
+/* Inside each site in rank order, then over the sites by their lowest rank of `set`. */
+static float plan_sum_of_sites(const kill_plan *k, unsigned set, size_t j, unsigned salt)
+{
+    float all = 0;
+    int sites = 0;
+
+    for (int first = 0; first < k->world; first++) {
+        float sum = net_value(first, j, salt);
+        int lowest = set >> first & 1;
+        for (int r = 0; r < first; r++) lowest &= !(set >> r & 1) || k->site[r] != k->site[first];
+        if (!lowest) continue;
+        for (int r = first + 1; r < k->world; r++)
+            if ((set >> r & 1) && k->site[r] == k->site[first]) sum += net_value(r, j, salt);
+        all = sites++ ? all + sum : sum;
+    }
+    return all;
+}
+
+/* Crossing ranks side by side: over the sites by the rank of that place in each. */
+static float plan_sum_of_places(const kill_plan *k, unsigned set, size_t n, size_t j, unsigned salt)
+{
+    int place[LAB_MAX] = {0}, size = 0, sites = 0, of;
+    float all = 0;
+
+    for (int r = 0; r < k->world; r++)
+        for (int q = 0; q < r; q++) place[r] += (set >> q & 1) && k->site[q] == k->site[r];
+    for (int r = 0; r < k->world; r++)
+        if ((set >> r & 1) && place[r] >= size) size = place[r] + 1;
+    of = net_segment_of(j, n, size);
+    for (int r = 0; r < k->world; r++) {
+        float sum = 0;
+        int terms = 0;
+        if (!(set >> r & 1) || place[r] != of) continue;
+        for (int q = 0; q < k->world; q++)
+            if ((set >> q & 1) && k->site[q] == k->site[r])
+                sum = terms++ ? sum + net_value(q, j, salt) : net_value(q, j, salt);
+        all = sites++ ? all + sum : sum;
+    }
+    return all;
+}
+
+/* Sites of the living are of one size. */
+static int plan_even(const kill_plan *k, unsigned set)
+{
+    int size[LAB_MAX + 1] = {0}, one = 0;
+
+    for (int r = 0; r < k->world; r++) size[k->site[r]] += (int)(set >> r & 1);
+    for (int s = 1; s <= LAB_MAX; s++) {
+        if (size[s] && one && size[s] != one) return 0;
+        if (size[s]) one = size[s];
+    }
+    return 1;
+}
+
 /* What operation i gives where those of `set` take part. */
 static void plan_expect(const kill_plan *k, int i, unsigned set, float *out)
 {
@@ -159,6 +214,9 @@ static void plan_expect(const kill_plan *k, int i, unsigned set, float *out)
         } else if (p.verb == DDP_ALL_GATHER) {
             int of = (int)(j / block);
             out[j] = set >> of & 1 ? net_value(of, j, salt) : 0;
+        } else if (k->site[0]) {
+            float sum = plan_even(k, set) ? plan_sum_of_places(k, set, p.n, j, salt) : plan_sum_of_sites(k, set, j, salt);
+            out[j] = sum * (1.0f / (float)n);
         } else {
             int first = k->ring && n > 2 && p.n * sizeof(float) >= 4096
                             ? net_segment_of(j, p.n, n) + 1 : 0;
@@ -215,7 +273,8 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
             m.mean = 1;
             m.peer = p.peer;
             m.priority = (OPS - i) % 3;
-            m.divergence = i % 2 ? &divergence[i] : NULL;
+            m.levels = k->site[0] && p.verb == DDP_ALL_REDUCE;
+            m.divergence = i % 2 && !m.levels ? &divergence[i] : NULL;
             if (plan_coded(k, i)) {
                 m.coding = DDP_AS_INT8;
                 m.residual = rest + (size_t)i * (FLOATS + LAB_MAX);
@@ -230,7 +289,7 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
                 hash_of(data + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
             k->rest[rank][old] =
                 hash_of(rest + (size_t)old * (FLOATS + LAB_MAX), plan_of(k, old).n);
-            if (old % 2) plan_distance(k, old, rank, data + (size_t)old * (FLOATS + LAB_MAX),
+            if (old % 2 && !k->site[0]) plan_distance(k, old, rank, data + (size_t)old * (FLOATS + LAB_MAX),
                                        divergence[old]);
             k->finished[rank] = old + 1;
             if (k->hold > 0) ddp__sleep_until(ddp_now() + k->hold);
@@ -299,6 +358,7 @@ static void die_in_plan(net_rank *me, void *user)
 
     for (int v = 0; v < k->victims; v++)
         if (k->victim[v] == me->rank) dies = v;
+    if (k->site[0]) net_ok(me, ddp__engine_sites(me->engine, k->site, &me->err));
     if (dies >= 0) {
         lab.wire[me->rank].engine = me->engine;
         ddp__atomic_store(&lab.wire[me->rank].countdown, k->after[dies]);
@@ -398,6 +458,45 @@ static void two_deaths_in_a_row_or_at_once(void **state)
     (void)state;
     deaths(6001, env_runs(30), 0, 2);
     deaths(8001, env_runs(30) / 2, OVER_TCP | BY_RING, 2);
+}
+
+/* Sites by chance, and each role in turn: the lowest of a site, another of it, all of it. */
+static void deaths_in_sites(int tcp, const int *site, unsigned dead, uint64_t first, int count)
+{
+    first += (uint64_t)env_number("SEED_BASE", 0);
+    for (uint64_t seed = first; seed < first + (uint64_t)count; seed++) {
+        kill_plan k;
+        net_setup set;
+        ddp_rng rng = ddp_rng_seed(seed, 9);
+        if (env_number("SEED", (int)seed) != (int)seed) continue;
+        plan_make(&k, &set, seed, site ? 5 : 3 + (int)(seed % 4), 1);
+        for (int r = 0; r < k.world; r++) k.site[r] = site ? site[r] : 1 + (int)ddp_rng_below(&rng, 3);
+        if (site) k.victims = 0;
+        for (int r = 0; site && r < 5; r++) {
+            if (!(dead >> r & 1)) continue;
+            k.after[k.victims] = (long)ddp_rng_below(&rng, 60000);
+            k.victim[k.victims++] = r;
+        }
+        set.tcp = tcp;
+        if (seed % 7 == 3) set.cfg.delay_s = 0.001;
+        if (seed % 7 == 5) set.cfg.rate = 3e7;
+        if (getenv("VERBOSE")) printf("seed %lu\n", (unsigned long)seed), fflush(stdout);
+        lab_run(&lab, &set, die_in_plan, &k);
+        plan_check(&k, alive_of(&k));
+        lab_events(k.victims, 0, 0, 0);
+    }
+}
+
+static void deaths_in_two_levels(void **state)
+{
+    static const int site[5] = {1, 2, 2, 1, 2};
+    static const unsigned dead[] = {1 << 0, 1 << 3, 1 << 1, 1 << 4, 1 << 0 | 1 << 3, 1 << 1 | 1 << 2};
+
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        deaths_in_sites(tcp, NULL, 0, 50001 + 1000 * (uint64_t)tcp, env_runs(50));
+        for (int i = 0; i < 6; i++) deaths_in_sites(tcp, site, dead[i], 52001 + 100 * (uint64_t)i, env_runs(10));
+    }
 }
 
 static void deaths_while_int8_blocks_travel(void **state)
@@ -796,6 +895,7 @@ int main(void)
         cmocka_unit_test(one_death_at_any_moment_over_threads),
         cmocka_unit_test(one_death_at_any_moment_over_tcp),
         cmocka_unit_test(one_death_in_a_ring),
+        cmocka_unit_test(deaths_in_two_levels),
         cmocka_unit_test(two_deaths_in_a_row_or_at_once),
         cmocka_unit_test(deaths_while_int8_blocks_travel),
         cmocka_unit_test(a_stall_at_any_moment),
@@ -806,6 +906,7 @@ int main(void)
         cmocka_unit_test(who_leaves_in_order_is_not_waited_for),
         cmocka_unit_test(memory_is_reported_and_bounded),
     };
+    cmocka_set_test_filter(getenv("ONLY"));
     cmocka_set_test_filter(getenv("ONLY"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

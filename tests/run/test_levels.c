@@ -110,6 +110,7 @@ static const size_t counts[LAYERS] = {701, 2, 600};
 typedef struct run {
     ddp_config cfg;
     int        site[RANKS];
+    int        leaves[RANKS]; /* the step before which a rank leaves; 0: never */
     float      w[RANKS][MOST];
     int64_t    sent[RANKS];
 } run;
@@ -140,6 +141,10 @@ static int worker(ddp_ctx *d, void *user)
     }
     if (!bad) bad = ddp_set_optimizer(d, &o);
     for (step = 0; !bad && step < STEPS; step++) {
+        if (x->leaves[rank] && step == x->leaves[rank]) {
+            free(w);
+            return 0;
+        }
         for (l = 0; !bad && l < LAYERS; l++) bad = ddp_forward_begin(d, l);
         for (l = LAYERS - 1, at = 701 + 2 + 600; !bad && l >= 0; l--) {
             at -= counts[l];
@@ -189,20 +194,24 @@ static void plain(const run *x, float (*w)[MOST])
     memset(w, 0, RANKS * sizeof *w);
     for (int step = 0; step < STEPS; step++) {
         size_t at = 0;
+        int live = 0;
+        for (int r = 0; r < world; r++) live += !x->leaves[r] || step < x->leaves[r];
         for (int l = 0; l < LAYERS; at += counts[l++])
             for (size_t i = 0; i < counts[l]; i++) {
                 float all = 0;
-                for (int s = 1, sites = 0; s <= 3; s++) {
+                for (int first = 0, sites = 0, seen = 0; first < world; first++) { /* sites by their lowest rank */
                     float sum = 0;
                     int n = 0;
-                    for (int r = 0; r < world; r++) {
+                    if ((x->leaves[first] && step >= x->leaves[first]) || seen >> x->site[first] & 1) continue;
+                    seen |= 1 << x->site[first];
+                    for (int r = first; r < world; r++) {
                         float own = gradient_of(w[r][at + i], r, l, i, step);
-                        if (x->site[r] != s) continue;
+                        if (x->site[r] != x->site[first] || (x->leaves[r] && step >= x->leaves[r])) continue;
                         sum = n++ ? sum + own : own;
                     }
-                    if (n) all = sites++ ? all + sum : sum;
+                    all = sites++ ? all + sum : sum;
                 }
-                for (int r = 0; r < world; r++) g[r][at + i] = all * (1.0f / (float)world);
+                for (int r = 0; r < world; r++) g[r][at + i] = all * (1.0f / (float)live);
             }
         for (int r = 0; r < world; r++)
             for (size_t i = 0; i < at; i++) {
@@ -298,6 +307,54 @@ static void processes_hold_the_bits_of_threads(void **state)
     munmap(tcp, sizeof *tcp);
 }
 
+/* The same bits while nobody is lost, and about the same bytes. */
+static void an_elastic_world_has_the_same_bits(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP};
+    static run elastic, fixed;
+
+    (void)state;
+    for (int s = 0; s < 4; s++)
+        for (int unlike = 0; unlike < 2; unlike++) {
+            run_config(&elastic, strategies[s], unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
+            run_config(&fixed, strategies[s], unlike ? 5 : 4, unlike ? unlike_sites : equal_sites);
+            elastic.cfg.min_world = 2;
+            elastic.cfg.check_writes = 1;
+            run_it(&elastic);
+            run_it(&fixed);
+            for (int r = 0; r < elastic.cfg.world; r++)
+                assert_memory_equal(elastic.w[r], fixed.w[0], sizeof fixed.w[0]);
+            for (int r = 0; r < elastic.cfg.world; r++) /* as many cross sites side by side */
+                assert_true((double)elastic.sent[r] < 1.1 * (double)fixed.sent[r]);
+        }
+}
+
+/* Rank after rank leaves: one of a site, its lowest, the last of it. The sites go on with those who live. */
+static void sites_go_on_with_those_who_live(void **state)
+{
+    static const int leaves[][5] = {{0, 0, 4, 0, 0}, {0, 4, 0, 0, 0}, {4, 0, 0, 0, 0}, {0, 3, 6, 0, 0}, {0, 3, 0, 5, 0}};
+    static float want[RANKS][MOST];
+    static run threads;
+    run *tcp = (run *)mmap(NULL, sizeof *tcp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    (void)state;
+    assert_true(tcp != MAP_FAILED);
+    for (int i = 0; i < 5; i++)
+        for (int over_tcp = 0; over_tcp < 2; over_tcp++) {
+            run *x = over_tcp ? tcp : &threads;
+            run_config(x, DDP_SSGD, 5, unlike_sites);
+            x->cfg.transport = over_tcp ? DDP_TCP : DDP_THREADS;
+            x->cfg.min_world = 2;
+            memcpy(x->leaves, leaves[i], sizeof x->leaves);
+            run_it(x);
+            plain(x, want);
+            for (int r = 0; r < 5; r++)
+                if (!x->leaves[r] && memcmp(x->w[r], want[r], 1303 * sizeof(float)))
+                    fail_msg("case %d, rank %d, over %s", i, r, over_tcp ? "tcp" : "threads");
+        }
+    munmap(tcp, sizeof *tcp);
+}
+
 /* Gradients that never change, one of each block a thousand times the others: without error feedback those would be lost. */
 static int constant(ddp_ctx *d, void *user)
 {
@@ -385,7 +442,7 @@ static void mistakes_are_told(void **state)
     (void)state;
     run_config(&x, DDP_WFBP, 4, some);
     assert_int_equal(ddp_launch(&x.cfg, worker, &x, &err), DDP_MISMATCH);
-    assert_non_null(strstr(err.msg, "rank 2 has no site, rank 0 has one: give every rank"));
+    assert_non_null(strstr(err.msg, "rank 2 has a site (0: no, 1: yes) 0, rank 0 has 1: start every rank with the same"));
     run_config(&x, DDP_WFBP, 4, equal_sites);
     x.cfg.site = -1;
     assert_int_equal(ddp_launch(&x.cfg, worker, &x, &err), DDP_ARG);
@@ -398,6 +455,8 @@ int main(void)
         cmocka_unit_test(gradients_are_summed_inside_the_sites_first),
         cmocka_unit_test(parameters_are_the_same_on_all_ranks),
         cmocka_unit_test(processes_hold_the_bits_of_threads),
+        cmocka_unit_test(an_elastic_world_has_the_same_bits),
+        cmocka_unit_test(sites_go_on_with_those_who_live),
         cmocka_unit_test(blocks_between_sites_lose_nothing),
         cmocka_unit_test(blocks_cross_sites_alone),
         cmocka_unit_test(mistakes_are_told),

@@ -1,0 +1,249 @@
+/* The all-reduce in two levels as one operation, for worlds that may lose a worker in the middle of it: who lives, who
+ * has which place in a site, and which sites are left is looked at when the operation begins, and when it begins again.
+ *
+ * Values are cut into a slice for each place in a site; where the sites of the living differ in size there is one slice,
+ * of the lowest of each. A rank sends every slice to the one of its site that has that place, who adds them up in rank
+ * order; those of one place cut the slice into a part for each site, send these sums to each other as a direct
+ * all-reduce does, and what is final goes on to their sites. Between two ranks of a site a slice travels, between two of
+ * one place in unlike sites a part of it, between all others nothing. A rank's contribution to a value is always here
+ * before its result goes back, and sums inside wait for nothing between sites: so slots suffice as in direct.c. */
+#include "comm/state.h"
+
+ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
+{
+    int *own = (int *)ddp__calloc(3 * (size_t)e->world, sizeof *own);
+
+    if (!own) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", e->world);
+    memcpy(own, site, (size_t)e->world * sizeof *own);
+    pthread_mutex_lock(&e->lock);
+    if (e->site) DDP_FREE(e->site);
+    e->site = own;
+    e->site_place = own + e->world;
+    e->site_row = own + 2 * e->world;
+    pthread_mutex_unlock(&e->lock);
+    return DDP_OK;
+}
+
+/* Places and rows of the living; sites are numbered by their lowest rank. */
+static void ddp__sites_count(ddp__engine *e, ddp__op *op)
+{
+    int sites = 0, most = 0, least = e->world;
+
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i];
+        int size = 0;
+        e->site_place[r] = 0;
+        for (int k = 0; k < e->members; k++) {
+            const int other = e->member[k];
+            if (e->site[other] != e->site[r]) continue;
+            if (other < r) e->site_place[r]++;
+            if (size++ == 0) e->site_row[r] = other == r ? sites++ : e->site_row[other];
+        }
+        if (size > most) most = size;
+        if (size < least) least = size;
+        if (r == e->rank) op->u.sites.members = size;
+    }
+    op->u.sites.sites = sites;
+    op->u.sites.slices = most == least ? most : 1;
+}
+
+static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site_row[peer] == e->site_row[e->rank]; }
+
+static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_t *from, size_t *to)
+{
+    *from = first + n / parts * i + n % parts * i / parts;
+    *to = first + n / parts * (i + 1) + n % parts * (i + 1) / parts;
+}
+
+/* The slice of a place, empty where nobody of that place crosses sites; the part of it that a site finishes. */
+static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
+{
+    *from = *to = 0;
+    if (place >= op->u.sites.slices) return;
+    ddp__sites_cut(0, op->n, (size_t)op->u.sites.slices, (size_t)place, from, to);
+}
+
+static void ddp__sites_part(const ddp__op *op, int place, int row, size_t *from, size_t *to)
+{
+    ddp__sites_slice(op, place, from, to);
+    ddp__sites_cut(*from, *to - *from, (size_t)op->u.sites.sites, (size_t)row, from, to);
+}
+
+/* What this rank adds up with values of a peer (mine 1), whose result goes there; or the other way round. */
+static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer, int mine, size_t *from, size_t *to)
+{
+    const int of = mine ? e->rank : peer;
+
+    *from = *to = 0;
+    if (ddp__sites_inside(e, peer)) ddp__sites_slice(op, e->site_place[of], from, to);
+    else if (e->site_place[peer] == e->site_place[e->rank])
+        ddp__sites_part(op, e->site_place[of], e->site_row[of], from, to);
+    return *to - *from;
+}
+
+static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
+{
+    return op->m.levels && e->site && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
+}
+
+static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
+{
+    size_t from, to, goes, comes;
+
+    ddp__sites_count(e, op);
+    op->u.sites.summed = 0;
+    if (op->u.sites.members == 1) { /* its own values are the site's sum */
+        ddp__sites_slice(op, 0, &from, &to);
+        op->u.sites.summed = to - from;
+    }
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i];
+        if (r == e->rank) continue;
+        goes = ddp__sites_range(e, op, r, 0, &from, &to);
+        comes = ddp__sites_range(e, op, r, 1, &from, &to);
+        op->left += 2 * goes + comes; /* values there and results back; the results of what comes */
+        if (goes + comes > 0) ddp__op_expect(e, op, r);
+    }
+}
+
+/* How far the own slice is final, from `at` on. */
+static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
+{
+    const int place = e->site_place[e->rank];
+    size_t from = 0, to = 0;
+
+    for (int i = 0; i < e->members; i++) { /* sites by their numbers, as their lowest ranks rise */
+        const int r = e->member[i];
+        if (e->site_place[r] != place) continue;
+        ddp__sites_part(op, place, e->site_row[r], &from, &to);
+        if (at < from || at >= to) continue;
+        from += r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.finished;
+        return from > at ? from - at : 0;
+    }
+    return 0;
+}
+
+static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    const int inside = ddp__sites_inside(e, peer);
+    size_t from, to, at, count;
+
+    if (x->u.flow.results < ddp__sites_range(e, op, peer, 1, &from, &to)) {
+        at = from + x->u.flow.results;
+        count = inside ? ddp__sites_final(e, op, at) : op->reduced - x->u.flow.results;
+        if (count > e->chunk) count = e->chunk;
+        if (count > 0) {
+            ddp__describe(f, op, DDP__FRAME_RESULT, at, count);
+            return 1;
+        }
+    }
+    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
+    at = from + x->u.flow.sent;
+    count = to - at < e->chunk ? to - at : e->chunk;
+    if (at >= to) return 0;
+    if (!inside) {
+        ddp__sites_slice(op, e->site_place[e->rank], &from, &to);
+        if (from + op->u.sites.summed < at + count) return 0;
+    }
+    if (!ddp__may_stage(e, op, peer, 0)) return 0;
+    ddp__describe(f, op, DDP__FRAME_PART, at, count);
+    return 1;
+}
+
+/* Adds up a chunk where it lies, with those of all peers on one side, inside or across; 0: one is missing. */
+static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count, float scale)
+{
+    int terms = 0, own = 0;
+    size_t here;
+
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i];
+        const ddp__frame *f;
+        int s;
+        if (r == e->rank) {
+            own = terms++;
+            continue;
+        }
+        if (ddp__sites_inside(e, r) != inside || (!inside && e->site_place[r] != e->site_place[e->rank])) continue;
+        s = ddp__pending(e, r, op);
+        if (s < 0) return 0;
+        f = &e->slot[s].f;
+        if (f->offset != at || ddp__frame_values(f) != count) return ddp__out_of_order(e, r, f, at);
+        e->terms[terms++] = e->slot[s].data;
+    }
+    for (size_t done = 0; done < count; done += here) {
+        float *to = (float *)ddp__memory_at(op, &op->to, at + done, count - done, &here);
+        e->terms[own] = to;
+        ddp__floats_sum(to, e->terms, terms, here, scale, NULL);
+        for (int i = 0; i < terms; i++) e->terms[i] += here;
+    }
+    for (int i = 0; i < e->members; i++) {
+        const int r = e->member[i], s = r == e->rank ? -1 : ddp__pending(e, r, op);
+        if (s < 0 || ddp__sites_inside(e, r) != inside) continue;
+        ddp__pending_remove(e, r, s);
+        ddp__slot_free(e, s);
+    }
+    return 1;
+}
+
+/* Adds up every chunk for which all is here: of the slice inside the site, then of the part between sites. */
+static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
+{
+    const int place = e->site_place[e->rank];
+    size_t first, last, from, to, at, count;
+
+    ddp__sites_slice(op, place, &first, &last);
+    ddp__sites_part(op, place, e->site_row[e->rank], &from, &to);
+    while (first + op->u.sites.summed < last) {
+        at = first + op->u.sites.summed;
+        count = last - at < e->chunk ? last - at : e->chunk;
+        if (!ddp__sites_sum(e, op, 1, at, count, 1)) break;
+        op->u.sites.summed += count;
+        ddp__op_moves(e, op, now);
+    }
+    while (from + op->reduced < to) {
+        at = from + op->reduced;
+        count = to - at < e->chunk ? to - at : e->chunk;
+        if (first + op->u.sites.summed < at + count || !ddp__sites_sum(e, op, 0, at, count, op->scale)) break;
+        op->reduced += count;
+        ddp__op_moves(e, op, now);
+    }
+}
+
+static void ddp__sites_arrived(ddp__engine *e, ddp__op *op, int peer, int slot, const ddp__frame *f, double now)
+{
+    size_t from, to;
+
+    (void)ddp__sites_range(e, op, peer, 0, &from, &to);
+    if (f->type == DDP__FRAME_PART) ddp__sites_ready(e, op, now);
+    else ddp__flow_arrived(e, op, peer, slot, f, from, to, now);
+}
+
+static int ddp__sites_unsent(ddp__engine *e, const ddp__op *op, int peer)
+{
+    size_t from, to;
+
+    if (e->place[peer] < 0) return 0;
+    return ddp__row(e, op, peer)->u.flow.sent < ddp__sites_range(e, op, peer, 0, &from, &to);
+}
+
+static int ddp__sites_over(ddp__engine *e, const ddp__op *op, int peer)
+{
+    const ddp__exchange *x = ddp__row(e, op, peer);
+    size_t from, to;
+
+    if (e->place[peer] < 0) return 1;
+    return !ddp__sites_unsent(e, op, peer) && !x->expected &&
+           x->u.flow.results >= ddp__sites_range(e, op, peer, 1, &from, &to) &&
+           x->u.flow.finished >= ddp__sites_range(e, op, peer, 0, &from, &to);
+}
+
+const ddp__algorithm *ddp__sites_way(void)
+{
+    static const ddp__algorithm way = {
+        'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_begin,
+        ddp__sites_next, ddp__flow_leaves, NULL, NULL, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
+
+    return &way;
+}
