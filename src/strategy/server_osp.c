@@ -94,7 +94,7 @@ static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
     return 0;
 }
 
-static int ddp__late_start(ddp_ctx *d, void *self)
+static int ddp__osp_start(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
     const size_t L = (size_t)ddp_layers(d);
@@ -305,7 +305,7 @@ static int ddp__line_arrived(ddp_ctx *d, ddp__late *x, ddp__line *k)
 }
 
 /* What is late is here, and is not applied: the next steps have the bits that they would have had. */
-static int ddp__late_wait(ddp_ctx *d, void *self)
+static int ddp__osp_wait(ddp_ctx *d, void *self)
 {
     ddp__late *x = (ddp__late *)self;
     int bad = 0;
@@ -330,7 +330,7 @@ static void ddp__late_places(ddp_ctx *d, ddp__late *x)
 
 static int ddp__late_settle(ddp_ctx *d, ddp__late *x)
 {
-    int bad = ddp__late_wait(d, x);
+    int bad = ddp__osp_wait(d, x);
 
     if (!x->placed) ddp__late_places(d, x);
     x->placed = 1;
@@ -449,10 +449,10 @@ void ddp__strategy_osp(ddp_strategy_ops *ops)
     ops->name = "osp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
     ops->self_bytes = sizeof(ddp__late);
-    ops->start = ddp__late_start;
+    ops->start = ddp__osp_start;
     ops->forward_begin = ddp__late_forward_begin;
     ops->step_end = ddp__late_step_end;
-    ops->wait = ddp__late_wait;
+    ops->wait = ddp__osp_wait;
     ops->sync_all = ddp__late_sync_all;
     ops->close = ddp__late_close;
 }
