@@ -45013,7 +45013,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, err));
     }
-    if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
+    if (d->plan_final && !d->ops.plan_make && (!d->computing || d->team)) DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();
@@ -48406,6 +48406,7 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
 static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
 {
     int all = 0, n, trained;
+    size_t size;
 
     for (int l = 0; l < ddp_layers(d); l++) {
         (void)ddp_parameters_of(d, l, &n);
@@ -48418,7 +48419,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
         for (int i = 0; i < n; i++) {
             int k = 0;
             while (k < trained && t[k].data != p[i].data) k++;
-            if (k == trained) s->buffer[s->buffers++] = p[i];
+            if (k == trained && p[i].data != ddp_state_of(d, l, &size)) s->buffer[s->buffers++] = p[i];
         }
     }
     if (s->buffers) return 0;

@@ -375,7 +375,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, err));
     }
-    if (d->plan_final && !d->ops.plan_make) DDP__TRY(ddp__balance_links(d, NULL, err));
+    if (d->plan_final && !d->ops.plan_make && (!d->computing || d->team)) DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();

@@ -53,6 +53,7 @@ static int ddp__line_open(ddp_ctx *d, ddp__servers *s, int index)
 static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
 {
     int all = 0, n, trained;
+    size_t size;
 
     for (int l = 0; l < ddp_layers(d); l++) {
         (void)ddp_parameters_of(d, l, &n);
@@ -65,7 +66,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
         for (int i = 0; i < n; i++) {
             int k = 0;
             while (k < trained && t[k].data != p[i].data) k++;
-            if (k == trained) s->buffer[s->buffers++] = p[i];
+            if (k == trained && p[i].data != ddp_state_of(d, l, &size)) s->buffer[s->buffers++] = p[i];
         }
     }
     if (s->buffers) return 0;

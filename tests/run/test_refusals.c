@@ -47,7 +47,8 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
     X(DEVICE, "`backend`", 0)                                                   \
     X(NCCL1, "`nccl` 1", 1 << DEVICE)                                           \
     X(NCCL2, "`nccl` 2", 1 << DEVICE)                                           \
-    X(STREAM, "`cuda_stream`", 1 << DEVICE)
+    X(STREAM, "`cuda_stream`", 1 << DEVICE)                                       \
+    X(SERVERS, "`servers`", 0)
 
 #define NUMBER(id, name, needs) id,
 #define NAME(id, name, needs) name,
@@ -58,8 +59,9 @@ static const unsigned setting_needs[] = {SETTINGS(NEEDS)};
 
 static const ddp_strategy strategies[] = {DDP_SSGD,   DDP_WFBP,    DDP_LOCALSGD,      DDP_ENP,   DDP_DREAMDDP,
                                           DDP_MGWFBP, DDP_ASCWFBP, DDP_BYTESCHEDULER, DDP_USBYTE,
-                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT};
-enum { STRATEGIES = sizeof strategies / sizeof strategies[0] };
+                                          DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,
+                                          DDP_BSP,    DDP_ASP,    DDP_SSP,           DDP_R2SP,  DDP_OSP};
+enum { STRATEGIES = sizeof strategies / sizeof strategies[0], WITHOUT_SERVERS = STRATEGIES - 5 };
 
 /* Values of one setting. */
 static int exclude_each_other(int a, int b)
@@ -130,6 +132,8 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->backend = has(on, DEVICE) ? &device : NULL;
     g->nccl = has(on, NCCL1) ? 1 : has(on, NCCL2) ? 2 : 0;
     g->cuda_stream = has(on, STREAM) ? &stream : NULL;
+    /* those that need servers have them in any case */
+    if (has(on, SERVERS) || (strategy >= DDP_BSP && strategy <= DDP_OSP)) g->servers = DDP_SERVERS_COLOCATED;
     if (has(on, JOIN)) g->join = 1, g->world = 0;
 }
 
@@ -337,7 +341,7 @@ static void every_pair_of_settings_does_what_the_table_says(void **state)
     for (a = 0; a < SETTING_COUNT; a++)
         for (b = 0; b < a; b++, n++)
             if (!exclude_each_other(a, b) && is_tried(n, 8))
-                wrong += check(1u << a | 1u << b, strategies[n % STRATEGIES], setting_name[a], setting_name[b]);
+                wrong += check(1u << a | 1u << b, strategies[n % WITHOUT_SERVERS], setting_name[a], setting_name[b]);
     assert_int_equal(wrong, 0);
 }
 
@@ -365,7 +369,8 @@ static const struct {
               {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},          {DDP_WITH_INT4, "DDP_WITH_INT4", INT4},
               {DDP_WITH_TOPK, "DDP_WITH_TOPK", TOPK},          {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},
               {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},        {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", ELASTIC},
-              {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},    {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE}};
+              {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},    {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE},
+              {DDP_NEEDS_SERVERS, "DDP_NEEDS_SERVERS", SERVERS}};
 enum { TRAITS = sizeof traits / sizeof traits[0], EVERY = DDP_WITH_ALL | DDP_WITH_INT4 | DDP_WITH_TOPK };
 
 static int own_backward_end(ddp_ctx *d, void *self, int layer)
@@ -394,7 +399,7 @@ static void every_trait_that_is_missing_is_told(void **state)
             configure(&c, 1u << a, DDP_STRATEGY_DEFAULT);
             ops.traits = EVERY & ~traits[i].trait;
             c.cfg.own_strategy = &ops;
-            if (table_says(&c, &ops, &told) == (traits[i].setting == a) && a != ROOM && a < NCCL1 &&
+            if (table_says(&c, &ops, &told) == (traits[i].setting == a || a == SERVERS) && a != ROOM && a < NCCL1 &&
                 !(traits[i].trait == DDP_WITH_ELASTIC && (a == ELASTIC || a == JOIN)))
                 fail_msg("%s and %s: '%s'", traits[i].name, setting_name[a], told.msg);
             if (traits[i].setting != a && (i + 1 < TRAITS || !is_tried(a, 4))) continue; /* the last one tries others */
@@ -403,7 +408,13 @@ static void every_trait_that_is_missing_is_told(void **state)
             wrong++;
         }
     }
-    assert_int_equal(all, EVERY);
+    assert_int_equal(all, EVERY | DDP_NEEDS_SERVERS);
+    ops.traits = DDP_NEEDS_SERVERS;
+    for (a = 0; a < 2; a++) {
+        configure(&c, a ? 1u << SERVERS : 0, DDP_STRATEGY_DEFAULT);
+        c.cfg.own_strategy = &ops;
+        if (!is_so(&c, &ops, why, sizeof why)) fail_msg("own with %s servers: %s", a ? "its" : "no", why);
+    }
     ops.traits = DDP_NEEDS_TWO_LINKS;
     for (a = 0; a < 2; a++) {
         configure(&c, a ? 1u << SECOND : 0, DDP_STRATEGY_DEFAULT);
@@ -472,7 +483,7 @@ static void page_of_strategies(char *page)
         for (int s = 0; s < STRATEGIES; s++) {
             ddp_strategy_ops ops;
             cell c;
-            configure(&c, 1u << a, strategies[s]);
+            configure(&c, 1u << a | (s >= WITHOUT_SERVERS ? 1u << SERVERS : 0), strategies[s]);
             memset(&ops, 0, sizeof ops);
             assert_true(ddp__built_in()->fill(strategies[s], &ops));
             if (!ddp__goes_lacks(ddp__features_on(&c.cfg, has(c.on, GROUPS)), ops.traits)) continue;
@@ -497,7 +508,7 @@ static void page_of_traits(char *page)
         put(page, "| `%s` | %s | %s |\n", traits[i].name, setting_name[traits[i].setting], t->why);
     }
     put(page, "\nWith the trait `DDP_NEEDS_TWO_LINKS` it is refused where neither `net2` nor `addr2` is set,\n"
-              "nor `nccl` 2.\n");
+              "nor `nccl` 2; with `DDP_NEEDS_SERVERS` where `servers` is not.\n");
 }
 
 static void the_page_says_the_same(void **state)
@@ -519,7 +530,8 @@ static void the_page_says_the_same(void **state)
               "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the setting\n"
               "of a newcomer: it goes into a run whose workers have set the same.\n\n");
     page_of_settings(page);
-    put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these:\n\n");
+    put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these; bsp, asp, ssp, r2sp and\n"
+              "osp need `servers` ([servers.md](servers.md)):\n\n");
     page_of_strategies(page);
     put(page, "\nOne of a program's own ([own-strategy.md](own-strategy.md)) says with its traits what it goes with:\n\n");
     page_of_traits(page);

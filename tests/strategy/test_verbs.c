@@ -402,6 +402,7 @@ static void try_with(const ddp_config *given, scenario s)
     ops.arrived = arrived;
     now = s;
     cfg.own_strategy = &ops;
+    if (traits & DDP_NEEDS_SERVERS) cfg.servers = DDP_SERVERS_COLOCATED;
     cfg.no_env = 1;
     if (ddp_launch(&cfg, train, NULL, &err)) fail_msg("%s", err.msg);
 }
