@@ -915,18 +915,23 @@ DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, 
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
  *   anything else a checkpoint goes to no other world. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns its code. ddp_say - a line for the log. */
+ * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows to the
+ *   context's error, which stays the code it is. ddp_say - a line for the log. */
 enum { DDP_KEPT_DRAINED = 2 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves; of that the
- * parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of a
- * group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
+/* Reading: layers and their names; a layer's memory, as lists that messages take (gradients; what averaging moves; of
+ * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
+ * a group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where
+ * they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
+ * and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
+DDP_API const char      *ddp_name_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */
@@ -42773,6 +42778,14 @@ void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
     ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
 }
 
+void ddp_explain(ddp_ctx *d, const char *text)
+{
+    ddp_error *e = &d->host.error;
+    const size_t n = strlen(e->msg);
+
+    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
+}
+
 /* ---- messages ---- */
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
@@ -43154,6 +43167,8 @@ void ddp_blob_free(ddp_blob *b)
 /* ---- reading ---- */
 
 int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
+
+const char *ddp_name_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].name : "?"; }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {
@@ -48500,6 +48515,23 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
+/* Where a server of its own was lost: which layers went with it. */
+static int ddp__line_lost(ddp_ctx *d, const ddp__line *k, int bad)
+{
+    const ddp_error *e = ddp_last_error(d);
+    char who[32], text[160];
+    int n;
+
+    snprintf(who, sizeof who, "rank %d ", k->rank);
+    if (bad != DDP_PEER_LOST || strncmp(e->msg, who, strlen(who)) || ddp_servers(d) == 0) return bad;
+    n = snprintf(text, sizeof text, "; it served %d layer%s: ", k->layers, k->layers == 1 ? "" : "s");
+    for (int i = 0; i < k->layers && n < (int)sizeof text; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "", ddp_name_of(d, k->layer[i]));
+    if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
+    ddp_explain(d, text);
+    return bad;
+}
+
 static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *list, int n, long *ticket)
 {
     ddp_message m;
@@ -48511,7 +48543,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     m.peer = k->rank;
     m.step = ddp_step(d);
     m.layer = DDP_ALL_LAYERS;
-    return ddp_post(d, &m, ticket);
+    return ddp__line_lost(d, k, ddp_post(d, &m, ticket));
 }
 
 int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
@@ -48556,7 +48588,7 @@ int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
     k->push_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
+    return ticket < 0 ? 0 : ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
 }
 
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
@@ -48578,7 +48610,7 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     if (ticket < 0) return 0;
     k->pull_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->answered);
-    return ddp_hold(d, ticket, DDP_NO_LAYER);
+    return ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)

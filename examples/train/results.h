@@ -100,6 +100,12 @@ static void write_results(const program *p, ddp_jsonl *j)
         ddp_jsonl_number(j, "slow_ratio", r->rank[r->leader].stats.slow_ratio);
     }
     ddp_jsonl_integer(j, "replans", r->rank[r->leader].stats.replans);
+    if (p->cfg.servers) {
+        ddp_jsonl_integer(j, "servers", p->cfg.servers > 0 ? p->cfg.servers : r->world);
+        ddp_jsonl_number(j, "staleness", r->rank[r->leader].stats.staleness);
+        ddp_jsonl_integer(j, "staleness_most", r->rank[r->leader].stats.staleness_most);
+        ddp_jsonl_number(j, "deferred_pct", r->rank[r->leader].stats.deferred_pct);
+    }
     ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
     ddp_jsonl_number(j, "comm_cpu_s", r->rank[0].stats.comm_cpu_s);
     ddp_jsonl_number(j, "planned_mb", planned_mb(r));

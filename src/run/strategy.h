@@ -179,18 +179,23 @@ DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, 
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
  *   anything else a checkpoint goes to no other world. NULL: the context has the error.
- * ddp_complain - notes an error of the strategy's own and returns its code. ddp_say - a line for the log. */
+ * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows to the
+ *   context's error, which stays the code it is. ddp_say - a line for the log. */
 enum { DDP_KEPT_DRAINED = 2 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
+DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers; a layer's memory, as lists that messages take (gradients; what averaging moves; of that the
- * parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of a
- * group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding and the link for a message of that layer, what its
+/* Reading: layers and their names; a layer's memory, as lists that messages take (gradients; what averaging moves; of
+ * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
+ * a group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where
+ * they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
+ * and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
+DDP_API const char      *ddp_name_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */

@@ -78,6 +78,14 @@ void ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...)
     ddp__log(&d->host.log, level, "%s: %s", d->ops.name, text);
 }
 
+void ddp_explain(ddp_ctx *d, const char *text)
+{
+    ddp_error *e = &d->host.error;
+    const size_t n = strlen(e->msg);
+
+    if (e->code) snprintf(e->msg + n, sizeof e->msg - n, "%s", text);
+}
+
 /* ---- messages ---- */
 
 ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err)
@@ -459,6 +467,8 @@ void ddp_blob_free(ddp_blob *b)
 /* ---- reading ---- */
 
 int ddp_layers(const ddp_ctx *d) { return d ? d->layers : 0; }
+
+const char *ddp_name_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].name : "?"; }
 
 const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count)
 {

@@ -147,6 +147,23 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
+/* Where a server of its own was lost: which layers went with it. */
+static int ddp__line_lost(ddp_ctx *d, const ddp__line *k, int bad)
+{
+    const ddp_error *e = ddp_last_error(d);
+    char who[32], text[160];
+    int n;
+
+    snprintf(who, sizeof who, "rank %d ", k->rank);
+    if (bad != DDP_PEER_LOST || strncmp(e->msg, who, strlen(who)) || ddp_servers(d) == 0) return bad;
+    n = snprintf(text, sizeof text, "; it served %d layer%s: ", k->layers, k->layers == 1 ? "" : "s");
+    for (int i = 0; i < k->layers && n < (int)sizeof text; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "", ddp_name_of(d, k->layer[i]));
+    if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
+    ddp_explain(d, text);
+    return bad;
+}
+
 static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *list, int n, long *ticket)
 {
     ddp_message m;
@@ -158,7 +175,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     m.peer = k->rank;
     m.step = ddp_step(d);
     m.layer = DDP_ALL_LAYERS;
-    return ddp_post(d, &m, ticket);
+    return ddp__line_lost(d, k, ddp_post(d, &m, ticket));
 }
 
 int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
@@ -203,7 +220,7 @@ int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
     k->push_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
+    return ticket < 0 ? 0 : ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
 }
 
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
@@ -225,7 +242,7 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
     if (ticket < 0) return 0;
     k->pull_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->answered);
-    return ddp_hold(d, ticket, DDP_NO_LAYER);
+    return ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)

@@ -483,6 +483,58 @@ def check(folder):
     expect(one_set["param_hash"] == h["localsgd", "tcp"], "dreamddp with all layers in one set is not localsgd")
 
 
+SERVED = {"bsp": [], "asp": [], "ssp": ["--staleness", 2], "r2sp": [], "osp": ["--defer", 0.6]}
+
+
+@case("param_hash: servers, wherever they are, change no bit")
+def check(folder):
+    reference = train(folder, *HASHES, "--strategy", "ssgd")["param_hash"]
+    for s, more in SERVED.items():
+        seen = {}
+        for servers, transport in (("colocated", "tcp"), (1, "threads"), (2, "tcp")):
+            r = train(folder, *HASHES, "--strategy", s, *more, "--servers", servers, "--transport", transport)
+            expect(r["workers"] == 3 and r["servers"] == (3 if servers == "colocated" else servers), str(r))
+            expect(r["final_loss"] < r["first_loss"], "%s does not learn: %s" % (s, r))
+            expect(r["staleness_most"] == (2 if s in ("asp", "ssp", "r2sp") else 0), "%s: %s" % (s, r))
+            expect((r["deferred_pct"] > 20) == (s == "osp"), "%s: %s" % (s, r))
+            seen[r["param_hash"]] = servers
+        expect(len(seen) == 1, "%s: %s" % (s, seen))
+        expect((reference in seen) == (s == "bsp"), "%s against ssgd: %s" % (s, seen))
+    for s, more in (("ssp", ["--staleness", 0]), ("osp", ["--defer", 0])):
+        h = train(folder, *HASHES, "--strategy", s, *more, "--servers", 1)["param_hash"]
+        expect(h == reference, s + " is not bsp")
+    sentence(run(folder, *SMALL, "--workers", 2, "--strategy", "bsp", code=1)[1], "needs servers", "--servers")
+    sentence(run(folder, *SMALL, "--workers", 2, "--strategy", "wfbp", "--servers", 1, code=1)[1], "servers 1", "wfbp")
+    sentence(run(folder, *SMALL, "--workers", 2, "--servers", "many", code=1)[1], "--servers many", "colocated")
+    sentence(run(folder, *SMALL, "--strategy", "osp", "--servers", 1, "--defer", 2, code=1)[1], "--defer 2", "0 to 1")
+
+
+@case("servers: a killed run goes on with the same parameters, a killed server is a lost peer")
+def check(folder):
+    for s, more in SERVED.items():
+        args = SMALL + ["--workers", 2, "--deterministic", "--steps", 4000, "--strategy", s, *more, "--servers",
+                        "colocated" if s == "ssp" else 1]
+        p = start(folder, *args, "--save", s, "--save-every", 3, "--keep", 3)
+        wait_until(lambda: len(glob.glob(os.path.join(folder, s, "*", "manifest.json"))) > 1, 30, "no checkpoint")
+        os.killpg(p.pid, signal.SIGKILL)
+        p.communicate()
+        last = max(int(f.split("step-")[1][:12]) for f in glob.glob(os.path.join(folder, s, "*", "manifest.json")))
+        args[args.index(4000)] = last + 7
+        whole, rest = train(folder, *args), train(folder, *args, "--resume", s, "--transport", "threads")
+        expect(whole["param_hash"] == rest["param_hash"], "%s after resuming at %d" % (s, last))
+    addr = "127.0.0.1:%d" % free_port()
+    ranks = [start(folder, *LONG, "--workers", 2, "--servers", 1, "--strategy", "asp", "--rank", r, "--addr", addr)
+             for r in range(3)]
+    time.sleep(2)
+    expect(all(p.poll() is None for p in ranks), "ended early")
+    ranks[2].kill()
+    for r in (0, 1):
+        code, out, err = finish(ranks[r], folder, seconds=30)
+        expect(code == 3, "exit %d, expected 3: %s" % (code, err))
+        sentence(err, "rank 2", "it served 4 layers: ")
+    ranks[2].communicate()
+
+
 @case("param_hash: with period 1 all layers are averaged in each step")
 def check(folder):
     h = {s: train(folder, *HASHES, "--period", 1, "--strategy", s)["param_hash"] for s in PARAMETERS}

@@ -120,6 +120,17 @@ def training_gives_the_same_bits():
                 key, strategy, ranks, mpi[key], tcp[key]))
 
 
+def servers_give_the_same_bits():
+    for workers, servers, strategy in ((2, 1, "bsp"), (2, 1, "r2sp"), (3, "colocated", "osp"), (2, 1, "osp")):
+        base = [*GPT, "--strategy", strategy, "--servers", servers, *(["--defer", 0.6] if strategy == "osp" else [])]
+        ranks = workers + (servers if servers == 1 else 0)
+        mpi = last(run([*base, "--transport", "mpi"], ranks)[0])
+        tcp = last(run([*base, "--transport", "tcp", "--workers", workers])[0])
+        for key in ("param_hash", "final_loss", "workers", "deferred_pct"):
+            expect(mpi[key] == tcp[key], "%s of %s, servers %s: %s over mpi, %s over tcp" % (
+                key, strategy, servers, mpi[key], tcp[key]))
+
+
 def communication_hides_behind_computing():
     with open("layers.csv", "w") as f:
         f.write("layer,params,forward_s,backward_s,comm_s\n")
