@@ -14,13 +14,29 @@ typedef struct cli_option {
     const char *help;
 } cli_option;
 
+/* A long text goes on in the column in which it began. */
+static void cli_wrap(const char *text)
+{
+    enum { COLUMN = 30, WIDTH = 88 };
+    const char *end;
+
+    for (; strlen(text) > WIDTH; text = end + 1) {
+        for (end = text + WIDTH; end > text && *end != ' ';) end--;
+        if (end == text) break;
+        printf("%.*s\n%*s", (int)(end - text), text, COLUMN, "");
+    }
+    printf("%s\n", text);
+}
+
 static void cli_help(const char *program, const char *about, const cli_option *table, int count)
 {
     int i;
 
     printf("usage: %s [options]\n%s\n\noptions:\n", program, about);
-    for (i = 0; i < count; i++)
-        printf("  %s %-*s %s\n", table[i].name, 26 - (int)strlen(table[i].name), table[i].value, table[i].help);
+    for (i = 0; i < count; i++) {
+        printf("  %s %-*s ", table[i].name, 26 - (int)strlen(table[i].name), table[i].value);
+        cli_wrap(table[i].help);
+    }
     printf("  --version                   the library's version\n"
            "  --help                      this text\n\n"
            "exit codes: 0 ok, 1 failure, 2 usage, 3 a peer was lost, 130 interrupted (SIGINT, "

@@ -503,10 +503,10 @@ def check(folder):
     for s, more in (("ssp", ["--staleness", 0]), ("osp", ["--defer", 0])):
         h = train(folder, *HASHES, "--strategy", s, *more, "--servers", 1)["param_hash"]
         expect(h == reference, s + " is not bsp")
-    sentence(run(folder, *SMALL, "--workers", 2, "--strategy", "bsp", code=1)[1], "needs servers", "--servers")
-    sentence(run(folder, *SMALL, "--workers", 2, "--strategy", "wfbp", "--servers", 1, code=1)[1], "servers 1", "wfbp")
-    sentence(run(folder, *SMALL, "--workers", 2, "--servers", "many", code=1)[1], "--servers many", "colocated")
-    sentence(run(folder, *SMALL, "--strategy", "osp", "--servers", 1, "--defer", 2, code=1)[1], "--defer 2", "0 to 1")
+    sentence(run(folder, *SMALL, "--workers", 2, "--strategy", "bsp", code=2)[1], "needs servers", "--servers")
+    sentence(run(folder, *SMALL, "--workers", 2, "--strategy", "wfbp", "--servers", 1, code=2)[1], "servers 1", "wfbp")
+    sentence(run(folder, *SMALL, "--workers", 2, "--servers", "many", code=2)[1], "--servers many", "colocated")
+    sentence(run(folder, *SMALL, "--strategy", "osp", "--servers", 1, "--defer", 2, code=2)[1], "--defer 2", "0 to 1")
 
 
 @case("servers: a killed run goes on with the same parameters, a killed server is a lost peer")
