@@ -224,6 +224,7 @@ static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule ru
                              ddp_cuda_numbers numbers, double within)
 {
     const ddp_backend b = ddp_cuda(numbers, -1);
+    ddp_strategy_ops ops;
     lab cpu, device;
     int r;
 
@@ -231,7 +232,8 @@ static void equal_to_the_cpu(ddp_strategy strategy, lab_model model, lab_rule ru
     lab_new(&device, world, strategy, 3);
     cpu.model = device.model = model;
     cpu.rule = device.rule = rule;
-    cpu.cfg.clip_norm = device.cfg.clip_norm = rule == LAB_MOMENTUM ? 0.5f : 0;
+    assert_true(ddp__built_in()->fill(strategy, &ops));
+    if (ops.traits & DDP_WITH_CLIP) cpu.cfg.clip_norm = device.cfg.clip_norm = rule == LAB_MOMENTUM ? 0.5f : 0;
     device.cfg.backend = &b;
     lab_run(&cpu);
     lab_run(&device);
@@ -256,6 +258,7 @@ static void every_strategy_trains_as_the_cpu(void **state)
         equal_to_the_cpu((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1e-4);
     }
     equal_to_the_cpu(DDP_DREAMDDP, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 1e-3);
+    equal_to_the_cpu(DDP_DEFT, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 1e-3);
     equal_to_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 1, DDP_CUDA_F32, 1e-4);
 }
 
@@ -326,6 +329,7 @@ static void layers_go_from_device_to_device(void **state)
     networks_train_as_the_cpu(DDP_SSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1, 0, 1e-4);
     networks_train_as_the_cpu(DDP_DREAMDDP, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1, 0, 1e-4);
     networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 1, 0, 0.05);
+    networks_train_as_the_cpu(DDP_DEFT, LAB_GPT, LAB_ADAMW, 3, DDP_CUDA_F32, 1, 0, 1e-3);
 }
 
 static void sites_average_in_two_levels(void **state)
@@ -344,6 +348,8 @@ static void both_links_are_used_at_once(void **state)
     if (devices() < 2) skip();
     networks_train_as_the_cpu(DDP_WFBP, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 2, 0, 1e-4);
     networks_train_as_the_cpu(DDP_LOCALSGD, LAB_GPT, LAB_SGD, 2, DDP_CUDA_BF16, 2, 0, 0.05);
+    /* another plan than the CPU's, whose updates come at other times: replicas are equal all the same */
+    networks_train_as_the_cpu(DDP_DEFT, LAB_GPT, LAB_SGD, 3, DDP_CUDA_F32, 2, 0, 1);
 }
 
 static int leaves_early(ddp_ctx *d, void *user)
