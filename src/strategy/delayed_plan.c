@@ -305,7 +305,7 @@ static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *mo
     model->start = n->loss;
     model->tolerance = c->preserve;
     model->sum = c->merge_sum;
-    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !c->update_frequency;
+    return n->samples > 0 && n->loss > 0 && model->eta > 0 && !(c->update_frequency > 0);
 }
 
 int ddp__delayed_stale(ddp_ctx *d, const void *self)
