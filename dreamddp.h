@@ -47010,7 +47010,7 @@ typedef struct ddp__queues {
 typedef struct ddp__noise {
     float *words;      /* [DDP__NOISE_WORDS] kept: g . g_w and its negative, where they are above 0, its square, the loss */
     long   ticket;     /* of their averages, or -1 */
-    int    samples, updates; /* updates since the last of them */
+    int    measured, samples, updates; /* whether it is; updates since the last sample */
     double mu, square; /* |g|^2; variance of g . g_w over the workers */
     double loss, gain; /* the last one; what an update takes off it */
     double planned;    /* that, when the plan was made */
@@ -47604,7 +47604,7 @@ enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* steps; samples that t
 
 static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 {
-    return x->noise.words && x->noise.ticket < 0 && x->q.opens && (x->q.merged || x->averaged) &&
+    return x->noise.measured && x->noise.ticket < 0 && x->q.opens && (x->q.merged || x->averaged) &&
            (!x->plan.head.measured || ddp_step(d) % DDP__NOISE_EVERY == 0);
 }
 
@@ -47691,9 +47691,9 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
     const ddp_config *c = ddp_settings(d);
     int grouped = 0;
 
-    n->ticket = -1;
     for (int l = 0; l < ddp_layers(d); l++) grouped |= ddp_group_of(d, l) != 0;
-    if (ddp_world(d) == 1 || c->deterministic || c->update_frequency > 0 || grouped) return 0;
+    n->ticket = -1;
+    n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->update_frequency > 0) && !grouped;
     n->words = ddp_keep(d, DDP_NO_LAYER, "noise", DDP__NOISE_WORDS, 1);
     return n->words ? 0 : (int)ddp_last_error(d)->code;
 }

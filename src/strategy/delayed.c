@@ -107,7 +107,6 @@ static int ddp__delayed_word(ddp_ctx *d, const float *word, double *out)
     return bad;
 }
 
-
 /* ---- the Preserver's model: mu = |g|^2 and the variance of g . g_w over workers, g an averaged gradient and g_w the
  * worker's own one of a later iteration, so that g does not hold its noise (deft.h) ---- */
 
@@ -115,7 +114,7 @@ enum { DDP__NOISE_EVERY = 16, DDP__NOISE_MEMORY = 16 }; /* steps; samples that t
 
 static int ddp__noise_due(ddp_ctx *d, const ddp__delayed *x)
 {
-    return x->noise.words && x->noise.ticket < 0 && x->q.opens && (x->q.merged || x->averaged) &&
+    return x->noise.measured && x->noise.ticket < 0 && x->q.opens && (x->q.merged || x->averaged) &&
            (!x->plan.head.measured || ddp_step(d) % DDP__NOISE_EVERY == 0);
 }
 
@@ -202,9 +201,9 @@ static int ddp__noise_start(ddp_ctx *d, ddp__noise *n)
     const ddp_config *c = ddp_settings(d);
     int grouped = 0;
 
-    n->ticket = -1;
     for (int l = 0; l < ddp_layers(d); l++) grouped |= ddp_group_of(d, l) != 0;
-    if (ddp_world(d) == 1 || c->deterministic || c->update_frequency > 0 || grouped) return 0;
+    n->ticket = -1;
+    n->measured = ddp_world(d) > 1 && !c->deterministic && !(c->update_frequency > 0) && !grouped;
     n->words = ddp_keep(d, DDP_NO_LAYER, "noise", DDP__NOISE_WORDS, 1);
     return n->words ? 0 : (int)ddp_last_error(d)->code;
 }

@@ -49,7 +49,7 @@ typedef struct ddp__queues {
 typedef struct ddp__noise {
     float *words;      /* [DDP__NOISE_WORDS] kept: g . g_w and its negative, where they are above 0, its square, the loss */
     long   ticket;     /* of their averages, or -1 */
-    int    samples, updates; /* updates since the last of them */
+    int    measured, samples, updates; /* whether it is; updates since the last sample */
     double mu, square; /* |g|^2; variance of g . g_w over the workers */
     double loss, gain; /* the last one; what an update takes off it */
     double planned;    /* that, when the plan was made */
