@@ -29096,6 +29096,7 @@ DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *orde
 
 #endif /* DDP_NO_PLANNERS */
 
+#ifndef DDP_NO_PLANNERS
 /* ---- osp.c ---- */
 
 /* ddp_osp_rank with memory that stays, for every step of a run; open: NULL without memory. close: NULL is fine. */
@@ -29104,6 +29105,7 @@ DDP_LIB ddp__osp  *ddp__osp_open(int layers, ddp_osp_rule rule);
 DDP_LIB void       ddp__osp_close(ddp__osp *s);
 DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget,
                                   ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
+#endif
 
 /* ==== plan/internal.c ==== [plan] */
 /* Names of options, arrays of a search, orders and a link's clock: what the planners share. */
@@ -48313,9 +48315,9 @@ typedef struct ddp__store {
 
 /* How pushes become updates. */
 typedef enum ddp__push_rule {
-    DDP__TOGETHER, /* one update when all have pushed: their mean in rank order */
-    DDP__EACH,     /* an update for each push */
-    DDP__IN_TURN   /* the same, in the order of iterations and ranks */
+    DDP__RULE_TOGETHER, /* one update when all have pushed: their mean in rank order */
+    DDP__RULE_EACH,     /* an update for each push */
+    DDP__RULE_IN_TURN   /* the same, in the order of iterations and ranks */
 } ddp__push_rule;
 
 typedef struct ddp__servers {
@@ -48923,9 +48925,9 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     int moved = 0, one = 0;
 
-    if (s->rule == DDP__TOGETHER) return ddp__push_together(d, s, t);
+    if (s->rule == DDP__RULE_TOGETHER) return ddp__push_together(d, s, t);
     for (int w = 0; w < s->workers && one >= 0; w++) {
-        if (t->client[w].state != DDP__CLIENT_PUSHED || (s->rule == DDP__IN_TURN && w != ddp__push_turn(s, t))) continue;
+        if (t->client[w].state != DDP__CLIENT_PUSHED || (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t))) continue;
         one = ddp__push_each(d, s, t, w);
         moved = 1;
     }
@@ -48949,7 +48951,7 @@ static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
 static const float *ddp__answer_values(ddp__servers *s, ddp__store *t, ddp__client *x, size_t *n)
 {
     *n = s->returns_mean ? t->sum_count : t->share->count;
-    if (s->rule == DDP__TOGETHER) return s->returns_mean ? t->sum : t->params;
+    if (s->rule == DDP__RULE_TOGETHER) return s->returns_mean ? t->sum : t->params;
     if (*n) memcpy(x->in, t->params, *n * sizeof *x->in);
     return x->in;
 }
@@ -49143,7 +49145,7 @@ static int ddp__bsp_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
 
-    s->rule = DDP__TOGETHER;
+    s->rule = DDP__RULE_TOGETHER;
     s->ahead = -1;
     return ddp__servers_start(d, s);
 }
@@ -49152,7 +49154,7 @@ static int ddp__asp_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
 
-    s->rule = ddp_settings(d)->deterministic ? DDP__IN_TURN : DDP__EACH;
+    s->rule = ddp_settings(d)->deterministic ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
     s->ahead = -1;
     s->pushes_params = ddp_settings(d)->paper;
     return ddp__servers_start(d, s);
@@ -49163,7 +49165,7 @@ static int ddp__ssp_start(ddp_ctx *d, void *self)
     ddp__servers *s = (ddp__servers *)self;
 
     if (ddp_settings(d)->staleness == 0) return ddp__bsp_start(d, self);
-    s->rule = ddp_settings(d)->deterministic ? DDP__IN_TURN : DDP__EACH;
+    s->rule = ddp_settings(d)->deterministic ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
     s->ahead = ddp_settings(d)->staleness;
     return ddp__servers_start(d, s);
 }
@@ -49172,7 +49174,7 @@ static int ddp__r2sp_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
 
-    s->rule = DDP__IN_TURN;
+    s->rule = DDP__RULE_IN_TURN;
     s->ahead = -1;
     return ddp__servers_start(d, s);
 }
@@ -49183,7 +49185,7 @@ static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
     ddp_stats *stats = ddp_stats_of(d);
     ddp__answer_head head;
 
-    if (s->rule == DDP__TOGETHER) return;
+    if (s->rule == DDP__RULE_TOGETHER) return;
     for (int k = 0; k < s->lines; k++) {
         memcpy(&head, s->line[k].in, sizeof head);
         s->stale_sum += head.staleness;
@@ -50126,7 +50128,7 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
     float *kept;
     int bad;
 
-    x->servers.rule = DDP__TOGETHER;
+    x->servers.rule = DDP__RULE_TOGETHER;
     x->servers.ahead = -1;
     x->servers.returns_mean = 1;
     bad = ddp__servers_start(d, &x->servers);

@@ -383,6 +383,7 @@ DDP_LIB ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *orde
 
 #endif /* DDP_NO_PLANNERS */
 
+#ifndef DDP_NO_PLANNERS
 /* ---- osp.c ---- */
 
 /* ddp_osp_rank with memory that stays, for every step of a run; open: NULL without memory. close: NULL is fine. */
@@ -391,5 +392,6 @@ DDP_LIB ddp__osp  *ddp__osp_open(int layers, ddp_osp_rule rule);
 DDP_LIB void       ddp__osp_close(ddp__osp *s);
 DDP_LIB ddp_status ddp__osp_split(ddp__osp *s, const double *importance, const double *bytes, double budget,
                                   ddp_osp_rule rule, unsigned char *gib, double *deferred, ddp_error *err);
+#endif
 
 #endif /* DDP_PLAN_INTERNAL_H */

@@ -80,9 +80,9 @@ typedef struct ddp__store {
 
 /* How pushes become updates. */
 typedef enum ddp__push_rule {
-    DDP__TOGETHER, /* one update when all have pushed: their mean in rank order */
-    DDP__EACH,     /* an update for each push */
-    DDP__IN_TURN   /* the same, in the order of iterations and ranks */
+    DDP__RULE_TOGETHER, /* one update when all have pushed: their mean in rank order */
+    DDP__RULE_EACH,     /* an update for each push */
+    DDP__RULE_IN_TURN   /* the same, in the order of iterations and ranks */
 } ddp__push_rule;
 
 typedef struct ddp__servers {

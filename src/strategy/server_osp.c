@@ -101,7 +101,7 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
     float *kept;
     int bad;
 
-    x->servers.rule = DDP__TOGETHER;
+    x->servers.rule = DDP__RULE_TOGETHER;
     x->servers.ahead = -1;
     x->servers.returns_mean = 1;
     bad = ddp__servers_start(d, &x->servers);

@@ -8,7 +8,7 @@ static int ddp__bsp_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
 
-    s->rule = DDP__TOGETHER;
+    s->rule = DDP__RULE_TOGETHER;
     s->ahead = -1;
     return ddp__servers_start(d, s);
 }
@@ -17,7 +17,7 @@ static int ddp__asp_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
 
-    s->rule = ddp_settings(d)->deterministic ? DDP__IN_TURN : DDP__EACH;
+    s->rule = ddp_settings(d)->deterministic ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
     s->ahead = -1;
     s->pushes_params = ddp_settings(d)->paper;
     return ddp__servers_start(d, s);
@@ -28,7 +28,7 @@ static int ddp__ssp_start(ddp_ctx *d, void *self)
     ddp__servers *s = (ddp__servers *)self;
 
     if (ddp_settings(d)->staleness == 0) return ddp__bsp_start(d, self);
-    s->rule = ddp_settings(d)->deterministic ? DDP__IN_TURN : DDP__EACH;
+    s->rule = ddp_settings(d)->deterministic ? DDP__RULE_IN_TURN : DDP__RULE_EACH;
     s->ahead = ddp_settings(d)->staleness;
     return ddp__servers_start(d, s);
 }
@@ -37,7 +37,7 @@ static int ddp__r2sp_start(ddp_ctx *d, void *self)
 {
     ddp__servers *s = (ddp__servers *)self;
 
-    s->rule = DDP__IN_TURN;
+    s->rule = DDP__RULE_IN_TURN;
     s->ahead = -1;
     return ddp__servers_start(d, s);
 }
@@ -48,7 +48,7 @@ static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
     ddp_stats *stats = ddp_stats_of(d);
     ddp__answer_head head;
 
-    if (s->rule == DDP__TOGETHER) return;
+    if (s->rule == DDP__RULE_TOGETHER) return;
     for (int k = 0; k < s->lines; k++) {
         memcpy(&head, s->line[k].in, sizeof head);
         s->stale_sum += head.staleness;
