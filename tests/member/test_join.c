@@ -80,7 +80,7 @@ typedef struct plan_of_run {
     size_t count;              /* floats of a layer */
     char addr[DDP__ADDR_TEXT];
     int  optimizer;            /* 1: with state */
-    int  average_state;
+    int  average_state, site;
     double op_s;
     const char *psk;
     const char *folder, *cert; /* of certificates, rank-R.pem, or CERT.pem of this worker */
@@ -180,6 +180,7 @@ static void work(const plan_of_run *p, int number, int join)
     c.wire = p->wire;
     c.overlap = overlap;
     c.average_state = p->average_state;
+    c.site = p->site;
     c.rank = join ? 0 : number;
     c.world = join ? 0 : p->world;
     c.min_world = p->min_world;
@@ -594,6 +595,8 @@ static void room_has_to_make_sense(void **state)
 #define SPEAKS_NO_TLS  "speaks no TLS 1.3: give every rank --tls-psk or certificates, or none"
 #define AVERAGES_STATE "the newcomer has average_state 1, this run 0: start it with the same"
 
+#define HAS_NO_SITE    "the newcomer has a site (0: no, 1: yes) 0, this run 1: start it with the same"
+
 /* What a worker hears that tries to come into a run of three, of which `lost` are gone. */
 static void refused(int lost, int layers, int period, ddp_wire wire, const char *run,
                     const char *what)
@@ -606,6 +609,7 @@ static void refused(int lost, int layers, int period, ddp_wire wire, const char 
     assert_true(fd >= 0 && write(fd, "0123456789abcdef0123456789abcdef", 32) == 32);
     close(fd);
     run_begin(&p, DDP_LOCALSGD, 3, 3000);
+    p.site = !strcmp(what, HAS_NO_SITE);
     for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 10);
     if (lost) kill(pid[2], SIGKILL);
@@ -613,6 +617,7 @@ static void refused(int lost, int layers, int period, ddp_wire wire, const char 
     other.layers = layers;
     other.period = period;
     other.wire = wire;
+    other.site = 0;
     other.average_state = !strcmp(what, AVERAGES_STATE);
     other.run = run;
     other.connect_s = lost ? 40 : 0.5;
@@ -637,6 +642,7 @@ static void those_who_do_not_fit_are_refused(void **state)
     refused(1, LAYERS, 6, DDP_WIRE_F32, "join", "this run localsgd with period 4");
     refused(1, LAYERS, 4, DDP_WIRE_BF16, "join", "wire bf16, this run localsgd with period 4, 1 micro-batches and wire f32");
     refused(1, LAYERS, 4, DDP_WIRE_F32, "join", AVERAGES_STATE);
+    refused(1, LAYERS, 4, DDP_WIRE_F32, "join", HAS_NO_SITE);
 #ifdef DDP_USE_OPENSSL
     refused(1, LAYERS, 4, DDP_WIRE_F32, "join", SPEAKS_NO_TLS);
 #endif
