@@ -39039,8 +39039,10 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 
 uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
-    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
+    const ddp_optimizer *o = &d->optimizer;
+    uint64_t h = ddp__hash(DDP__HASH_START, o->name, strlen(o->name));
 
+    if (ddp__optimizer_rule(o) != DDP__RULE_USER || ddp__is_muon(o)) h = ddp__hash(h, o->hyper, sizeof o->hyper);
     for (int l = 0; l < d->layers; l++) {
         const ddp__unit *unit = &d->unit[l];
         uint64_t u = ddp__unit_hash(unit);
@@ -44920,8 +44922,8 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
     /* this rank agrees with the first; wait for the abort of the one that does not */
     m.bytes = 0;
     DDP__TRY(ddp__run(d, &m, 0, err));
-    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
-                     "%s: start every rank with the same model", d->rank, d->optimizer.name);
+    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers, momenta, decays or operators; rank "
+                     "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
 }
 
 static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)

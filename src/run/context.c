@@ -1,5 +1,6 @@
 /* What a context knows of itself: its error, who is there, which link and which group, what a layer's average takes. */
 #include "comm/frame.h"
+#include "nn/exact.h"
 #include "run/context.h"
 
 int ddp__ctx_failf(ddp_ctx *d, ddp_status code, const char *fmt, ...)
@@ -208,8 +209,10 @@ uint64_t ddp__unit_hash(const ddp__unit *u)
 
 uint64_t ddp__layout_hash(const ddp_ctx *d)
 {
-    uint64_t h = ddp__hash(DDP__HASH_START, d->optimizer.name, strlen(d->optimizer.name));
+    const ddp_optimizer *o = &d->optimizer;
+    uint64_t h = ddp__hash(DDP__HASH_START, o->name, strlen(o->name));
 
+    if (ddp__optimizer_rule(o) != DDP__RULE_USER || ddp__is_muon(o)) h = ddp__hash(h, o->hyper, sizeof o->hyper);
     for (int l = 0; l < d->layers; l++) {
         const ddp__unit *unit = &d->unit[l];
         uint64_t u = ddp__unit_hash(unit);

@@ -265,8 +265,8 @@ static ddp_status ddp__compare_models(ddp_ctx *d, ddp_error *err)
     /* this rank agrees with the first; wait for the abort of the one that does not */
     m.bytes = 0;
     DDP__TRY(ddp__run(d, &m, 0, err));
-    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers or operators; rank %d has "
-                     "%s: start every rank with the same model", d->rank, d->optimizer.name);
+    return ddp__fail(err, DDP_MISMATCH, "the ranks use different optimizers, momenta, decays or operators; rank "
+                     "%d has %s: start every rank with the same model", d->rank, d->optimizer.name);
 }
 
 static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)

@@ -303,8 +303,17 @@ static void says(ddp_ctx *d, ddp_status code, const char *text)
     ddp_close(d);
 }
 
+static int no_step(ddp_ctx *d, void *self, int forward)
+{
+    (void)d;
+    (void)self;
+    (void)forward;
+    return 0;
+}
+
 static void what_cannot_be_is_refused(void **state)
 {
+    ddp_strategy_ops serves;
     const ddp_optimizer o = ddp_muon(0.01f, 0.03f, 0.95f, 0.1f);
     ddp_optimizer own = o;
     float w[BLOCK] = {0}, g[BLOCK] = {0}, far_away[4];
@@ -339,6 +348,13 @@ static void what_cannot_be_is_refused(void **state)
     layer.matrices = NULL;
     assert_true(ddp_add_layer(d = ddp_open(&c, NULL), &layer));
     says(d, DDP_ARG, "without an array");
+    memset(&serves, 0, sizeof serves);
+    serves.name = "serves", serves.step_end = no_step, serves.traits = DDP_NEEDS_SERVERS;
+    c.own_strategy = &serves;
+    assert_int_equal(own_layer(d = ddp_open(&c, NULL), w, g, 2), 0);
+    assert_true(ddp_set_optimizer(d, &o));
+    says(d, DDP_UNSUPPORTED, "optimizer muon with strategy serves");
+    c.own_strategy = NULL;
     own.matrix_state = 3;
     assert_true(ddp_set_optimizer(d = ddp_open(&c, NULL), &own));
     says(d, DDP_ARG, "matrix_state");

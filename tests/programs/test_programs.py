@@ -154,7 +154,9 @@ def csv(*rows, header="layer,params,forward_s,backward_s,comm_s"):
 
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
 mistake("unknown model", 2, ["vgg99", "gpt2"], "--model vgg99")
-mistake("unknown optimizer", 2, ["lion", "adamw"], "--optimizer lion")
+mistake("unknown optimizer", 2, ["lion", "adamw", "muon"], "--optimizer lion")
+mistake("state period 0", 2, ["--state-period 0,3", "3,6"], "--state-period 0,3")
+mistake("rate of matrices 0", 2, ["--muon-lr 0"], "--optimizer muon --muon-lr 0")
 mistake("unknown schedule", 2, ["zigzag", "cosine"], "--schedule zigzag")
 mistake("unknown transport", 2, ["pigeon", "tcp"], "--transport pigeon")
 mistake("unknown solver", 2, ["magic", "scatter"], "--solver magic")
@@ -621,6 +623,7 @@ def check(folder):
     base = [*SMALL, "--workers", 2, "--steps", 12, *PERIOD, "--deterministic"]
     for args in ["--accumulate 3", "--clip 0.5", "--clip 0.5 --strategy dreamddp", "--average-state", "--paper",
                  "--schedule cosine --warmup 4", "--schedule step", "--optimizer sgd --lr 0.1", "--optimizer adam",
+                 "--optimizer nesterov --lr 0.05", "--optimizer muon", "--state-period 2,3",
                  "--vocab 300", "--dropout 0.1", "--held-out 0", "--threads 2", "--fill exact", "--check-writes",
                  "--solver optimal --cost timeline", "--accumulate 2 --clip 1 --strategy wfbp"]:
         r = train(folder, *base, *args.split())

@@ -195,6 +195,26 @@ static void other_settings_are_named_with_both(void **state)
     }
 }
 
+static int takes_another_momentum_on_rank_1(ddp_ctx *d, trial *t)
+{
+    const ddp_optimizer o = ddp_sgd(0.1f, ddp_rank(d) == 1 ? 0.8f : 0.9f);
+    int bad = add_layers(d, LAYERS, COUNT);
+
+    (void)t;
+    return bad ? bad : ddp_set_optimizer(d, &o);
+}
+
+static void another_momentum_is_told(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 2, takes_another_momentum_on_rank_1);
+    assert_int_equal(trial_run(&t, &err), DDP_MISMATCH);
+    expect(&err, DDP_MISMATCH, "the ranks use different optimizers, momenta, decays or operators; rank ");
+}
+
 /* ---- hooks out of order ---- */
 
 static int forgets_a_layer_on_rank_1(ddp_ctx *d, trial *t)
@@ -936,6 +956,7 @@ int main(void)
         cmocka_unit_test(another_layer_size_is_named_with_layer_and_rank),
         cmocka_unit_test(another_period_is_named_with_both),
         cmocka_unit_test(other_settings_are_named_with_both),
+        cmocka_unit_test(another_momentum_is_told),
         cmocka_unit_test(switches_of_the_environment_are_1_or_0),
         cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
