@@ -715,8 +715,6 @@ typedef struct ddp_message {
                                    never round a ring; as the context was opened for, or DDP_AS_FLOAT */
     float           *residual;  /* NULL, or one float per value, borrowed: what coding the result cut
                                    off this rank's segment, divided by the scale, is added to it */
-    int              round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
-                                   residual is added to them, and what coding cuts off becomes the residual */
     double          *divergence; /* collectives in place: NULL, or receives sum((result - own)^2) over
                                    this rank's values, measured where the result overwrites them */
     union {
@@ -726,9 +724,11 @@ typedef struct ddp_message {
     int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
                                    such a sum travels as bytes also among threads */
-    int              levels;    /* all-reduce in place of floats over all ranks: 1 = inside sites, then between them, where
-                                   the library knows sites in an elastic world */
     int              filler;    /* 1: bubble filling, left out of the hidden share */
+    char             round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
+                                   residual is added to them, and what coding cuts off becomes the residual */
+    char             levels;    /* all-reduce in place of floats over all ranks: 1 = inside sites, then between them, where
+                                   the library knows sites in an elastic world */
 } ddp_message;
 
 enum { /* ddp_message.layer */
