@@ -27,7 +27,9 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
 TRAIN = os.path.join(BUILD, "train_gpt")
 GRADIENTS = ["ssgd", "wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte"]
 PARAMETERS = ["localsgd", "enp", "dreamddp"]
-STRATEGIES = GRADIENTS + PARAMETERS + ["deft"]
+OUTER = ["diloco", "sparseloco"]
+STRATEGIES = GRADIENTS + PARAMETERS + ["deft"] + OUTER
+MEAN = ["--outer-lr", 1, "--outer-momentum", 0]
 SMALL = "--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet".split()
 LAYERS = 4  # embed, h.0.attn, h.0.mlp, head
 PERIOD = ["--period", "4"]
@@ -168,6 +170,18 @@ mistake("bad variable", 2, ["DREAMDDP_PEER_TIMEOUT", "soon"], "--workers 2", env
 mistake("unknown strategy in a variable", 2, ["bogus"], "--workers 2", env={"DREAMDDP_STRATEGY": "bogus"})
 mistake("period 0", 2, ["--period 0", "1"], "--period 0")
 mistake("negative period", 2, ["-3"], "--period -3")
+mistake("outer rate 0", 2, ["--outer-lr 0", "above 0"], "--strategy diloco --outer-lr 0")
+mistake("outer rate that is no number", 2, ["--outer-lr nan"], "--strategy diloco --outer-lr nan")
+mistake("outer momentum 1", 2, ["--outer-momentum 1", "below 1"], "--strategy diloco --outer-momentum 1")
+mistake("outer rate 0 in a variable", 2, ["DREAMDDP_OUTER_LR=0", "above 0"], "--strategy diloco", env={"DREAMDDP_OUTER_LR": "0"})
+mistake("unknown overlap", 2, ["never", "eager"], "--strategy diloco --overlap never")
+mistake("landing without fragments", 2, ["landing 2", "plan"], "--strategy diloco --overlap stream --landing 2")
+mistake("more fragments than steps", 2, ["fragments 9", "period of 4"],
+        "--strategy diloco --overlap stream --fragments 9 --period 4")
+mistake("fragments without streaming", 2, ["fragments", "stream"], "--strategy diloco --fragments 2")
+mistake("a fraction of more than all", 2, ["topk:2", "topk:FRACTION"], "--strategy diloco --wire topk:2")
+mistake("four bits of parameters", 2, ["dreamddp", "int4", "choose"], "--workers 2 --strategy dreamddp --wire int4")
+mistake("the largest of gradients", 2, ["ssgd", "topk", "choose"], "--workers 2 --strategy ssgd --wire topk:0.1")
 mistake("no workers", 2, ["--workers 0", "1"], "--workers 0")
 mistake("too many workers", 2, ["5000", "256"], "--workers 5000")
 mistake("no steps", 2, ["--steps 0", "1"], "--steps 0")
@@ -480,6 +494,13 @@ def check(folder):
     distinct = {h[s, "tcp"] for s in STRATEGIES}
     expect(len(distinct) >= 3, "strategies that differ have equal bits: %s" % h)
     expect(h["localsgd", "tcp"] not in (h["ssgd", "tcp"], h["dreamddp", "tcp"]), "localsgd is another strategy")
+    outer = [*HASHES, *PERIOD, "--strategy", "diloco"]
+    expect(train(folder, *outer, *MEAN)["param_hash"] == h["localsgd", "tcp"], "diloco(1, 0) is not localsgd")
+    one = train(folder, *outer, "--overlap", "stream", "--fragments", 1, "--mixture", 0)
+    expect(one["param_hash"] == h["diloco", "tcp"], "streaming in one fragment at once is not diloco")
+    late = {train(folder, *outer, "--overlap", o, "--wire", w)["param_hash"]
+            for o in ("stream", "eager") for w in ("f32", "bf16", "int8", "int4", "e3m0", "topk:0.1")}
+    expect(len(late) == 12, "ways and codings that differ have equal bits")
     write(folder, "last.json", json.dumps({"sets": [[], [], [], list(range(LAYERS))]}))
     one_set = train(folder, *HASHES, *PERIOD, "--strategy", "dreamddp", "--plan", "last.json")
     expect(one_set["param_hash"] == h["localsgd", "tcp"], "dreamddp with all layers in one set is not localsgd")
@@ -545,7 +566,7 @@ def check(folder):
 
 @case("param_hash: one worker is plain training under any strategy")
 def check(folder):
-    h = {s: train(folder, *HASHES, "--workers", 1, *PERIOD, "--strategy", s)["param_hash"] for s in STRATEGIES}
+    h = {s: train(folder, *HASHES, "--workers", 1, *PERIOD, *MEAN, "--strategy", s)["param_hash"] for s in STRATEGIES}
     expect(len(set(h.values())) == 1, "they differ: %s" % h)
 
 
