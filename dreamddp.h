@@ -349,7 +349,9 @@ typedef enum ddp_overlap {
     DDP_OVERLAP_STREAM,  /* some layers at a time, each some steps later */
     DDP_OVERLAP_EAGER    /* a period later; until then each worker goes on with its own change */
 } ddp_overlap;
-enum { DDP_NO_MOMENTUM = -1, DDP_OVERWRITE = -1 }; /* outer_momentum, mixture: 0 */
+/* outer_momentum and mixture of 0, since 0 is their default. */
+#define DDP_NO_MOMENTUM (-1.0)
+#define DDP_OVERWRITE   (-1.0)
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */
@@ -49657,7 +49659,7 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
     if (!(c->outer_lr > 0)) c->outer_lr = sparse ? 1 : 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = sparse ? (double)DDP_NO_MOMENTUM : 0.9;
+    if (c->outer_momentum == 0) c->outer_momentum = sparse ? DDP_NO_MOMENTUM : 0.9;
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }

@@ -36,7 +36,9 @@ typedef enum ddp_overlap {
     DDP_OVERLAP_STREAM,  /* some layers at a time, each some steps later */
     DDP_OVERLAP_EAGER    /* a period later; until then each worker goes on with its own change */
 } ddp_overlap;
-enum { DDP_NO_MOMENTUM = -1, DDP_OVERWRITE = -1 }; /* outer_momentum, mixture: 0 */
+/* outer_momentum and mixture of 0, since 0 is their default. */
+#define DDP_NO_MOMENTUM (-1.0)
+#define DDP_OVERWRITE   (-1.0)
 
 typedef enum ddp_transport {
     DDP_TRANSPORT_DEFAULT, /* tcp */

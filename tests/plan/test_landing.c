@@ -15,7 +15,9 @@ extern "C" {
 }
 #endif
 
-enum { LAYERS = 5, PERIOD = 4, WARM = 60, PERIODS = 24, TRIALS = 4000 };
+enum { LAYERS = 5, PERIOD = 4, WARM = 60, TRIALS = 4000 };
+
+#define PERIODS 24.0
 
 typedef struct instance {
     ddp_profile p;
@@ -49,7 +51,7 @@ static double simulate(const instance *x, const int *landing)
     long due[LAYERS]; /* the step before which it has to be there */
 
     for (int l = 0; l < L; l++) due[l] = -1;
-    for (long step = 0; step < (long)(WARM + PERIODS) * H; step++) {
+    for (long step = 0; step < (WARM + (long)PERIODS) * H; step++) {
         if (step == (long)WARM * H) began = now;
         for (int l = 0; l < L; l++)
             if (!window && due[l] == step && arrives[l] > now) now = arrives[l];
