@@ -1008,6 +1008,7 @@ typedef struct ddp_profile {
     double      *backward_s; /* [L] backward plus local update */
     double      *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
     double       alpha_s;    /* what each message arrives after its occupancy ends; 0 = in comm_s */
+    double       gap_s;      /* how long each message occupies the link beside comm_s; 0 = in comm_s */
 } ddp_profile;
 
 /* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any order,
@@ -1211,6 +1212,7 @@ typedef struct ddp_link_stats {
     int64_t     operations;
     double      busy_s;     /* union of its operations */
     ddp_link    link;       /* as measured, else nominal; 0 before */
+    double      gap_s;      /* how long a message occupies it beside its bytes (ddp_profile); 0 before planning */
     double      mu;         /* beta of this link over that of link 0; 0 = unknown */
     const char *algorithm;  /* of its last all-reduce: "direct", "ring" or "none" */
 } ddp_link_stats;
@@ -1437,7 +1439,7 @@ typedef struct ddp_plan {
  *   window    end of the next forward minus all forward time: a layer's forward waits only for its own transfer, and
  *             the link serves the layer nearest to the input first
  *   S empty   T
- * A layer with comm_s 0 sends nothing and pays no alpha.
+ * A layer with comm_s 0 sends nothing and pays neither alpha nor gap_s, which each other layer's comm contains here.
  *
  * For timeline and window, with w(i) = P(i+1) (timeline) or P(i+1) minus the forward time of the layers before layer i
  * in the forward pass (window), the cost is exactly
@@ -1563,8 +1565,8 @@ typedef struct ddp_timeline {
  *
  * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. One link, first in first
  * out, an operation in flight is never interrupted. Let c_i be comm_s[i] with startup: o->alpha_s is part of comm_s,
- * p->alpha_s comes on top of it, and both keep the link busy (a measured comm_s is all occupancy, alpha 0). A row with
- * comm_s 0 sends nothing. T_f, T_b, T_c are sums over the rows, ready_i is the end of backward of row i.
+ * p->alpha_s and p->gap_s come on top of it, and all keep the link busy (a measured comm_s is all occupancy, alpha 0).
+ * Below, alpha is their sum. A row with comm_s 0 sends nothing. T_f, T_b, T_c are sums over the rows, ready_i is the end of backward of row i.
  *
  *   ssgd           T_f + T_b + T_c
  *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Launched strictly by row. With bucket_bytes,
@@ -1572,8 +1574,8 @@ typedef struct ddp_timeline {
  *                  never split (4 bytes a parameter); joined rows pay one startup.
  *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would have to wait anyway
  *                  or waiting costs less than alpha (MG-WFBP's repository)
- *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using bandwidth, then all
- *                  share the link equally. K = 1 or alpha = 0 is WFBP; it is never slower. The original also chooses a
+ *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using bandwidth (a gap uses
+ *                  it), then all share the link equally. K = 1 or alpha = 0 is WFBP; it is never slower. The original also chooses a
  *                  fusion; here groups are given.
  *   bytescheduler  every row in k equal parts of at most a partition, queue by (row, part); a part is committed to the
  *                  link while credit > 0. A row's forward waits for its parts only. The repository's credit is 4
@@ -1749,7 +1751,7 @@ typedef struct ddp_delayed_plan {
  * filled by the knapsack and, with a startup or two links, also by greedy and by a plain queue. Of all plans the one
  * with the least time per update is taken, with a target the shortest iteration. target_frequency: the capacity is
  * bisected and the shortest iteration of all tries kept (equal: more updates); capacity_scale is then the start of the
- * search. The floor is lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha. After 5e7 entries
+ * search. The floor is lower_bound_s. A profile's own alpha_s and gap_s are added to every comm_s and to alpha. After 5e7 entries
  * of knapsacks (a second or less) the search ends with what it has, on every machine the same: `limited`.
  *
  * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the print: the first remainTime
@@ -27761,6 +27763,8 @@ ddp_status ddp_profile_check(const ddp_profile *p, ddp_error *err)
                          p->backward_s ? "comm_s" : "backward_s");
     if (!(p->alpha_s >= 0 && p->alpha_s <= DBL_MAX))
         return ddp__fail(err, DDP_ARG, "alpha_s is %g; it must be finite and at least 0", p->alpha_s);
+    if (!(p->gap_s >= 0 && p->gap_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "gap_s is %g; it must be finite and at least 0", p->gap_s);
     for (int l = 0; l < p->layers; l++) {
         if (p->params) DDP__TRY(ddp__profile_check_one(p, l, "params", p->params[l], err));
         if (p->forward_s) DDP__TRY(ddp__profile_check_one(p, l, "forward_s", p->forward_s[l], err));
@@ -27833,6 +27837,7 @@ ddp_status ddp_profile_split(const ddp_profile *p, double most_params, double al
         return ddp__fail(err, DDP_MEMORY, "no memory for a profile of %.0f rows", rows);
     }
     q.alpha_s = p->alpha_s;
+    q.gap_s = p->gap_s;
     *out = q;
     if (layer_of) *layer_of = of;
     else DDP_FREE(of);
@@ -28754,6 +28759,13 @@ DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
 DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
                                         double partition_params, int cut, ddp_error *err);
 
+/* ---- messages on a link ---- */
+
+/* How long a message of row l alone occupies the link; 0: it sends nothing. */
+DDP_LIB double ddp__occupies(const ddp_profile *p, int l);
+/* What each message costs where its bytes, alpha and gap all keep the link busy: beyond comm_s. */
+DDP_LIB double ddp__startup(const ddp_profile *p);
+
 /* ---- the arrays of one search, freed together ---- */
 
 typedef struct ddp__scratch {
@@ -29166,14 +29178,18 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
     if (partition_s > 0 && partition_params > 0)
         return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give one of them",
                          partition_params, partition_s);
-    if (cut && partition_s > 0 && !(partition_s > alpha_s + p->alpha_s))
+    if (cut && partition_s > 0 && !(partition_s > alpha_s + ddp__startup(p)))
         return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
-                         partition_s, alpha_s + p->alpha_s);
+                         partition_s, alpha_s + ddp__startup(p));
     if (cut && partition_params > 0 && sends && !sized)
         return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g parameters; give the "
                          "partition in seconds (partition_s)", partition_params);
     return DDP_OK;
 }
+
+double ddp__occupies(const ddp_profile *p, int l) { return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0; }
+
+double ddp__startup(const ddp_profile *p) { return p->alpha_s + p->gap_s; }
 
 typedef union ddp__block {
     void       *next;
@@ -29707,7 +29723,7 @@ static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *mem
         now += p->backward_s[l];
         if (!member[l] || p->comm_s[l] <= 0) continue;
         if (link < now) link = now;
-        link += p->comm_s[l];
+        link += p->comm_s[l] + p->gap_s;
         done = link + p->alpha_s;
     }
     return done > now ? done : now;
@@ -29720,7 +29736,7 @@ static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
         now += p->backward_s[l];
         if (!member[l]) continue;
         if (start < 0) start = now;
-        sum += p->comm_s[l];
+        if (p->comm_s[l] > 0) sum += p->comm_s[l] + p->gap_s;
     }
     if (sum <= 0) return now;
     done = start + sum + p->alpha_s;
@@ -29737,7 +29753,7 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
     for (l = p->layers; l >= 0; l--) {
         room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
         if (l < p->layers && member[l] && p->comm_s[l] > 0) {
-            left[l] = p->comm_s[l];
+            left[l] = p->comm_s[l] + p->gap_s;
             stack[depth++] = l;
         }
         end = now + room;
@@ -29912,7 +29928,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     }
     for (i = 0; i < c->layers; i++) {
         l = c->layers - 1 - i;
-        c->comm[i] = p->comm_s[l];
+        c->comm[i] = ddp__occupies(p, l);
         c->P[i + 1] = c->P[i] + p->backward_s[l];
         c->C[i + 1] = c->C[i] + c->comm[i];
     }
@@ -30672,7 +30688,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->p = p;
     m->o = o;
     m->rows = p->layers;
-    m->alpha = o->alpha_s + p->alpha_s;
+    m->alpha = o->alpha_s + ddp__startup(p);
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
     m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
@@ -30685,7 +30701,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
         if (!(p->comm_s[l] > 0)) continue;
         g->first = g->last = l;
         g->ready = m->backward;
-        g->c = p->comm_s[l] + p->alpha_s;
+        g->c = p->comm_s[l] + ddp__startup(p);
         comm += g->c;
         m->priority[m->groups] = m->groups;
         m->parts[m->groups++] = 1;
@@ -30818,7 +30834,7 @@ static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, 
     x->group = group;
     x->busy = 1;
     x->served = 0;
-    x->starts = s->now + m->alpha;
+    x->starts = s->now + (m->alpha - m->p->gap_s); /* a gap is bandwidth lost */
     x->note = ddp__bl_note(log, &m->group[group], 0, 1, s->now, s->now);
     if (x->note) x->note->lane = (int)(x - s->lane);
     s->flying++;
@@ -30833,7 +30849,7 @@ static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, doub
     s->now = when;
     if (!x->served) {
         x->served = 1;
-        x->target = s->service + (m->group[x->group].c - m->alpha);
+        x->target = s->service + (m->group[x->group].c - (m->alpha - m->p->gap_s));
         s->serving++;
     } else {
         if (x->note) x->note->end_s = when;
@@ -32122,12 +32138,12 @@ static double ddp__deft_cut(double c, double alpha, double limit)
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined, int bucket)
 {
-    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k;
-    if (!(c > 0)) return 0;
-    k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
+    double c = p->comm_s[bucket] + ddp__startup(p), alpha = o->alpha_s + ddp__startup(p), k;
+    if (!(p->comm_s[bucket] > 0)) return 0;
+    k = ddp__deft_cut(c, alpha, limit);
     if (joined) return k;
     if (o->partition_params > 0) k = fmax(k, ceil(p->params[bucket] / o->partition_params));
-    if (o->partition_s > 0) k = fmax(k, ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s));
+    if (o->partition_s > 0) k = fmax(k, ddp__deft_cut(c, alpha, o->partition_s));
     return k;
 }
 
@@ -32158,7 +32174,7 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
         if (n > most)
             return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, "
                              "or check that times are in seconds", most);
-        c = p->comm_s[i] + p->alpha_s;
+        c = p->comm_s[i] + ddp__startup(p);
         d->parts_of[i] = (int)k;
         d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
         d->parts += (int)k;
@@ -32185,12 +32201,12 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
     d->way = way;
     d->work = &s->work;
-    d->alpha = o->alpha_s + p->alpha_s;
+    d->alpha = o->alpha_s + ddp__startup(p);
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
     for (int i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
         d->forward += p->forward_s ? p->forward_s[i] : 0;
-        sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
+        sum += p->comm_s[i] + ddp__startup(p) + o->alpha_s;
     }
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
@@ -32307,7 +32323,7 @@ static int ddp__deft_ideal(const ddp_delayed_plan *p)
  * every rule is tried; else the first that does not give too many parts. */
 static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
 {
-    int all = s->o->alpha_s + s->p->alpha_s > 0 || s->o->links == 2;
+    int all = s->o->alpha_s + ddp__startup(s->p) > 0 || s->o->links == 2;
     ddp_status status = DDP_OK;
     for (way.rule = 0; way.rule < DDP__DEFT_RULES && !ddp__deft_ideal(&s->best); way.rule++) {
         if (s->best.period && ddp__deft_spent(s->work)) break;
@@ -32331,7 +32347,7 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     s.p = buckets;
     s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
-    may_join = o->alpha_s + buckets->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
+    may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
     for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */
         way.joined = i % 2;
         way.no_barrier = i >= 2;
@@ -38182,6 +38198,7 @@ struct ddp_ctx {
     int          kepts;
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
     ddp_link     link, second_link; /* measured */
+    double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -38539,6 +38556,9 @@ DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, d
 /* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
+/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
+ * the first one's. */
+DDP_LIB ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err);
 
 /* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
  * layers over another link */
@@ -39426,7 +39446,8 @@ static double ddp__span_bytes(const ddp__op_span *o)
 }
 
 /* Operations that overlap share the link: together they tell seconds for bytes. Grows the
- * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
+ * cluster that begins with operation i, and returns how many it has; 0 if i is not its first or not all of it is
+ * known. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;
@@ -39446,7 +39467,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
             size++;
         }
     }
-    return 1;
+    return size;
 }
 
 /* The messages of an average in two levels become one operation, from the first byte of the first
@@ -39485,8 +39506,9 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
     if (d->levels) ops = ddp__chains(d, ops);
     for (int i = 0; i < ops; i++) {
         double begin, end, bytes;
-        if (d->op_scratch[i].end < 0 || !ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes)) continue;
-        if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
+        int n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+        /* the fit is of one message: the others' gaps are not its bytes */
+        if (n > 0 && end > since) ddp_linkfit_add(&d->fit, bytes, end - begin - (n - 1) * d->gap_s[0]);
     }
 }
 
@@ -43295,7 +43317,9 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
 enum {
     DDP__METER_LEAST = 3,
     DDP__METER_MOST = 16,
-    DDP__PROBE_MEDIUM = 16 /* pieces */
+    DDP__PROBE_MEDIUM = 16, /* pieces */
+    DDP__BURST = 16,
+    DDP__BURSTS = 5
 };
 /* Interference only delays: when the two fastest of some transfers differ by more, the fastest was
  * probably delayed too. */
@@ -43409,6 +43433,77 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
 
+/* The first `messages` of the list at once, each an average of its own, waited for. */
+static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
+                                   ddp_error *err)
+{
+    ddp__engine *e = ddp__engine_of(d, link);
+    const double begin = ddp_now();
+    long ticket[DDP__BURST];
+
+    for (int i = 0; i < messages; i++) {
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &list[i], 1, DDP__OWN_WORD);
+        m.group = d->team;
+        m.mean = 1;
+        m.link = link;
+        if (ddp__levels_takes(d, &m)) DDP__TRY(ddp__levels_submit(d, &m, &ticket[i], err));
+        else DDP__TRY(ddp__engine_submit(e, &m, &ticket[i], err));
+    }
+    for (int i = 0; i < messages; i++) DDP__TRY(ddp__engine_wait(e, ticket[i], err));
+    *seconds = ddp_now() - begin;
+    return DDP_OK;
+}
+
+/* The sizes of n of the layers that send, evenly from the first to the last. */
+static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
+{
+    int sending = 0, before = 0, i = 0;
+
+    for (int l = 0; l < d->layers; l++) sending += ddp__layer_bytes(d, l) > 0;
+    for (int l = 0; l < d->layers; l++) {
+        const size_t floats = ddp__layer_bytes(d, l) / sizeof(float);
+        if (floats == 0) continue;
+        before++;
+        for (; i < n && i * sending < before * n; i++)
+            list[i].count = floats < DDP__PROBE_FLOATS ? floats : (size_t)DDP__PROBE_FLOATS;
+    }
+    for (; i < n; i++) list[i].count = 1; /* none sends */
+}
+
+/* No more at once than are in flight at a time, lest the others' delays be counted. Short messages travel in another way
+ * than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen. The median counts:
+ * of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
+ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
+{
+    const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
+    double one, all, more[DDP__BURSTS], bytes = 0;
+    ddp_piece list[DDP__BURST];
+    ddp_status s = DDP_OK;
+    float *x;
+
+    *out = 0;
+    if (n < 2 || (d->nccl && link == 0)) return DDP_OK;
+    x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    memset(list, 0, sizeof list);
+    ddp__burst_sizes(d, list, n);
+    for (int i = 0; i < n; i++) {
+        list[i].data = x;
+        if (i > 0) bytes += (double)(list[i].count * sizeof *x);
+    }
+    for (int i = 0; i < DDP__BURSTS && s == DDP_OK; i++) {
+        s = ddp__probe_burst(d, link, list, 1, &one, err);
+        if (s == DDP_OK) s = ddp__probe_burst(d, link, list, n, &all, err);
+        if (s == DDP_OK) more[i] = all - one;
+    }
+    DDP_FREE(x);
+    DDP__TRY(s);
+    qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
+    *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
+    if (!(*out > 0)) *out = 0;
+    return ddp__tell(d, d->team, out, sizeof *out, err);
+}
+
 /* 1 Gbit/s where no link is described. */
 double ddp_nominal_rate(const ddp_ctx *d) { return d->links.plan_rate > 0 ? d->links.plan_rate : 125e6; }
 
@@ -43448,9 +43543,10 @@ ddp_status ddp__profile_start(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 void ddp__profile_link(ddp_ctx *d, ddp_profile *p)
 {
     /* only so many operations are in flight, and each takes alpha at least */
-    double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) : 0;
+    double least = d->engine ? d->link.alpha_s / ddp__engine_width(d->engine) - d->gap_s[0] : 0;
 
-    p->alpha_s = d->link.alpha_s;
+    p->gap_s = d->gap_s[0];
+    p->alpha_s = d->link.alpha_s > p->gap_s ? d->link.alpha_s - p->gap_s : 0; /* a single message takes both */
     for (int l = 0; l < d->layers; l++) {
         double bytes = (double)ddp__layer_bytes(d, l), seconds = d->link.beta_s * bytes;
         p->comm_s[l] = bytes > 0 && seconds < least ? least : seconds;
@@ -43469,6 +43565,7 @@ double ddp_nominal_compute_s(const ddp_ctx *d)
 void ddp__profile_nominal(ddp_ctx *d, ddp_profile *p)
 {
     d->link = ddp__link_nominal(d, &d->links);
+    d->gap_s[0] = d->gap_s[1] = 0;
     for (int l = 0; l < d->layers; l++) {
         p->forward_s[l] = 1e-10 * ddp__unit_flops(&d->unit[l]);
         p->backward_s[l] = 2 * p->forward_s[l];
@@ -43556,7 +43653,11 @@ ddp_status ddp__profile_measured(ddp_ctx *d, ddp_profile *p, ddp_error *err)
     ddp__profile_local(d, p);
     if (d->engine) {
         DDP__TRY(ddp__probe_link(d, 0, &d->link, err));
-        if (ddp_links(d) == 2) DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
+        DDP__TRY(ddp__probe_gap(d, 0, d->link, &d->gap_s[0], err));
+        if (ddp_links(d) == 2) {
+            DDP__TRY(ddp__probe_link(d, 1, &d->second_link, err));
+            DDP__TRY(ddp__probe_gap(d, 1, d->second_link, &d->gap_s[1], err));
+        }
         DDP__TRY(ddp__profile_agree(d, p, err));
     }
     ddp__profile_link(d, p);
@@ -43587,7 +43688,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
 
     for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
     for (k = 0; k < 2; k++) {
-        takes[k] = link[k].beta_s * bytes;
+        takes[k] = link[k].beta_s * bytes + d->gap_s[k];
         alpha[k] = link[k].alpha_s;
     }
     k = ddp__link_first(2, free_at, ready, takes, alpha);
@@ -43657,6 +43758,7 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
     for (i = 0, *comm = 0; i < n; i++) {
         double takes = 0;
         for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
+        if (takes > 0) takes += p->gap_s;
         (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]), takes);
         *comm += takes;
         if (i + 1 < n && t[i + 1].step == t[i].step) continue;
@@ -43852,6 +43954,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     d->link = ddp__link_nominal(d, &d->links);
+    d->gap_s[0] = d->gap_s[1] = 0;
     DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link, p, err));
     if (p->layers != d->layers) {
         int rows = p->layers;
@@ -44183,7 +44286,7 @@ static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers, times = 2 * L + 2;
+    const size_t L = (size_t)d->layers, times = 2 * L + 3;
     const ddp__owned *o;
     int64_t *number, *updates, *random;
     unsigned char *plan;
@@ -44215,6 +44318,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
     profile[2 * L] = d->link.alpha_s;
     profile[2 * L + 1] = d->link.beta_s;
+    profile[2 * L + 2] = d->gap_s[0];
     return DDP_OK;
 }
 
@@ -44285,6 +44389,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
     d->link.alpha_s = profile[2 * L];
     d->link.beta_s = profile[2 * L + 1];
+    d->gap_s[0] = profile[2 * L + 2];
     return DDP_OK;
 }
 
@@ -46244,6 +46349,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
     out->link = link ? d->second_link : d->link;
+    out->gap_s = d->gap_s[link];
     if (link == 0) out->mu = 1;
     else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
     return 0;
@@ -46619,6 +46725,7 @@ static void ddp__gradient_close(ddp_ctx *d, void *self)
 ddp_status ddp__gradient_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *own, ddp_error *err)
 {
     DDP__TRY(ddp_profile_new(p->layers, own, err));
+    own->gap_s = p->gap_s;
     for (int l = 0; l < p->layers; l++) {
         const size_t n = ddp__gradient_count(d, l);
         own->params[l] = (double)n;
@@ -46736,14 +46843,18 @@ typedef struct ddp__packed_message {
     int32_t first, last, from, to, cut;
 } ddp__packed_message;
 
-/* At most four messages for each layer: so many can be posted at once (ddp_post). */
+/* At most four messages for each layer: so many can be posted at once (ddp_post). Where messages cost time of their own
+ * larger parts may be better: those with the shortest step. */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha, ddp_timeline *t,
                                    ddp_error *err)
 {
     const double least = ddp__gradient_part_least(p, alpha);
     const ddp_config *c = ddp_settings(d);
     ddp_timeline_options o;
+    ddp_timeline next;
+    double largest = 0;
 
+    for (int l = 0; l < p->layers; l++) largest = p->params[l] > largest ? p->params[l] : largest;
     memset(&o, 0, sizeof o);
     memset(t, 0, sizeof *t);
     o.scheme = scheme;
@@ -46753,9 +46864,14 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     if (scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = (double)c->bucket_bytes;
     if (c->bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
     for (;; o.partition_params *= 2) {
-        DDP__TRY(ddp_plan_timeline(p, &o, t, err));
-        if (t->intervals - 2 * p->layers <= 4 * p->layers) return DDP_OK;
-        ddp_timeline_free(t);
+        DDP__TRY(ddp_plan_timeline(p, &o, &next, err));
+        if (next.intervals - 2 * p->layers > 4 * p->layers || (t->buckets && next.iteration_s >= t->iteration_s)) {
+            ddp_timeline_free(&next);
+        } else {
+            ddp_timeline_free(t);
+            *t = next;
+        }
+        if (t->buckets && (!(p->gap_s > 0) || o.partition_params >= largest)) return DDP_OK;
     }
 }
 

@@ -9,6 +9,7 @@ typedef struct partial_arguments {
     long        period, workers;
     int         curve;
     double      split, alpha; /* or NAN */
+    double      gap;
     int        *layer_of;     /* with --split-params: the layer of each row */
 } partial_arguments;
 
@@ -251,7 +252,7 @@ static int plan_partial(int argc, char **argv)
         "In which step of the period does DreamDDP average each layer? The profile is CSV, one row "
         "per\n"
         "layer from the input side: layer,params,forward_s,backward_s,comm_s (seconds).";
-    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0, 0, NAN, NAN, NULL};
+    partial_arguments a = {NULL, "scatter", "window", "none", NULL, NULL, NULL, 0, 0, 0, NAN, NAN, 0, NULL};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--period", CLI_COUNT, &a.period, "H", "steps until every layer has been averaged once"},
@@ -264,6 +265,7 @@ static int plan_partial(int argc, char **argv)
         {"--net", CLI_TEXT, &a.net, "RATE,DELAY",
          "the link, such as 100mbit,20ms, for rows without comm_s"},
         {"--workers", CLI_COUNT, &a.workers, "N", "workers that average, for --net"},
+        {"--gap", CLI_REAL, &a.gap, "S", "seconds of the link that each message takes beside its comm_s"},
         {"--split-params", CLI_REAL, &a.split, "N",
          "layers of more than N parameters are planned in parts, rows of their own"},
         {"--alpha", CLI_REAL, &a.alpha, "S", "seconds of startup contained in every comm_s, for --split-params"},
@@ -301,6 +303,7 @@ static int plan_partial(int argc, char **argv)
     link.alpha_s *= 2;
     memset(&p, 0, sizeof p);
     status = ddp_profile_read(a.profile, a.net ? &link : NULL, &p, &err);
+    p.gap_s = a.gap;
     if (status == DDP_OK && !isnan(a.split)) status = partial_split(&a, &p, &err);
     if (status != DDP_OK) {
         fprintf(stderr, "plan partial: %s\n", err.msg);

@@ -9,6 +9,7 @@ typedef struct timeline_arguments {
     const char *profile, *scheme, *select, *net, *svg, *json;
     double      mu, alpha, partition, partition_s, credit, bucket, first_bucket; /* or NAN */
     double      frequency, capacity;                                             /* or NAN */
+    double      gap;
     long        links, operations, workers;
     int         no_barrier, schedule;
 } timeline_arguments;
@@ -371,12 +372,13 @@ static int plan_timeline(int argc, char **argv)
         "ByteScheduler, US-Byte or DeFT? The profile is CSV, one row per bucket from the input\n"
         "side: layer,params,forward_s,backward_s,comm_s (seconds).";
     timeline_arguments a = {NULL, "all", NULL, NULL, NULL, NULL, NAN, NAN, NAN, NAN,
-                            NAN,  NAN,   NAN,  NAN,  NAN,  -1,   -1,  0,   0,   0};
+                            NAN,  NAN,   NAN,  NAN,  NAN,  0,    -1,  -1,  0,   0,   0};
     const cli_option table[] = {
         {"--profile", CLI_TEXT, &a.profile, "P.csv", "the profile (.gz is fine)"},
         {"--scheme", CLI_TEXT, &a.scheme, "NAME",
          "ssgd, wfbp, mgwfbp, ascwfbp, bytescheduler, usbyte, deft or all (default)"},
         {"--alpha", CLI_REAL, &a.alpha, "S", "seconds of startup contained in every comm_s"},
+        {"--gap", CLI_REAL, &a.gap, "S", "and seconds of the link that each message takes beside it"},
         {"--partition", CLI_REAL, &a.partition, "PARAMS",
          "bytescheduler, usbyte, deft: parameters per part (default 6.5e6)"},
         {"--partition-s", CLI_REAL, &a.partition_s, "SECONDS", "or seconds of the link per part"},
@@ -426,6 +428,7 @@ static int plan_timeline(int argc, char **argv)
         fprintf(stderr, "plan timeline: %s\n", err.msg);
         return ddp_status_exit_code(status);
     }
+    p.gap_s = a.gap;
     code = timeline_run(&a, &p, &o);
     ddp_profile_free(&p);
     return code;

@@ -45,12 +45,12 @@ static double ddp__deft_cut(double c, double alpha, double limit)
 /* joined: rule 2, a part takes all the blocks of the partition that rule 3 lets it take. */
 static double ddp__deft_parts(const ddp_profile *p, const ddp_delayed_options *o, double limit, int joined, int bucket)
 {
-    double c = p->comm_s[bucket], alpha = o->alpha_s + p->alpha_s, k;
-    if (!(c > 0)) return 0;
-    k = ddp__deft_cut(c + p->alpha_s, alpha, limit);
+    double c = p->comm_s[bucket] + ddp__startup(p), alpha = o->alpha_s + ddp__startup(p), k;
+    if (!(p->comm_s[bucket] > 0)) return 0;
+    k = ddp__deft_cut(c, alpha, limit);
     if (joined) return k;
     if (o->partition_params > 0) k = fmax(k, ceil(p->params[bucket] / o->partition_params));
-    if (o->partition_s > 0) k = fmax(k, ddp__deft_cut(c + p->alpha_s, alpha, o->partition_s));
+    if (o->partition_s > 0) k = fmax(k, ddp__deft_cut(c, alpha, o->partition_s));
     return k;
 }
 
@@ -81,7 +81,7 @@ static ddp_status ddp__deft_partition(const ddp_profile *p, const ddp_delayed_op
         if (n > most)
             return ddp__fail(err, DDP_ARG, "the buckets would be cut into more than %d parts; use a larger partition, "
                              "or check that times are in seconds", most);
-        c = p->comm_s[i] + p->alpha_s;
+        c = p->comm_s[i] + ddp__startup(p);
         d->parts_of[i] = (int)k;
         d->part_s[i] = k > 1 ? alpha + (c - alpha) / k : c;
         d->parts += (int)k;
@@ -108,12 +108,12 @@ static ddp_status ddp__deft_open(ddp__deft_search *s, ddp__deft_way way, ddp__de
     d->most = (size_t)1 << (o->solver == DDP_KNAPSACK_EXACT ? 20 : 11);
     d->way = way;
     d->work = &s->work;
-    d->alpha = o->alpha_s + p->alpha_s;
+    d->alpha = o->alpha_s + ddp__startup(p);
     d->scale = o->capacity_scale > 0 ? o->capacity_scale : 1;
     for (int i = 0; i < p->layers; i++) {
         d->backward += p->backward_s[i];
         d->forward += p->forward_s ? p->forward_s[i] : 0;
-        sum += p->comm_s[i] + p->alpha_s + o->alpha_s;
+        sum += p->comm_s[i] + ddp__startup(p) + o->alpha_s;
     }
     DDP__TRY(ddp__check_sum((d->forward + d->backward + sum) * d->scale * d->mu, DBL_MAX / 4, err));
     if (!(d->forward + d->backward > 0))
@@ -230,7 +230,7 @@ static int ddp__deft_ideal(const ddp_delayed_plan *p)
  * every rule is tried; else the first that does not give too many parts. */
 static ddp_status ddp__deft_rules(ddp__deft_search *s, ddp__deft_way way, ddp_error *err)
 {
-    int all = s->o->alpha_s + s->p->alpha_s > 0 || s->o->links == 2;
+    int all = s->o->alpha_s + ddp__startup(s->p) > 0 || s->o->links == 2;
     ddp_status status = DDP_OK;
     for (way.rule = 0; way.rule < DDP__DEFT_RULES && !ddp__deft_ideal(&s->best); way.rule++) {
         if (s->best.period && ddp__deft_spent(s->work)) break;
@@ -254,7 +254,7 @@ ddp_status ddp_plan_delayed(const ddp_profile *buckets, const ddp_delayed_option
     s.p = buckets;
     s.o = o;
     /* without a startup or a partition there is nothing that fewer parts could save */
-    may_join = o->alpha_s + buckets->alpha_s > 0 && (o->partition_s > 0 || o->partition_params > 0);
+    may_join = o->alpha_s + ddp__startup(buckets) > 0 && (o->partition_s > 0 || o->partition_params > 0);
     for (int i = 0; i < 6 && status == DDP_OK; i++) { /* the first must be possible, the others are further tries */
         way.joined = i % 2;
         way.no_barrier = i >= 2;

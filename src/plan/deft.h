@@ -137,7 +137,7 @@ typedef struct ddp_delayed_plan {
  * filled by the knapsack and, with a startup or two links, also by greedy and by a plain queue. Of all plans the one
  * with the least time per update is taken, with a target the shortest iteration. target_frequency: the capacity is
  * bisected and the shortest iteration of all tries kept (equal: more updates); capacity_scale is then the start of the
- * search. The floor is lower_bound_s. A profile's own alpha_s is added to every comm_s and to alpha. After 5e7 entries
+ * search. The floor is lower_bound_s. A profile's own alpha_s and gap_s are added to every comm_s and to alpha. After 5e7 entries
  * of knapsacks (a second or less) the search ends with what it has, on every machine the same: `limited`.
  *
  * Source: DeFT (Meng and Sun), Algorithms 1 and 2, sections III and IV. Decided against the print: the first remainTime

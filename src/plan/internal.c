@@ -55,14 +55,18 @@ ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double par
     if (partition_s > 0 && partition_params > 0)
         return ddp__fail(err, DDP_ARG, "a partition of %g parameters and of %g s was given; give one of them",
                          partition_params, partition_s);
-    if (cut && partition_s > 0 && !(partition_s > alpha_s + p->alpha_s))
+    if (cut && partition_s > 0 && !(partition_s > alpha_s + ddp__startup(p)))
         return ddp__fail(err, DDP_ARG, "a partition of %g s is not longer than the startup of %g s; raise it",
-                         partition_s, alpha_s + p->alpha_s);
+                         partition_s, alpha_s + ddp__startup(p));
     if (cut && partition_params > 0 && sends && !sized)
         return ddp__fail(err, DDP_ARG, "no bucket that sends has params, so none can be cut by %g parameters; give the "
                          "partition in seconds (partition_s)", partition_params);
     return DDP_OK;
 }
+
+double ddp__occupies(const ddp_profile *p, int l) { return p->comm_s[l] > 0 ? p->comm_s[l] + p->gap_s : 0; }
+
+double ddp__startup(const ddp_profile *p) { return p->alpha_s + p->gap_s; }
 
 typedef union ddp__block {
     void       *next;

@@ -39,6 +39,13 @@ DDP_LIB ddp_status ddp__check_sum(double sum, double most, ddp_error *err);
 DDP_LIB ddp_status ddp__check_partition(const ddp_profile *p, double alpha_s, double partition_s,
                                         double partition_params, int cut, ddp_error *err);
 
+/* ---- messages on a link ---- */
+
+/* How long a message of row l alone occupies the link; 0: it sends nothing. */
+DDP_LIB double ddp__occupies(const ddp_profile *p, int l);
+/* What each message costs where its bytes, alpha and gap all keep the link busy: beyond comm_s. */
+DDP_LIB double ddp__startup(const ddp_profile *p);
+
 /* ---- the arrays of one search, freed together ---- */
 
 typedef struct ddp__scratch {

@@ -70,7 +70,7 @@ ddp_status ddp__costs_open(const ddp_profile *p, ddp_cost cost, ddp__costs *c, d
     }
     for (i = 0; i < c->layers; i++) {
         l = c->layers - 1 - i;
-        c->comm[i] = p->comm_s[l];
+        c->comm[i] = ddp__occupies(p, l);
         c->P[i + 1] = c->P[i] + p->backward_s[l];
         c->C[i + 1] = c->C[i] + c->comm[i];
     }

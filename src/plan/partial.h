@@ -33,7 +33,7 @@ typedef struct ddp_plan {
  *   window    end of the next forward minus all forward time: a layer's forward waits only for its own transfer, and
  *             the link serves the layer nearest to the input first
  *   S empty   T
- * A layer with comm_s 0 sends nothing and pays no alpha.
+ * A layer with comm_s 0 sends nothing and pays neither alpha nor gap_s, which each other layer's comm contains here.
  *
  * For timeline and window, with w(i) = P(i+1) (timeline) or P(i+1) minus the forward time of the layers before layer i
  * in the forward pass (window), the cost is exactly

@@ -12,7 +12,7 @@ static double ddp__brute_timeline(const ddp_profile *p, const unsigned char *mem
         now += p->backward_s[l];
         if (!member[l] || p->comm_s[l] <= 0) continue;
         if (link < now) link = now;
-        link += p->comm_s[l];
+        link += p->comm_s[l] + p->gap_s;
         done = link + p->alpha_s;
     }
     return done > now ? done : now;
@@ -25,7 +25,7 @@ static double ddp__brute_sum(const ddp_profile *p, const unsigned char *member)
         now += p->backward_s[l];
         if (!member[l]) continue;
         if (start < 0) start = now;
-        sum += p->comm_s[l];
+        if (p->comm_s[l] > 0) sum += p->comm_s[l] + p->gap_s;
     }
     if (sum <= 0) return now;
     done = start + sum + p->alpha_s;
@@ -42,7 +42,7 @@ static double ddp__brute_window(const ddp_profile *p, const unsigned char *membe
     for (l = p->layers; l >= 0; l--) {
         room = l > 0 ? p->backward_s[l - 1] : INFINITY; /* until the next layer is ready */
         if (l < p->layers && member[l] && p->comm_s[l] > 0) {
-            left[l] = p->comm_s[l];
+            left[l] = p->comm_s[l] + p->gap_s;
             stack[depth++] = l;
         }
         end = now + room;

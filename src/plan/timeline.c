@@ -75,7 +75,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
     m->p = p;
     m->o = o;
     m->rows = p->layers;
-    m->alpha = o->alpha_s + p->alpha_s;
+    m->alpha = o->alpha_s + ddp__startup(p);
     m->group = (ddp__bl_group *)ddp__scratch_take(&m->room, n, sizeof *m->group);
     m->parts = ddp__ints(&m->room, n);
     m->size = ddp__doubles(&m->room, n), m->arrive = ddp__doubles(&m->room, n);
@@ -88,7 +88,7 @@ static ddp_status ddp__bl_open(ddp__bl_model *m, const ddp_profile *p, const ddp
         if (!(p->comm_s[l] > 0)) continue;
         g->first = g->last = l;
         g->ready = m->backward;
-        g->c = p->comm_s[l] + p->alpha_s;
+        g->c = p->comm_s[l] + ddp__startup(p);
         comm += g->c;
         m->priority[m->groups] = m->groups;
         m->parts[m->groups++] = 1;
@@ -221,7 +221,7 @@ static void ddp__bl_launch(ddp__bl_share *s, const ddp__bl_model *m, int group, 
     x->group = group;
     x->busy = 1;
     x->served = 0;
-    x->starts = s->now + m->alpha;
+    x->starts = s->now + (m->alpha - m->p->gap_s); /* a gap is bandwidth lost */
     x->note = ddp__bl_note(log, &m->group[group], 0, 1, s->now, s->now);
     if (x->note) x->note->lane = (int)(x - s->lane);
     s->flying++;
@@ -236,7 +236,7 @@ static void ddp__bl_change(ddp__bl_share *s, const ddp__bl_model *m, int k, doub
     s->now = when;
     if (!x->served) {
         x->served = 1;
-        x->target = s->service + (m->group[x->group].c - m->alpha);
+        x->target = s->service + (m->group[x->group].c - (m->alpha - m->p->gap_s));
         s->serving++;
     } else {
         if (x->note) x->note->end_s = when;

@@ -56,8 +56,8 @@ typedef struct ddp_timeline {
  *
  * Rows of the profile are buckets (or tensors, see bucket_bytes); row 0 is next to the input. One link, first in first
  * out, an operation in flight is never interrupted. Let c_i be comm_s[i] with startup: o->alpha_s is part of comm_s,
- * p->alpha_s comes on top of it, and both keep the link busy (a measured comm_s is all occupancy, alpha 0). A row with
- * comm_s 0 sends nothing. T_f, T_b, T_c are sums over the rows, ready_i is the end of backward of row i.
+ * p->alpha_s and p->gap_s come on top of it, and all keep the link busy (a measured comm_s is all occupancy, alpha 0).
+ * Below, alpha is their sum. A row with comm_s 0 sends nothing. T_f, T_b, T_c are sums over the rows, ready_i is the end of backward of row i.
  *
  *   ssgd           T_f + T_b + T_c
  *   wfbp           e_i = max(e_{i+1}, ready_i) + c_i; max(T_b, e_0) + T_f. Launched strictly by row. With bucket_bytes,
@@ -65,8 +65,8 @@ typedef struct ddp_timeline {
  *                  never split (4 bytes a parameter); joined rows pay one startup.
  *   mgwfbp         row l joins row l-1 if ready_{l-1} comes before the end of l and either l would have to wait anyway
  *                  or waiting costs less than alpha (MG-WFBP's repository)
- *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using bandwidth, then all
- *                  share the link equally. K = 1 or alpha = 0 is WFBP; it is never slower. The original also chooses a
+ *   ascwfbp        launched by row, at most K in flight; each first spends alpha without using bandwidth (a gap uses
+ *                  it), then all share the link equally. K = 1 or alpha = 0 is WFBP; it is never slower. The original also chooses a
  *                  fusion; here groups are given.
  *   bytescheduler  every row in k equal parts of at most a partition, queue by (row, part); a part is committed to the
  *                  link while credit > 0. A row's forward waits for its parts only. The repository's credit is 4

@@ -45,6 +45,7 @@ typedef struct ddp_profile {
     double      *backward_s; /* [L] backward plus local update */
     double      *comm_s;     /* [L] how long averaging the layer over all ranks occupies the link */
     double       alpha_s;    /* what each message arrives after its occupancy ends; 0 = in comm_s */
+    double       gap_s;      /* how long each message occupies the link beside comm_s; 0 = in comm_s */
 } ddp_profile;
 
 /* ddp_profile_read - a profile from CSV: header `layer,params,forward_s,backward_s,comm_s` (columns in any order,

@@ -338,7 +338,8 @@ static double ddp__span_bytes(const ddp__op_span *o)
 }
 
 /* Operations that overlap share the link: together they tell seconds for bytes. Grows the
- * cluster that begins with operation i; 0 if i is not its first or not all of it is known. */
+ * cluster that begins with operation i, and returns how many it has; 0 if i is not its first or not all of it is
+ * known. */
 static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, double *end, double *bytes)
 {
     int before = -1, size = 0;
@@ -358,7 +359,7 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
             size++;
         }
     }
-    return 1;
+    return size;
 }
 
 /* The messages of an average in two levels become one operation, from the first byte of the first
@@ -397,8 +398,9 @@ void ddp__drift_observe(ddp_ctx *d, double since, double now)
     if (d->levels) ops = ddp__chains(d, ops);
     for (int i = 0; i < ops; i++) {
         double begin, end, bytes;
-        if (d->op_scratch[i].end < 0 || !ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes)) continue;
-        if (end > since) ddp_linkfit_add(&d->fit, bytes, end - begin);
+        int n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+        /* the fit is of one message: the others' gaps are not its bytes */
+        if (n > 0 && end > since) ddp_linkfit_add(&d->fit, bytes, end - begin - (n - 1) * d->gap_s[0]);
     }
 }
 

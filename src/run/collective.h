@@ -41,6 +41,7 @@ typedef struct ddp_link_stats {
     int64_t     operations;
     double      busy_s;     /* union of its operations */
     ddp_link    link;       /* as measured, else nominal; 0 before */
+    double      gap_s;      /* how long a message occupies it beside its bytes (ddp_profile); 0 before planning */
     double      mu;         /* beta of this link over that of link 0; 0 = unknown */
     const char *algorithm;  /* of its last all-reduce: "direct", "ring" or "none" */
 } ddp_link_stats;

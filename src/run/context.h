@@ -100,6 +100,7 @@ struct ddp_ctx {
     int          kepts;
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
     ddp_link     link, second_link; /* measured */
+    double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -457,6 +458,9 @@ DDP_LIB int        ddp__meter_add(ddp__meter *m, double bytes, double seconds, d
 /* Times averages over one link, of at most so many times as many floats; all ranks get the first one's fit. */
 enum { DDP__PROBE_FLOATS = 1024, DDP__PROBE_MOST = 1024 };
 DDP_LIB ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err);
+/* What a message occupies the link for beside its bytes, from bursts of messages as large as layers are; all ranks get
+ * the first one's. */
+DDP_LIB ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err);
 
 /* planning.c: before the first gradient is given to the strategy; after the profile steps; the same
  * layers over another link */

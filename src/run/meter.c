@@ -1,11 +1,14 @@
 /* The link meter: transfers of one size after the other, each repeated until it is settled; and what
  * averages over a link take. */
+#include "plan/internal.h"
 #include "run/device.h"
 
 enum {
     DDP__METER_LEAST = 3,
     DDP__METER_MOST = 16,
-    DDP__PROBE_MEDIUM = 16 /* pieces */
+    DDP__PROBE_MEDIUM = 16, /* pieces */
+    DDP__BURST = 16,
+    DDP__BURSTS = 5
 };
 /* Interference only delays: when the two fastest of some transfers differ by more, the fastest was
  * probably delayed too. */
@@ -116,6 +119,77 @@ ddp_status ddp__probe_link(ddp_ctx *d, int link, ddp_link *out, ddp_error *err)
     DDP__TRY(s);
     if (pieces < 2 * DDP__PROBE_MEDIUM) *out = ddp__link_nominal(d, &d->links); /* who led was lost */
     else DDP__TRY(ddp_link_fit(meter.bytes, meter.seconds, meter.n, out, err));
+    return ddp__tell(d, d->team, out, sizeof *out, err);
+}
+
+/* The first `messages` of the list at once, each an average of its own, waited for. */
+static ddp_status ddp__probe_burst(ddp_ctx *d, int link, const ddp_piece *list, int messages, double *seconds,
+                                   ddp_error *err)
+{
+    ddp__engine *e = ddp__engine_of(d, link);
+    const double begin = ddp_now();
+    long ticket[DDP__BURST];
+
+    for (int i = 0; i < messages; i++) {
+        ddp_message m = ddp__message(d, DDP_ALL_REDUCE, &list[i], 1, DDP__OWN_WORD);
+        m.group = d->team;
+        m.mean = 1;
+        m.link = link;
+        if (ddp__levels_takes(d, &m)) DDP__TRY(ddp__levels_submit(d, &m, &ticket[i], err));
+        else DDP__TRY(ddp__engine_submit(e, &m, &ticket[i], err));
+    }
+    for (int i = 0; i < messages; i++) DDP__TRY(ddp__engine_wait(e, ticket[i], err));
+    *seconds = ddp_now() - begin;
+    return DDP_OK;
+}
+
+/* The sizes of n of the layers that send, evenly from the first to the last. */
+static void ddp__burst_sizes(ddp_ctx *d, ddp_piece *list, int n)
+{
+    int sending = 0, before = 0, i = 0;
+
+    for (int l = 0; l < d->layers; l++) sending += ddp__layer_bytes(d, l) > 0;
+    for (int l = 0; l < d->layers; l++) {
+        const size_t floats = ddp__layer_bytes(d, l) / sizeof(float);
+        if (floats == 0) continue;
+        before++;
+        for (; i < n && i * sending < before * n; i++)
+            list[i].count = floats < DDP__PROBE_FLOATS ? floats : (size_t)DDP__PROBE_FLOATS;
+    }
+    for (; i < n; i++) list[i].count = 1; /* none sends */
+}
+
+/* No more at once than are in flight at a time, lest the others' delays be counted. Short messages travel in another way
+ * than long ones: a burst is a sample of the layers, long ones cut to where the gap is still seen. The median counts:
+ * of a message's work, unlike its bytes, a busy machine makes more in the run as well. */
+ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_error *err)
+{
+    const int width = ddp__engine_width(ddp__engine_of(d, link)), n = width < DDP__BURST ? width : DDP__BURST;
+    double one, all, more[DDP__BURSTS], bytes = 0;
+    ddp_piece list[DDP__BURST];
+    ddp_status s = DDP_OK;
+    float *x;
+
+    *out = 0;
+    if (n < 2 || (d->nccl && link == 0)) return DDP_OK;
+    x = (float *)ddp__calloc(DDP__PROBE_FLOATS, sizeof *x);
+    if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory probing the link");
+    memset(list, 0, sizeof list);
+    ddp__burst_sizes(d, list, n);
+    for (int i = 0; i < n; i++) {
+        list[i].data = x;
+        if (i > 0) bytes += (double)(list[i].count * sizeof *x);
+    }
+    for (int i = 0; i < DDP__BURSTS && s == DDP_OK; i++) {
+        s = ddp__probe_burst(d, link, list, 1, &one, err);
+        if (s == DDP_OK) s = ddp__probe_burst(d, link, list, n, &all, err);
+        if (s == DDP_OK) more[i] = all - one;
+    }
+    DDP_FREE(x);
+    DDP__TRY(s);
+    qsort(more, DDP__BURSTS, sizeof *more, ddp__rising);
+    *out = (more[DDP__BURSTS / 2] - fit.beta_s * bytes) / (n - 1);
+    if (!(*out > 0)) *out = 0;
     return ddp__tell(d, d->team, out, sizeof *out, err);
 }
 

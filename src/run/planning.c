@@ -163,6 +163,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
 static ddp_status ddp__profile_from_file(ddp_ctx *d, ddp_profile *p, ddp_error *err)
 {
     d->link = ddp__link_nominal(d, &d->links);
+    d->gap_s[0] = d->gap_s[1] = 0;
     DDP__TRY(ddp_profile_read(d->cfg.profile_path, &d->link, p, err));
     if (p->layers != d->layers) {
         int rows = p->layers;

@@ -280,6 +280,7 @@ int ddp_get_link_stats(ddp_ctx *d, int link, ddp_link_stats *out)
         out->algorithm = ddp__algorithm_name(net.algorithm);
     }
     out->link = link ? d->second_link : d->link;
+    out->gap_s = d->gap_s[link];
     if (link == 0) out->mu = 1;
     else if (d->link.beta_s > 0) out->mu = d->second_link.beta_s / d->link.beta_s;
     return 0;

@@ -36,7 +36,7 @@ static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers, times = 2 * L + 2;
+    const size_t L = (size_t)d->layers, times = 2 * L + 3;
     const ddp__owned *o;
     int64_t *number, *updates, *random;
     unsigned char *plan;
@@ -68,6 +68,7 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     memcpy(profile + L, d->profile.backward_s, L * sizeof *profile);
     profile[2 * L] = d->link.alpha_s;
     profile[2 * L + 1] = d->link.beta_s;
+    profile[2 * L + 2] = d->gap_s[0];
     return DDP_OK;
 }
 
@@ -138,6 +139,7 @@ ddp_status ddp__worker_follow(ddp_ctx *d, const ddp__worker *s, ddp_error *err)
     memcpy(d->profile.backward_s, profile + L, L * sizeof *profile);
     d->link.alpha_s = profile[2 * L];
     d->link.beta_s = profile[2 * L + 1];
+    d->gap_s[0] = profile[2 * L + 2];
     return DDP_OK;
 }
 

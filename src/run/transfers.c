@@ -23,7 +23,7 @@ static void ddp__transfer_link(ddp_ctx *d, const ddp_transfer *t, double ready, 
 
     for (int l = t->first; l >= t->last; l--) bytes += (double)ddp__layer_bytes(d, l);
     for (k = 0; k < 2; k++) {
-        takes[k] = link[k].beta_s * bytes;
+        takes[k] = link[k].beta_s * bytes + d->gap_s[k];
         alpha[k] = link[k].alpha_s;
     }
     k = ddp__link_first(2, free_at, ready, takes, alpha);
@@ -93,6 +93,7 @@ static double ddp__transfers_exposed(ddp_ctx *d, const ddp_profile *p, const ddp
     for (i = 0, *comm = 0; i < n; i++) {
         double takes = 0;
         for (int l = t[i].first; l >= t[i].last; l--) takes += p->comm_s[l];
+        if (takes > 0) takes += p->gap_s;
         (void)ddp__link_take(&free_at, ddp__transfer_ready(p, &t[i]), takes);
         *comm += takes;
         if (i + 1 < n && t[i + 1].step == t[i].step) continue;

@@ -14,14 +14,18 @@ typedef struct ddp__packed_message {
     int32_t first, last, from, to, cut;
 } ddp__packed_message;
 
-/* At most four messages for each layer: so many can be posted at once (ddp_post). */
+/* At most four messages for each layer: so many can be posted at once (ddp_post). Where messages cost time of their own
+ * larger parts may be better: those with the shortest step. */
 static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_profile *p, double alpha, ddp_timeline *t,
                                    ddp_error *err)
 {
     const double least = ddp__gradient_part_least(p, alpha);
     const ddp_config *c = ddp_settings(d);
     ddp_timeline_options o;
+    ddp_timeline next;
+    double largest = 0;
 
+    for (int l = 0; l < p->layers; l++) largest = p->params[l] > largest ? p->params[l] : largest;
     memset(&o, 0, sizeof o);
     memset(t, 0, sizeof *t);
     o.scheme = scheme;
@@ -31,9 +35,14 @@ static ddp_status ddp__timeline_of(ddp_ctx *d, ddp_scheme scheme, const ddp_prof
     if (scheme == DDP_SCHEME_ASCWFBP) o.bucket_bytes = (double)c->bucket_bytes;
     if (c->bucket_bytes < DDP__FIRST_BUCKET_BYTES) o.first_bucket_bytes = o.bucket_bytes;
     for (;; o.partition_params *= 2) {
-        DDP__TRY(ddp_plan_timeline(p, &o, t, err));
-        if (t->intervals - 2 * p->layers <= 4 * p->layers) return DDP_OK;
-        ddp_timeline_free(t);
+        DDP__TRY(ddp_plan_timeline(p, &o, &next, err));
+        if (next.intervals - 2 * p->layers > 4 * p->layers || (t->buckets && next.iteration_s >= t->iteration_s)) {
+            ddp_timeline_free(&next);
+        } else {
+            ddp_timeline_free(t);
+            *t = next;
+        }
+        if (t->buckets && (!(p->gap_s > 0) || o.partition_params >= largest)) return DDP_OK;
     }
 }
 

@@ -613,7 +613,8 @@ static void a_startup_of_the_profile_counts_like_one_within_comm_s(void **state)
         y.p.forward_s = y.f, y.p.backward_s = y.b, y.p.comm_s = y.c, y.p.params = y.params;
         q.alpha_s = 0.03;
         for (i = 0; i < y.p.layers; i++) y.c[i] += y.c[i] > 0 ? 0.03 : 0;
-        x.p.alpha_s = 0.03;
+        if (n % 2) x.p.alpha_s = 0.03;
+        else x.p.alpha_s = 0.01, x.p.gap_s = 0.02;
         a = plan_of(&x.p, &o);
         b = plan_of(&y.p, &q);
         assert_int_equal(a.parts, b.parts);

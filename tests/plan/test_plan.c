@@ -152,6 +152,7 @@ static void closed_forms_equal_the_simulation(void **state)
         ddp_plan plan;
         instance_random(&x, &r, MOST, n % 4, n % 2);
         if (n % 3 == 0) x.p.alpha_s = 0.3 * ddp_rng_uniform(&r);
+        if (n % 7 == 0) x.p.gap_s = 0.3 * ddp_rng_uniform(&r);
         assert_int_equal(ddp_plan_new(x.p.layers, 3, &plan, NULL), DDP_OK);
         for (l = 0; l < x.p.layers; l++) plan.step_of[l] = (int)ddp_rng_below(&r, 3);
         for (k = 0; k < 3; k++) {
@@ -174,6 +175,7 @@ static void optimal_equals_brute_force(void **state)
         int period = (int)ddp_rng_below(&r, 5) + 1;
         instance_random(&x, &r, 12, n % 4, (n / 4) % 2);
         if (n % 5 == 4) x.p.alpha_s = 0.5 * ddp_rng_uniform(&r);
+        if (n % 7 == 0) x.p.gap_s = 0.3 * ddp_rng_uniform(&r);
         for (k = 0; k < 3; k++) {
             ddp_plan a = solve(&x.p, DDP_SOLVER_OPTIMAL, all_costs[k], period, DDP_FILL_NONE);
             ddp_plan b = solve(&x.p, DDP_SOLVER_BRUTE, all_costs[k], period, DDP_FILL_NONE);
@@ -299,6 +301,7 @@ static void scatter_finds_the_optimum_of_small_instances(void **state)
         int period = (int)ddp_rng_below(&r, 3) + 2;
         instance_random(&x, &r, 7, n % 4, (n / 4) % 2);
         if (n % 5 == 4) x.p.alpha_s = 0.3;
+        if (n % 3 == 1) x.p.gap_s = 0.2;
         for (k = 0; k < 3; k++) {
             ddp_plan a = solve(&x.p, DDP_SOLVER_SCATTER, all_costs[k], period, DDP_FILL_NONE);
             ddp_plan b = solve(&x.p, DDP_SOLVER_OPTIMAL, all_costs[k], period, DDP_FILL_NONE);

@@ -63,6 +63,9 @@ base="partial --profile p.csv --period 3"
     has '"exposed_s": 0,' partial --profile split.csv --period 2 --split-params 5
     has '"layer_of": [0, 1, 1], ' partial --profile split.csv --period 2 --split-params 5
     has '"exposed_s": 1,' partial --profile split.csv --period 2 --split-params 5 --alpha 1
+    # and a gap of 0.25 s: in the step of both parts 0.5 s more, of which none is late; whole, 4.25 - 1 - 2 s
+    has '"exposed_s": 2.25,' partial --profile split.csv --period 2 --gap 0.25
+    says 2 'gap_s is -1' $base --gap -1
     says 2 '--alpha needs --split-params N' $base --alpha 1
     says 2 'a part of 0 parameters is impossible' $base --split-params 0
     says 2 'the startup is 9 s' partial --profile split.csv --period 2 --split-params 5 --alpha 9

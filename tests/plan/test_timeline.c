@@ -324,6 +324,12 @@ static void check_startup(const world *w, ddp_rng *r)
         u = timeline(&q, &o);
         close_to(t.iteration_s, u.iteration_s);
         close_to(t.lower_bound_s, u.lower_bound_s);
+        ddp_timeline_free(&u);
+        q.gap_s = q.alpha_s, q.alpha_s = 0; /* a gap is busy too; it does not overlap in ascwfbp */
+        u = timeline(&q, &o);
+        if (s != DDP_SCHEME_ASCWFBP) close_to(t.iteration_s, u.iteration_s);
+        else assert_true(u.iteration_s >= t.iteration_s - 1e-9);
+        q.alpha_s = q.gap_s, q.gap_s = 0;
         ddp_timeline_free(&t);
         ddp_timeline_free(&u);
     }

@@ -780,6 +780,63 @@ static void the_hooks_measure_the_layers_and_a_plan_follows(void **state)
     assert_int_equal(t.flag, 1);
 }
 
+/* Twelve messages at once take what the link's three numbers say. */
+static int sends_a_burst(ddp_ctx *d, trial *t)
+{
+    static float zeros[4][12][COUNT];
+    double begin, took, gap = 0, bytes = COUNT * sizeof(float);
+    float word[2];
+    int bad = t->cfg.deterministic ? start(d, LAYERS, COUNT) : computes_for_a_while(d, t);
+    long ticket[12];
+    ddp_error err;
+
+    for (int l = LAYERS - 1; t->cfg.deterministic && !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
+    if (!bad && t->cfg.deterministic) bad = ddp_step_end(d);
+    if (bad) return bad;
+    gap = d->profile.gap_s;
+    if (t->cfg.deterministic) return !ddp_profile_get(d) || gap > 0 ? DDP_FAILED : 0;
+    memcpy(word, &gap, sizeof gap);
+    if (ddp_broadcast(d, word, 2, 0) || memcmp(word, &gap, sizeof gap)) return DDP_FAILED;
+    if (ddp_barrier(d)) return DDP_FAILED;
+    begin = ddp_now();
+    for (int i = 0; i < 12; i++) {
+        ddp_piece p;
+        ddp_message m;
+        memset(&p, 0, sizeof p);
+        p.data = zeros[ddp_rank(d)][i];
+        p.count = COUNT;
+        m = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP__OWN_WORD);
+        if (ddp__engine_submit(d->engine, &m, &ticket[i], &err)) return DDP_FAILED;
+    }
+    for (int i = 0; i < 12; i++)
+        if (ddp__engine_wait(d->engine, ticket[i], &err)) return DDP_FAILED;
+    took = ddp_now() - begin;
+    if (ddp_rank(d) == 0) {
+        const double said = d->profile.alpha_s + 12 * (gap + d->link.beta_s * bytes);
+        print_message("alpha %.3f ms, gap %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, said %.2f\n",
+                      1e3 * d->profile.alpha_s, 1e3 * gap, 1e3 * d->link.beta_s * bytes, 1e3 * took, 1e3 * said);
+        t->flag = gap > 1e-4 && took > 0.7 * said && took < 1.5 * said;
+    }
+    return 0;
+}
+
+static void messages_cost_more_than_their_bytes(void **state)
+{
+    ddp_error err;
+    trial t;
+
+    (void)state;
+    trial_new(&t, 3, sends_a_burst);
+    if (trial_run(&t, &err)) fail_msg("%s", err.msg); /* no clocks, no gap */
+    for (int i = 0; i < 3 && !t.flag; i++) {          /* a busy machine is slower than its link */
+        trial_new(&t, 3, sends_a_burst);
+        t.cfg.deterministic = 0;
+        t.cfg.net = "1mbit,1ms"; /* of the headers alone a message has a millisecond or so */
+        if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+    }
+    assert_int_equal(t.flag, 1);
+}
+
 /* At step 12 the plan is made as if the link were four times as fast as it is: what a link that
  * slows down by four leaves behind. */
 static int trains_on_a_link_slower_than_planned(ddp_ctx *d, trial *t)
@@ -973,6 +1030,7 @@ int main(void)
         cmocka_unit_test(abort_reaches_every_rank_with_its_sentence),
         cmocka_unit_test(collectives_work_without_layers),
         cmocka_unit_test(the_hooks_measure_the_layers_and_a_plan_follows),
+        cmocka_unit_test(messages_cost_more_than_their_bytes),
         cmocka_unit_test(the_plan_follows_a_link_that_slows_down),
         cmocka_unit_test(a_message_is_charged_with_its_own_bytes),
         cmocka_unit_test(plans_are_read_from_the_json_of_the_planner),
