@@ -815,7 +815,7 @@ static int sends_a_burst(ddp_ctx *d, trial *t)
         const double said = d->profile.alpha_s + 12 * (gap + d->link.beta_s * bytes);
         print_message("alpha %.3f ms, gap %.3f ms, %.3f ms for the bytes of one: 12 take %.2f ms, said %.2f\n",
                       1e3 * d->profile.alpha_s, 1e3 * gap, 1e3 * d->link.beta_s * bytes, 1e3 * took, 1e3 * said);
-        t->flag = gap > 1e-4 && took > 0.7 * said && took < 1.5 * said;
+        t->flag = gap > 1e-4 && took > 0.75 * said && took < 1.3 * said;
     }
     return 0;
 }
