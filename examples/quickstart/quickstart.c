@@ -66,6 +66,7 @@ static ddp_status train(quickstart *q, int s, ddp_error *err)
     cfg.strategy = q->strategy[s];
     cfg.world = (int)q->workers;
     cfg.period = (int)q->period;
+    if (ddp_strategy_traits(cfg.strategy) & DDP_NEEDS_SERVERS) cfg.servers = DDP_SERVERS_COLOCATED;
     cfg.net = q->net;
     cfg.seed = (uint64_t)q->seed;
     cfg.profile_steps = 21; /* four workers share two cores: times scatter */

@@ -200,6 +200,7 @@ struct ddp_config {
 DDP_API const char  *ddp_strategy_name(ddp_strategy s);
 DDP_API ddp_strategy ddp_strategy_named(const char *name);
 DDP_API ddp_strategy ddp_strategy_number(int i); /* the i-th built-in one; DDP_STRATEGY_DEFAULT: no more */
+DDP_API unsigned     ddp_strategy_traits(ddp_strategy s); /* what it needs and goes with: run/strategy.h; unknown: 0 */
 DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_overlap_named(const char *name, ddp_overlap *out);

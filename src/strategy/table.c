@@ -56,6 +56,13 @@ const char *ddp_strategy_name(ddp_strategy s)
     return ddp__strategy_fill(s, &ops) ? ops.name : "unknown";
 }
 
+unsigned ddp_strategy_traits(ddp_strategy s)
+{
+    ddp_strategy_ops ops;
+
+    return ddp__strategy_fill(s, &ops) ? ops.traits : 0;
+}
+
 ddp_strategy ddp_strategy_named(const char *name)
 {
     int n;
