@@ -452,12 +452,12 @@ struct ddp_config {
     double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
                                  hide, or as the Preserver asks for */
     double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
-    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp, ssp,
-                                 r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
+    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp,
+                                 ssp, r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
     int staleness;            /* [env] ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
     float push_scale;         /* [env] asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
-    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 = by
-                                 the loss that ddp_report tells (and its epoch), as much as hides behind computing */
+    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 =
+                                 by the loss that ddp_report tells (and its epoch), as much as hides behind computing */
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
@@ -40274,7 +40274,8 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
 /* n floats for each of the world's blocks; scale NAN: the mean. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
-    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)(d->world - ddp_servers(d)) : n};
+    const int blocks = d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
+    const ddp_piece p = {{x}, n * (size_t)blocks};
     ddp_message m;
 
     DDP__ENTER(d);
@@ -40449,7 +40450,8 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
         {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
         {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
-        {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1, "it needs servers: set servers (--servers N, or --servers colocated)"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
+         "it needs servers: set servers (--servers N, or --servers colocated)"},
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__ELASTIC_FLOATS
@@ -41280,7 +41282,8 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->servers < (int)DDP_SERVERS_COLOCATED,
                 "servers %d: 1 or more ranks that serve, DDP_SERVERS_COLOCATED, or 0 for none", c->servers);
     DDP__REFUSE(c->world > 0 && c->servers >= c->world, "servers %d: a world of %d has %s; it is the workers and the "
-                "servers together", c->servers, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+                "servers together", c->servers, c->world,
+                c->world > 1 ? "no rank left that computes" : "one rank only");
     DDP__REFUSE(c->staleness < 0, "staleness %d: 0 or more steps", c->staleness);
     DDP__REFUSE(!(c->push_scale >= 0), "push_scale %g: above 0, or 0 for 1 / workers", (double)c->push_scale);
     DDP__REFUSE(!(c->defer <= 1 && (c->defer >= 0 || c->defer == (double)DDP_DEFER_NONE)), "defer %g: a share of the "
@@ -45414,8 +45417,8 @@ int ddp_serve(ddp_ctx *d)
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "%s: rank %d of %d serves (servers %d): call ddp_serve there instead of "
-                     "the steps", hook, d->rank, d->world, d->cfg.servers);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
+                     "of the steps", hook, d->rank, d->world, d->cfg.servers);
 }
 
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
@@ -49048,7 +49051,8 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
     if (s->rule == DDP__RULE_TOGETHER) return ddp__push_together(d, s, t);
     for (int w = 0; w < s->workers && one >= 0; w++) {
-        if (t->client[w].state != DDP__CLIENT_PUSHED || (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t))) continue;
+        if (t->client[w].state != DDP__CLIENT_PUSHED) continue;
+        if (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t)) continue;
         one = ddp__push_each(d, s, t, w);
         moved = 1;
     }
@@ -49189,7 +49193,9 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     int bad = 0;
 
     switch (before) {
-    case DDP__CLIENT_FREE: bad = ddp__client_listen(d, s, t, w, x->in, words + t->share->count, DDP__CLIENT_HEARS); break;
+    case DDP__CLIENT_FREE:
+        bad = ddp__client_listen(d, s, t, w, x->in, words + t->share->count, DDP__CLIENT_HEARS);
+        break;
     case DDP__CLIENT_DONE: bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS); break;
     case DDP__CLIENT_HEARS:
     case DDP__CLIENT_WAITS:
@@ -50325,7 +50331,8 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 
     memset(x->gib, 0xff, (size_t)layers / 8 + 1);
     if (x->number->begun != 0 &&
-        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->gib, NULL, &err))
+        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->gib, NULL,
+                       &err))
         return ddp_complain(d, err.code, "%s", err.msg);
     for (int l = 0; l < layers; l++) {
         const int now = x->gib[l / 8] >> l % 8 & 1;

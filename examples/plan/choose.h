@@ -354,10 +354,10 @@ typedef struct choose_picture {
 
 static double choose_x(const choose_picture *v, double rate)
 {
-    return CHOOSE_LEFT + CHOOSE_WIDE * log(rate / v->low) / log(v->high / v->low);
+    return (double)CHOOSE_LEFT + (double)CHOOSE_WIDE * log(rate / v->low) / log(v->high / v->low);
 }
 
-static double choose_y(double utilisation) { return CHOOSE_TOP + CHOOSE_HIGH * (1 - utilisation / 100); }
+static double choose_y(double utilisation) { return (double)CHOOSE_TOP + (double)CHOOSE_HIGH * (1 - utilisation / 100); }
 
 static void choose_axes(const choose_picture *v, double rate)
 {
@@ -393,7 +393,7 @@ static ddp_status choose_curve(choose_picture *v, int i, choose_case *c, const c
     fprintf(v->f, "<path fill=\"none\" stroke=\"hsl(%d,65%%,%d%%)\" stroke-width=\"2\"%s d=\"",
             hue, i % 2 ? 60 : 42, dash[e->kind]);
     for (k = 0; k < CHOOSE_POINTS && s == DDP_OK; k++) {
-        const double rate = v->low * pow(v->high / v->low, (double)k / (CHOOSE_POINTS - 1));
+        const double rate = v->low * pow(v->high / v->low, (double)k / (double)(CHOOSE_POINTS - 1));
         s = choose_utilisation(e, c, rate, r->period, &have, err);
         fprintf(v->f, "%c%.1f %.1f", k ? 'L' : 'M', choose_x(v, rate), choose_y(have));
     }

@@ -118,7 +118,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--partition-bytes", CLI_COUNT, &p->partition_bytes, "N",
          "bytescheduler, usbyte, deft: most bytes of a layer in one part [26 MB]"},
         {"--credit", CLI_REAL, &p->credit, "C", "bytescheduler: parts on their way at once [1]"},
-        {"--servers", CLI_TEXT, &p->servers, "N", "bsp, asp, ssp, r2sp, osp: ranks that serve, beside --workers, or colocated"},
+        {"--servers", CLI_TEXT, &p->servers, "N",
+         "bsp, asp, ssp, r2sp, osp: ranks that serve, beside --workers, or colocated"},
         {"--staleness", CLI_COUNT, &p->staleness, "S", "ssp: steps that a worker may be ahead; 0 = as bsp [0]"},
         {"--push-scale", CLI_REAL, &p->push_scale, "X", "asp, ssp, r2sp: times the learning rate [1 / workers]"},
         {"--defer", CLI_TEXT, &p->defer, "F", "osp: share of the model that may be late, or auto, by the loss [auto]"},
@@ -268,7 +269,8 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "--servers %s: a number of ranks that serve, or colocated", p->servers);
     if (p->defer && !ddp_defer_named(p->defer, &c->defer))
         return refuse(err, "--defer %s: auto, or a share of the model from 0 to 1", p->defer);
-    if (p->lgp && !ddp_lgp_named(p->lgp, &c->lgp)) return refuse(err, "unknown --lgp %s; choose on, off or ema", p->lgp);
+    if (p->lgp && !ddp_lgp_named(p->lgp, &c->lgp))
+        return refuse(err, "unknown --lgp %s; choose on, off or ema", p->lgp);
     if (p->correct && !ddp_correct_named(p->correct, &c->correct))
         return refuse(err, "unknown --correct %s; choose deferred or eager", p->correct);
     if (p->split && !ddp_split_named(p->split, &c->split))
@@ -386,7 +388,8 @@ static void configure(program *p)
     c->peer_timeout_s = p->peer_timeout, c->op_timeout_s = p->op_timeout;
     choose_dump(p);
     if (p->threads > 0) c->threads = (int)p->threads;
-    if (p->rank >= 0 || p->workers > 1 || c->servers > 0) c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
+    if (p->rank >= 0 || p->workers > 1 || c->servers > 0)
+        c->world = (int)p->workers + (c->servers > 0 ? c->servers : 0);
     c->staleness = (int)p->staleness;
     c->push_scale = (float)p->push_scale;
     c->addr = p->addr;

@@ -113,7 +113,8 @@ int ddp_exchange(ddp_ctx *d, const ddp_message *m)
 /* n floats for each of the world's blocks; scale NAN: the mean. */
 static int ddp__collective(ddp_ctx *d, const char *name, ddp_verb verb, float *x, size_t n, float scale, int peer)
 {
-    const ddp_piece p = {{x}, d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? n * (size_t)(d->world - ddp_servers(d)) : n};
+    const int blocks = d && (verb == DDP_ALL_GATHER || verb == DDP_REDUCE_SCATTER) ? d->world - ddp_servers(d) : 1;
+    const ddp_piece p = {{x}, n * (size_t)blocks};
     ddp_message m;
 
     DDP__ENTER(d);

@@ -176,7 +176,8 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->servers < (int)DDP_SERVERS_COLOCATED,
                 "servers %d: 1 or more ranks that serve, DDP_SERVERS_COLOCATED, or 0 for none", c->servers);
     DDP__REFUSE(c->world > 0 && c->servers >= c->world, "servers %d: a world of %d has %s; it is the workers and the "
-                "servers together", c->servers, c->world, c->world > 1 ? "no rank left that computes" : "one rank only");
+                "servers together", c->servers, c->world,
+                c->world > 1 ? "no rank left that computes" : "one rank only");
     DDP__REFUSE(c->staleness < 0, "staleness %d: 0 or more steps", c->staleness);
     DDP__REFUSE(!(c->push_scale >= 0), "push_scale %g: above 0, or 0 for 1 / workers", (double)c->push_scale);
     DDP__REFUSE(!(c->defer <= 1 && (c->defer >= 0 || c->defer == (double)DDP_DEFER_NONE)), "defer %g: a share of the "

@@ -139,12 +139,12 @@ struct ddp_config {
     double update_frequency;  /* [env] deft: updates for each step that the plan must reach, up to 1; 0 = as many as
                                  hide, or as the Preserver asks for */
     double preserve;          /* [env] deft: how far from 1 the Preserver's ratio of losses may be; 0.01 */
-    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp, ssp,
-                                 r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
+    int servers;              /* [env] > 0: the last so many ranks compute nothing and serve (ddp_serve): with bsp, asp,
+                                 ssp, r2sp, osp. DDP_SERVERS_COLOCATED: every worker serves a share; none */
     int staleness;            /* [env] ssp: s, steps that a worker may be ahead of the slowest; 0, the rule of bsp */
     float push_scale;         /* [env] asp, ssp, r2sp: a push's update has this times the learning rate; 1 / workers */
-    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 = by
-                                 the loss that ddp_report tells (and its epoch), as much as hides behind computing */
+    double defer;             /* [env] osp: share of the model's bytes that may be late, at most 1, or DDP_DEFER_NONE; 0 =
+                                 by the loss that ddp_report tells (and its epoch), as much as hides behind computing */
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */

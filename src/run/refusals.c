@@ -109,7 +109,8 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_WITH_ELASTIC, DDP__BIT(JOIN), 0, "a newcomer cannot be given its state: leave join 0"},
         {DDP_WITH_DEVICE, DDP__BIT(DEVICE), 0, "it works in this machine's memory: train on the CPU"},
         {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
-        {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1, "it needs servers: set servers (--servers N, or --servers colocated)"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
+         "it needs servers: set servers (--servers N, or --servers colocated)"},
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__ELASTIC_FLOATS

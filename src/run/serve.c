@@ -200,8 +200,8 @@ int ddp_serve(ddp_ctx *d)
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;
-    return ddp__fail(&d->host.error, DDP_USAGE, "%s: rank %d of %d serves (servers %d): call ddp_serve there instead of "
-                     "the steps", hook, d->rank, d->world, d->cfg.servers);
+    return ddp__fail(&d->host.error, DDP_USAGE, "%s: rank %d of %d serves (servers %d): call ddp_serve there instead "
+                     "of the steps", hook, d->rank, d->world, d->cfg.servers);
 }
 
 ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)

@@ -244,7 +244,8 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
     if (s->rule == DDP__RULE_TOGETHER) return ddp__push_together(d, s, t);
     for (int w = 0; w < s->workers && one >= 0; w++) {
-        if (t->client[w].state != DDP__CLIENT_PUSHED || (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t))) continue;
+        if (t->client[w].state != DDP__CLIENT_PUSHED) continue;
+        if (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t)) continue;
         one = ddp__push_each(d, s, t, w);
         moved = 1;
     }
@@ -385,7 +386,9 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     int bad = 0;
 
     switch (before) {
-    case DDP__CLIENT_FREE: bad = ddp__client_listen(d, s, t, w, x->in, words + t->share->count, DDP__CLIENT_HEARS); break;
+    case DDP__CLIENT_FREE:
+        bad = ddp__client_listen(d, s, t, w, x->in, words + t->share->count, DDP__CLIENT_HEARS);
+        break;
     case DDP__CLIENT_DONE: bad = ddp__client_listen(d, s, t, w, x->ask, words, DDP__CLIENT_WAITS); break;
     case DDP__CLIENT_HEARS:
     case DDP__CLIENT_WAITS:

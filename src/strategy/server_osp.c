@@ -177,7 +177,8 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 
     memset(x->gib, 0xff, (size_t)layers / 8 + 1);
     if (x->number->begun != 0 &&
-        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->gib, NULL, &err))
+        ddp__osp_split(x->split, x->importance, x->bytes, x->number->budget, ddp_settings(d)->split, x->gib, NULL,
+                       &err))
         return ddp_complain(d, err.code, "%s", err.msg);
     for (int l = 0; l < layers; l++) {
         const int now = x->gib[l / 8] >> l % 8 & 1;

@@ -112,7 +112,7 @@ static double queue_frequency(queue *q, const instance *x, int slow_first)
         open = left > 0;
         updates += !open;
     }
-    return (double)updates / PLAYED;
+    return (double)updates / (double)PLAYED;
 }
 
 static double queue_best(const instance *x)
@@ -153,11 +153,11 @@ static void plans_are_no_worse_than_queues(void **state)
             continue;
         }
         plain = queue_best(&x);
-        if (plan.update_frequency < plain - 2.0 / PLAYED)
+        if (plan.update_frequency < plain - 2.0 / (double)PLAYED)
             fail_msg("instance %d: %d buckets, %d links, startup %g s, T_f %g s, T_b %g s: the plan has %g updates "
                      "per iteration, a queue %g", n, x.p.layers, x.o.links, x.o.alpha_s, x.T_f, x.T_b,
                      plan.update_frequency, plain);
-        more += plan.update_frequency > plain + 2.0 / PLAYED;
+        more += plan.update_frequency > plain + 2.0 / (double)PLAYED;
         ddp_delayed_plan_free(&plan);
     }
     print_message("more updates than any queue: %d of %d\n", more, INSTANCES(2400));

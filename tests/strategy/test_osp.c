@@ -1,4 +1,4 @@
-/* [calm] osp: nothing late has the bits of bsp; else those of a sequential program that splits, guesses and corrects. */
+/* [calm] osp: nothing late has the bits of bsp; else those of a sequential program that splits, guesses, corrects. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
