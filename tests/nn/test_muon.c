@@ -351,10 +351,12 @@ static void what_cannot_be_is_refused(void **state)
     memset(&serves, 0, sizeof serves);
     serves.name = "serves", serves.step_end = no_step, serves.traits = DDP_NEEDS_SERVERS;
     c.own_strategy = &serves;
+    c.servers = DDP_SERVERS_COLOCATED;
     assert_int_equal(own_layer(d = ddp_open(&c, NULL), w, g, 2), 0);
     assert_true(ddp_set_optimizer(d, &o));
     says(d, DDP_UNSUPPORTED, "optimizer muon with strategy serves");
     c.own_strategy = NULL;
+    c.servers = 0;
     own.matrix_state = 3;
     assert_true(ddp_set_optimizer(d = ddp_open(&c, NULL), &own));
     says(d, DDP_ARG, "matrix_state");
