@@ -5,13 +5,17 @@ enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 }
 
 /* ---- the list ---- */
 
+/* A profile as numbers: each layer's forward and backward, then the link's alpha, beta and gap. */
+static size_t ddp__profile_numbers(int layers) { return 2 * (size_t)layers + 3; }
+
 static ddp_status ddp__worker_is_sane(const ddp__worker *s, long step, const char *path, ddp_error *err)
 {
     const int64_t *number = (const int64_t *)ddp__worker_find(s, "numbers")->data;
     const ddp__tensor *profile = ddp__worker_find(s, "profile");
 
     if ((step < 0 || number[DDP__N_STEP] == step) && number[DDP__N_STEP] >= 0 &&
-        number[DDP__N_TAKEN] >= number[DDP__N_STEP] && (!profile->count || profile->count == 2 * (size_t)s->layers + 2))
+        number[DDP__N_TAKEN] >= number[DDP__N_STEP] &&
+        (!profile->count || profile->count == ddp__profile_numbers(s->layers)))
         return DDP_OK;
     return ddp__fail(err, DDP_FORMAT, "%.200s: its step or its profile is not that of the manifest", path);
 }
@@ -36,7 +40,7 @@ static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->
 
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
-    const size_t L = (size_t)d->layers, times = 2 * L + 3;
+    const size_t L = (size_t)d->layers, times = ddp__profile_numbers(d->layers);
     const ddp__owned *o;
     int64_t *number, *updates, *random;
     unsigned char *plan;
