@@ -18,7 +18,7 @@ import time
 import overlap
 
 PROFILES = ("a6000_gpt2", "a6000_llama2-175m", "a6000_resnet18-cifar10", "h100_gpt2")
-STRATEGIES = ("wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte")
+STRATEGIES = ("wfbp", "mgwfbp", "ascwfbp", "bytescheduler", "usbyte", "deft")
 PROFILE_STEPS, SKIP, COUNT = 4, 2, 6
 
 

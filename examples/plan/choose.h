@@ -310,8 +310,15 @@ static void choose_json(FILE *f, const choose_entry *e, const choose_case *c, co
     fprintf(f, "}}\n");
 }
 
-/* The nearest to S-SGD that reaches the aim, among equals the fastest, and of two within 1 % the simpler; the fastest
- * of all where none reaches it. */
+static int choose_is_better(const choose_answer *a, const choose_answer *than)
+{
+    const int half = a->period > 0 && 2 * a->period <= than->period;
+
+    return a->step_s < (half ? 1.01 : 0.99) * than->step_s;
+}
+
+/* The nearest to S-SGD that reaches the aim, among equals the fastest, of two within 1 % one with half the period, else
+ * the simpler; the fastest of all where none reaches it. */
 static int choose_best(const choose_answer *r, double aim)
 {
     int best = -1, i;
@@ -319,10 +326,10 @@ static int choose_best(const choose_answer *r, double aim)
     for (i = 0; i < CHOOSE_ENTRIES; i++) {
         if (r[i].utilisation < aim) continue;
         if (best >= 0 && choose_table[i].kind != choose_table[best].kind) break;
-        if (best < 0 || r[i].step_s < 0.99 * r[best].step_s) best = i;
+        if (best < 0 || choose_is_better(&r[i], &r[best])) best = i;
     }
     for (i = 0; i < CHOOSE_ENTRIES && r[best < 0 ? 0 : best].utilisation < aim; i++)
-        if (best < 0 || r[i].step_s < 0.99 * r[best].step_s) best = i;
+        if (best < 0 || choose_is_better(&r[i], &r[best])) best = i;
     return best;
 }
 
@@ -357,7 +364,10 @@ static double choose_x(const choose_picture *v, double rate)
     return (double)CHOOSE_LEFT + (double)CHOOSE_WIDE * log(rate / v->low) / log(v->high / v->low);
 }
 
-static double choose_y(double utilisation) { return (double)CHOOSE_TOP + (double)CHOOSE_HIGH * (1 - utilisation / 100); }
+static double choose_y(double utilisation)
+{
+    return (double)CHOOSE_TOP + (double)CHOOSE_HIGH * (1 - utilisation / 100);
+}
 
 static void choose_axes(const choose_picture *v, double rate)
 {
