@@ -1116,6 +1116,7 @@ typedef struct ddp_stats {
     double   staleness;       /* servers: mean number of updates between a pull and the next push, */
     long     staleness_most;  /* and the most */
     double   deferred_pct;    /* osp: of the gradients' bytes, those that were sent late */
+    long     updates;         /* deft: of merged gradients, which may be fewer than steps */
     /* Every few periods, over the steps since: forward, backward and update, waits left out. */
     double   compute_s;       /* mean of a step on this rank */
     double   median_compute_s; /* the median rank's; of two ranks the faster one's */
@@ -47696,6 +47697,7 @@ static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_late(d, l, ddp__sum(x, l, which), x->rate);
     x->averaged = k;
     x->noise.updates++;
+    ddp_stats_of(d)->updates++;
     return bad;
 }
 

@@ -100,6 +100,9 @@ static void write_results(const program *p, ddp_jsonl *j)
         ddp_jsonl_number(j, "slow_ratio", r->rank[r->leader].stats.slow_ratio);
     }
     ddp_jsonl_integer(j, "replans", r->rank[r->leader].stats.replans);
+    if (r->rank[r->leader].stats.updates)
+        ddp_jsonl_number(j, "update_frequency",
+                         (double)r->rank[r->leader].stats.updates / (double)(r->steps - r->first));
     if (p->cfg.servers) {
         ddp_jsonl_integer(j, "servers", p->cfg.servers > 0 ? p->cfg.servers : r->world);
         ddp_jsonl_number(j, "staleness", r->rank[r->leader].stats.staleness);

@@ -33,6 +33,7 @@ typedef struct ddp_stats {
     double   staleness;       /* servers: mean number of updates between a pull and the next push, */
     long     staleness_most;  /* and the most */
     double   deferred_pct;    /* osp: of the gradients' bytes, those that were sent late */
+    long     updates;         /* deft: of merged gradients, which may be fewer than steps */
     /* Every few periods, over the steps since: forward, backward and update, waits left out. */
     double   compute_s;       /* mean of a step on this rank */
     double   median_compute_s; /* the median rank's; of two ranks the faster one's */

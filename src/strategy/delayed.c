@@ -3,6 +3,7 @@
  * and the one that gathers behind it. */
 #include "run/collective.h"
 #include "run/config.h"
+#include "run/stats.h"
 #include "strategy/delayed.h"
 
 static float *ddp__sum(const ddp__delayed *x, int layer, int which) { return x->sum[2 * layer + which]; }
@@ -76,6 +77,7 @@ static int ddp__merged_apply(ddp_ctx *d, ddp__delayed *x, int which, int k)
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) bad = ddp_update_late(d, l, ddp__sum(x, l, which), x->rate);
     x->averaged = k;
     x->noise.updates++;
+    ddp_stats_of(d)->updates++;
     return bad;
 }
 

@@ -688,6 +688,18 @@ def check(folder):
     expect(not os.path.exists(os.path.join(folder, "q.csv")), "a profile of nothing was written")
 
 
+@case("deft says how many updates it makes")
+def check(folder):
+    write(folder, "p.csv", csv(*["l%d,20000,0.004,0.008," % i for i in range(5)]))
+    # 60 ms of layers and 60 ms of gradients for the computing of a step, then four times that
+    for net, least, most in (("160mbit,1ms", 0.9, 1.2), ("10mbit,1ms", 0.1, 0.8)):
+        r = train(folder, "--quiet", "--emulate-compute", "p.csv", "--workers", 2, "--steps", 30, "--strategy", "deft",
+                  "--deterministic", "--profile", "p.csv", "--net", net)
+        expect(least <= r["update_frequency"] <= most, "%s: %s" % (net, r["update_frequency"]))
+    r = train(folder, *SMALL, "--steps", 4, "--workers", 2, "--strategy", "wfbp")
+    expect("update_frequency" not in r, "of wfbp: %s" % r)
+
+
 @case("clipping is refused where gradients are not known in time")
 def check(folder):
     for s in STRATEGIES:
