@@ -22,5 +22,7 @@ void  heap_free(void *p);
 #else
 #define INSTANCES(n) (n)
 #endif
+/* The step of a loop over cases: each n-th under the sanitizers; all of them are tried without. */
+#define SAMPLED(n) (INSTANCES(4) == 4 ? 1 : (n))
 
 #endif /* TEST_HEAP_H */

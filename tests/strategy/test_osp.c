@@ -52,7 +52,7 @@ static void as_ssgd(lab *x, int workers, const char *what)
 static void nothing_late_is_bsp(void **state)
 {
     (void)state;
-    for (int workers = 1; workers <= 5; workers++)
+    for (int workers = 1; workers <= 5; workers += SAMPLED(2))
         for (int model = 0; model < LAB_MODELS; model++)
             for (int servers = -1; servers <= 2; servers++) {
                 lab x;
@@ -219,7 +219,7 @@ static void it_is_a_sequential_program(void **state)
     static const double defer[] = {0.2, 0.5, 1};
 
     (void)state;
-    for (int workers = 1; workers <= 5; workers++)
+    for (int workers = 1; workers <= 5; workers += SAMPLED(2))
         for (int lgp = DDP_LGP_ON; lgp <= DDP_LGP_EMA; lgp++)
             for (int servers = -1; servers <= 2; servers++) {
                 lab x;

@@ -224,7 +224,7 @@ static void replay_is(const lab *x, const char *what)
 static void with_rate_1_and_no_momentum_it_is_local_sgd(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int model = 0; model < LAB_MODELS; model++) {
             lab a = outer_lab(world, (lab_model)model, (lab_rule)((world + model) % LAB_RULES), 1, 0);
             lab b = outer_lab(world, (lab_model)model, a.rule, 1, 0);
@@ -243,7 +243,7 @@ static void with_rate_1_and_no_momentum_it_is_local_sgd(void **state)
 static void it_is_the_outer_rule_replayed(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int rule = 0; rule < LAB_RULES; rule++)
             for (int model = LAB_TINY; model < LAB_MODELS; model += LAB_ODD - LAB_TINY) {
                 lab x = outer_lab(world, (lab_model)model, (lab_rule)rule, 0.7, rule == LAB_MOMENTUM ? 0 : 0.9);
@@ -296,7 +296,7 @@ enum { FEW = sizeof few / sizeof few[0] };
 static void coded_changes_are_the_rule_replayed(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int w = 0; w < FEW; w++) {
             lab x = outer_lab(world, world % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + w) % LAB_RULES), 0.7, 0.9);
             x.cfg.wire = few[w];
@@ -356,7 +356,7 @@ static void all_codings_end_near_to_float32(void **state)
 static void streaming_in_one_set_at_once_is_diloco(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int model = 0; model < LAB_MODELS; model++) {
             const double nu = model % 2 ? 0.7 : 1, mu = model % 2 ? 0.9 : 0; /* the mean itself too */
             lab a = outer_lab(world, (lab_model)model, (lab_rule)((world + model) % LAB_RULES), nu, mu);
@@ -379,7 +379,7 @@ static void streaming_in_one_set_at_once_is_diloco(void **state)
 static void streaming_is_the_rule_replayed(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int kind = 0; kind < 4; kind++) {
             lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES), 0.7, 0.9);
             x.cfg.overlap = DDP_OVERLAP_STREAM;
@@ -438,7 +438,7 @@ static void measured_streaming_ends_with_equal_ranks(void **state)
 static void eager_is_the_rule_replayed(void **state)
 {
     (void)state;
-    for (int world = 1; world <= 5; world++)
+    for (int world = 1; world <= 5; world += SAMPLED(2))
         for (int kind = 0; kind < 4; kind++) {
             lab x = outer_lab(world, kind % 2 ? LAB_ODD : LAB_TINY, (lab_rule)((world + kind) % LAB_RULES), 0.7,
                               kind ? 0.9 : 0);

@@ -53,7 +53,7 @@ static void as_ssgd(ddp_strategy s, int workers, int servers, lab_model model, l
 static void bsp_has_the_bits_of_ssgd_wherever_layers_are_served(void **state)
 {
     (void)state;
-    for (int workers = 1; workers <= 5; workers++)
+    for (int workers = 1; workers <= 5; workers += SAMPLED(2))
         for (int model = 0; model < LAB_MODELS; model++)
             for (int servers = -1; servers <= 3; servers++)
                 if (servers)
@@ -125,7 +125,7 @@ static void pushes_in_turn_are_a_sequential_program(void **state)
     static const ddp_strategy each[] = {DDP_ASP, DDP_SSP, DDP_R2SP};
 
     (void)state;
-    for (int workers = 1; workers <= 5; workers++)
+    for (int workers = 1; workers <= 5; workers += SAMPLED(2))
         for (int s = 0; s < 3; s++)
             for (int servers = -1; servers <= 2; servers++)
                 if (servers) in_turn(each[s], workers, servers, (lab_rule)((workers + s) % LAB_RULES), DDP_THREADS);
