@@ -30,7 +30,7 @@ ROWS = {
     "dreamddp H=5": ("--strategy dreamddp --period 5 --deterministic", "ssgd", 1.02),
     "deft": ("--strategy deft", "ssgd", 1.02),
     "bsp": ("--strategy bsp --servers colocated", None, None),
-    "osp": ("--strategy osp --servers colocated", "bsp", 1.01),
+    "osp": ("--strategy osp --servers colocated --defer 0.5", "bsp", 1.01),
     "diloco H=25": ("--strategy diloco --period 25", "ssgd", 1.02),
     "diloco H=25 int8": ("--strategy diloco --period 25 --wire int8", "diloco H=25", 1.005),
     "diloco H=25 int4": ("--strategy diloco --period 25 --wire int4", "diloco H=25", 1.005),
