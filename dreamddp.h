@@ -38418,7 +38418,7 @@ DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
 
-/* ---- serve.c: ranks that serve ---- */
+/* ---- serve.c: what serves, and the ranks that compute ---- */
 
 /* open: once all ranks are there; team: once they have compared themselves; desk: once the strategy has started,
  * and before the engine closes. computes: refuses a hook on a rank that only serves. */
@@ -38427,9 +38427,10 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* A worker's word to the servers, before it saves; what both do then. */
-DDP_LIB ddp_status ddp__serve_save(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
-DDP_LIB ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
+/* What serve ended with. checkpoint.c, on a server: saves as the workers' word says, which comes first. */
+DDP_LIB int        ddp__is_server(const ddp_ctx *d);
+DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
+DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
 /* ---- post.c: which way a message goes ---- */
 
@@ -45158,7 +45159,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
 /* ==== run/checkpoint.c ==== [run] */
 /* Saving and loading a context. */
 
-ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
@@ -45170,12 +45171,46 @@ ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_err
     return code;
 }
 
+/* What the workers tell before a checkpoint: where, and how far they are. */
+typedef struct ddp__save_word {
+    int64_t step, taken;
+    int32_t keep, unused;
+    char    folder[1000];
+} ddp__save_word;
+
+static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    ddp__save_word w;
+
+    if (!ddp_servers(d)) return DDP_OK;
+    if (strlen(folder) >= sizeof w.folder)
+        return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
+                         (int)sizeof w.folder - 1);
+    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
+    memset(&w, 0, sizeof w);
+    w.step = d->step;
+    w.taken = d->taken;
+    w.keep = keep;
+    snprintf(w.folder, sizeof w.folder, "%s", folder);
+    return ddp__tell(d, 0, &w, sizeof w, err);
+}
+
+ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
+{
+    ddp__save_word w;
+
+    DDP__TRY(ddp__tell(d, 0, &w, sizeof w, err));
+    d->step = (long)w.step;
+    d->taken = w.taken;
+    return ddp__checkpoint_now(d, w.folder, w.keep, err);
+}
+
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    DDP__TRY(ddp__serve_save(d, folder, keep, err));
+    DDP__TRY(ddp__tell_servers(d, folder, keep, err));
     return ddp__checkpoint_now(d, folder, keep, err);
 }
 
@@ -45221,7 +45256,7 @@ int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world)
 }
 
 /* ==== run/serve.c ==== [run] */
-/* Ranks that serve: a strategy's serve runs in ddp_serve, or on a thread of its own beside the worker's. */
+/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it that compute. */
 
 /* Where that thread and the worker's meet. */
 struct ddp__desk {
@@ -45233,10 +45268,10 @@ struct ddp__desk {
     ddp_status      status;        /* of serve; under lock */
 };
 
-static int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
+int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
 
 /* What serve ended with: its own complaint, or that of the engine. */
-static ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
+ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {
     if (ddp__engine_error(d->engine, err)) return err->code;
     return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name, code)
@@ -45363,61 +45398,7 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
                               : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
 }
 
-/* ---- ranks that only serve ---- */
-
-/* What the workers tell before a checkpoint: where, and how far they are. */
-typedef struct ddp__save_word {
-    int64_t step, taken;
-    int32_t keep, unused;
-    char    folder[1000];
-} ddp__save_word;
-
-ddp_status ddp__serve_save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
-{
-    ddp__save_word w;
-
-    if (!ddp_servers(d)) return DDP_OK;
-    if (strlen(folder) >= sizeof w.folder)
-        return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
-                         (int)sizeof w.folder - 1);
-    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
-    memset(&w, 0, sizeof w);
-    w.step = d->step;
-    w.taken = d->taken;
-    w.keep = keep;
-    snprintf(w.folder, sizeof w.folder, "%s", folder);
-    return ddp__tell(d, 0, &w, sizeof w, err);
-}
-
-static ddp_status ddp__serve_saved(ddp_ctx *d, ddp_error *err)
-{
-    ddp__save_word w;
-
-    DDP__TRY(ddp__tell(d, 0, &w, sizeof w, err));
-    d->step = (long)w.step;
-    d->taken = w.taken;
-    return ddp__checkpoint_now(d, w.folder, w.keep, err);
-}
-
-static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
-{
-    int code;
-
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__serve_saved(d, err));
-    return ddp__serve_status(d, code, err);
-}
-
-int ddp_serve(ddp_ctx *d)
-{
-    DDP__ENTER(d);
-    if (!ddp__is_server(d))
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
-                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
-                              ddp_servers(d) == 1 ? "s" : "");
-    if (ddp__serve(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
-}
+/* ---- the ranks that compute ---- */
 
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
@@ -46075,6 +46056,28 @@ int ddp_sync_all(ddp_ctx *d)
     if (!d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) s = ddp__sync_everything(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
+}
+
+/* ---- ranks that only serve ---- */
+
+static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
+{
+    int code;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__checkpoint_told(d, err));
+    return ddp__serve_status(d, code, err);
+}
+
+int ddp_serve(ddp_ctx *d)
+{
+    DDP__ENTER(d);
+    if (!ddp__is_server(d))
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
+                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+                              ddp_servers(d) == 1 ? "s" : "");
+    if (ddp__serve(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
 }
 
 /* ==== run/session.c ==== [run] */

@@ -2,7 +2,7 @@
 #include "member/state.h"
 #include "run/device.h"
 
-ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+static ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     ddp__worker s;
     ddp_status code;
@@ -14,12 +14,46 @@ ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_err
     return code;
 }
 
+/* What the workers tell before a checkpoint: where, and how far they are. */
+typedef struct ddp__save_word {
+    int64_t step, taken;
+    int32_t keep, unused;
+    char    folder[1000];
+} ddp__save_word;
+
+static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
+{
+    ddp__save_word w;
+
+    if (!ddp_servers(d)) return DDP_OK;
+    if (strlen(folder) >= sizeof w.folder)
+        return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
+                         (int)sizeof w.folder - 1);
+    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
+    memset(&w, 0, sizeof w);
+    w.step = d->step;
+    w.taken = d->taken;
+    w.keep = keep;
+    snprintf(w.folder, sizeof w.folder, "%s", folder);
+    return ddp__tell(d, 0, &w, sizeof w, err);
+}
+
+ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
+{
+    ddp__save_word w;
+
+    DDP__TRY(ddp__tell(d, 0, &w, sizeof w, err));
+    d->step = (long)w.step;
+    d->taken = w.taken;
+    return ddp__checkpoint_now(d, w.folder, w.keep, err);
+}
+
 static ddp_status ddp__save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));
-    DDP__TRY(ddp__serve_save(d, folder, keep, err));
+    DDP__TRY(ddp__tell_servers(d, folder, keep, err));
     return ddp__checkpoint_now(d, folder, keep, err);
 }
 

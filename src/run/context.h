@@ -318,7 +318,7 @@ DDP_LIB ddp_status ddp__arrival_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__arrival_enter(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__arrival_close(ddp_ctx *d);
 
-/* ---- serve.c: ranks that serve ---- */
+/* ---- serve.c: what serves, and the ranks that compute ---- */
 
 /* open: once all ranks are there; team: once they have compared themselves; desk: once the strategy has started,
  * and before the engine closes. computes: refuses a hook on a rank that only serves. */
@@ -327,9 +327,10 @@ DDP_LIB void       ddp__computing_team(ddp_ctx *d);
 DDP_LIB ddp_status ddp__desk_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
-/* A worker's word to the servers, before it saves; what both do then. */
-DDP_LIB ddp_status ddp__serve_save(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
-DDP_LIB ddp_status ddp__checkpoint_now(ddp_ctx *d, const char *folder, int keep, ddp_error *err);
+/* What serve ended with. checkpoint.c, on a server: saves as the workers' word says, which comes first. */
+DDP_LIB int        ddp__is_server(const ddp_ctx *d);
+DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
+DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
 /* ---- post.c: which way a message goes ---- */
 

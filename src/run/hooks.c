@@ -201,3 +201,25 @@ int ddp_sync_all(ddp_ctx *d)
     if (s == DDP_OK) s = ddp__sync_everything(d);
     return ddp__leave(d, s, DDP__OUTSIDE, -1);
 }
+
+/* ---- ranks that only serve ---- */
+
+static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
+{
+    int code;
+
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__checkpoint_told(d, err));
+    return ddp__serve_status(d, code, err);
+}
+
+int ddp_serve(ddp_ctx *d)
+{
+    DDP__ENTER(d);
+    if (!ddp__is_server(d))
+        return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
+                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
+                              ddp_servers(d) == 1 ? "s" : "");
+    if (ddp__serve(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    return 0;
+}

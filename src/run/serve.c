@@ -1,4 +1,4 @@
-/* Ranks that serve: a strategy's serve runs in ddp_serve, or on a thread of its own beside the worker's. */
+/* A strategy's serve: on a thread of its own beside the worker's, what it may call, and the ranks beside it that compute. */
 #include "run/device.h"
 
 /* Where that thread and the worker's meet. */
@@ -11,10 +11,10 @@ struct ddp__desk {
     ddp_status      status;        /* of serve; under lock */
 };
 
-static int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
+int ddp__is_server(const ddp_ctx *d) { return d->cfg.servers > 0 && d->rank >= d->world - d->cfg.servers; }
 
 /* What serve ended with: its own complaint, or that of the engine. */
-static ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
+ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err)
 {
     if (ddp__engine_error(d->engine, err)) return err->code;
     return code ? ddp__fail(err, DDP_FAILED, "strategy %s: serve returned %d and gave no reason", d->ops.name, code)
@@ -141,61 +141,7 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
                               : ddp_complain(d, DDP_FAILED, "the server of rank %d has ended", d->rank);
 }
 
-/* ---- ranks that only serve ---- */
-
-/* What the workers tell before a checkpoint: where, and how far they are. */
-typedef struct ddp__save_word {
-    int64_t step, taken;
-    int32_t keep, unused;
-    char    folder[1000];
-} ddp__save_word;
-
-ddp_status ddp__serve_save(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
-{
-    ddp__save_word w;
-
-    if (!ddp_servers(d)) return DDP_OK;
-    if (strlen(folder) >= sizeof w.folder)
-        return ddp__fail(err, DDP_ARG, "ddp_checkpoint_save: with servers a folder has at most %d characters",
-                         (int)sizeof w.folder - 1);
-    DDP__TRY(DDP__EVENT(d, tell_servers, (d, d->self, 0)));
-    memset(&w, 0, sizeof w);
-    w.step = d->step;
-    w.taken = d->taken;
-    w.keep = keep;
-    snprintf(w.folder, sizeof w.folder, "%s", folder);
-    return ddp__tell(d, 0, &w, sizeof w, err);
-}
-
-static ddp_status ddp__serve_saved(ddp_ctx *d, ddp_error *err)
-{
-    ddp__save_word w;
-
-    DDP__TRY(ddp__tell(d, 0, &w, sizeof w, err));
-    d->step = (long)w.step;
-    d->taken = w.taken;
-    return ddp__checkpoint_now(d, w.folder, w.keep, err);
-}
-
-static ddp_status ddp__serve(ddp_ctx *d, ddp_error *err)
-{
-    int code;
-
-    if (!d->started) DDP__TRY(ddp__session_start(d, err));
-    while ((code = d->ops.serve(d, d->self)) == (int)DDP_SERVE_SAVE) DDP__TRY(ddp__serve_saved(d, err));
-    return ddp__serve_status(d, code, err);
-}
-
-int ddp_serve(ddp_ctx *d)
-{
-    DDP__ENTER(d);
-    if (!ddp__is_server(d))
-        return ddp__ctx_failf(d, DDP_USAGE, "ddp_serve: rank %d of %d computes; %d rank%s serve%s (ddp_config.servers)",
-                              d->rank, d->world, ddp_servers(d), ddp_servers(d) == 1 ? "" : "s",
-                              ddp_servers(d) == 1 ? "s" : "");
-    if (ddp__serve(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
-    return 0;
-}
+/* ---- the ranks that compute ---- */
 
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
