@@ -102,7 +102,7 @@ static ddp_status ddp__admit(ddp_ctx *d, int id, ddp_error *err)
     double begin = ddp_now();
     int in = 0;
 
-    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__strategy_drain(d, err)); /* what the members put off is nothing that a newcomer could have */
     /* the newcomer does not know of these words */
     if (d->measured && d->drift_ticket >= 0) DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     if (d->measured) d->drift_ticket = -1;

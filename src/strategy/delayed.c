@@ -178,7 +178,7 @@ static void ddp__noise_add(double *mean, double sample, int n)
 
 static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
 {
-    const double world = ddp_world(d);
+    const double workers = fmax(ddp_workers(d), 2);
     double word[DDP__NOISE_WORDS], mean;
     int bad;
 
@@ -190,7 +190,7 @@ static int ddp__noise_take(ddp_ctx *d, ddp__noise *n)
     n->samples++;
     mean = word[0] - word[1];
     ddp__noise_add(&n->mu, mean, n->samples);
-    ddp__noise_add(&n->square, fmax(word[2] - mean * mean, 0) * world / (world - 1), n->samples);
+    ddp__noise_add(&n->square, fmax(word[2] - mean * mean, 0) * workers / (workers - 1), n->samples);
     if (n->samples > 1 && n->updates) ddp__noise_add(&n->gain, (n->loss - word[3]) / n->updates, n->samples - 1);
     n->loss = word[3];
     n->updates = 0;
@@ -376,7 +376,7 @@ static int ddp__delayed_start(ddp_ctx *d, void *self)
     x->flight_of = (int *)ddp__calloc((size_t)x->room, sizeof *x->flight_of);
     if (!x->sum || !x->count || !x->ready || !x->q.sent || !x->flight || !x->flight_of)
         return ddp_complain(d, DDP_MEMORY, "out of memory for %d layers", ddp_layers(d));
-    x->position = ddp_keep(d, DDP_NO_LAYER, "position", DDP__POSITIONS, DDP_KEPT_DRAINED);
+    x->position = ddp_keep(d, DDP_NO_LAYER, "position", DDP__POSITIONS, 1);
     bad = x->position ? ddp__noise_start(d, &x->noise) : (int)ddp_last_error(d)->code;
     for (int l = 0; l < ddp_layers(d) && !bad; l++) {
         x->count[l] = ddp__gradient_count(d, l);
@@ -406,7 +406,7 @@ void ddp__strategy_deft(ddp_strategy_ops *ops)
 {
     ops->name = "deft";
     ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_CHOOSES_LINKS | DDP_WITH_BF16 | DDP_WITH_INT8 | DDP_WITH_GROUPS | DDP_WITH_SITES | DDP_WITH_DEVICE;
+    ops->traits = DDP_CHOOSES_LINKS | (DDP_WITH_ALL & ~DDP_WITH_CLIP);
     ops->self_bytes = sizeof(ddp__delayed);
     ops->start = ddp__delayed_start;
     ops->backward_end = ddp__delayed_backward_end;

@@ -301,7 +301,7 @@ static int ddp__delayed_model(ddp_ctx *d, const ddp__noise *n, ddp_preserver *mo
     model->eta = (double)ddp_rate(d);
     model->mu = fmax(fmax(n->mu, n->gain / model->eta), 0);
     model->sigma = sqrt(n->square);
-    model->batch = ddp_world(d);
+    model->batch = ddp_workers(d);
     model->start = n->loss;
     model->tolerance = c->preserve;
     model->sum = c->merge_sum;

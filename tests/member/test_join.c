@@ -179,6 +179,7 @@ static void work(const plan_of_run *p, int number, int join)
     c.strategy = p->strategy;
     c.wire = p->wire;
     c.overlap = overlap;
+    if (p->strategy == DDP_DEFT) c.update_frequency = 0.5; /* gradients wait, merged, when a worker is lost and comes */
     c.average_state = p->average_state;
     c.site = p->site;
     c.rank = join ? 0 : number;
@@ -331,6 +332,7 @@ static void a_killed_worker_comes_back(void **state)
     killed_and_back(DDP_WFBP, DDP_WIRE_F32, 1);
     killed_and_back(DDP_SSGD, DDP_WIRE_F32, 2);
     killed_and_back(DDP_USBYTE, DDP_WIRE_F32, 1); /* its updates come in the next forward */
+    killed_and_back(DDP_DEFT, DDP_WIRE_F32, 2); /* what it put off is applied before the newcomer enters */
 }
 
 /* The base that changes are counted from, and what is still to be sent, live in an elastic world. */
@@ -341,6 +343,7 @@ static void a_killed_worker_comes_back_to_int8_blocks(void **state)
     killed_and_back(DDP_DREAMDDP, DDP_WIRE_INT8, 2);
     killed_and_back(DDP_WFBP, DDP_WIRE_INT8, 1);
     killed_and_back(DDP_SSGD, DDP_WIRE_INT8, 2);
+    killed_and_back(DDP_DEFT, DDP_WIRE_INT8, 1);
 }
 
 /* It gets the anchor, the momentum of all and what is late, and has changed nothing yet. */
