@@ -20,11 +20,26 @@ typedef struct arrivals {
     size_t floats;
     double least, most; /* seconds from the start in which all fail; most 0: all succeed */
     const char *who;    /* in every sentence, but for rank 2's own */
+    double first;       /* when the first rank began, under first_lock; 0: none has */
 } arrivals;
+
+static pthread_mutex_t first_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* A rank that a busy machine lets begin late fails sooner than others: the clock is the first one's. */
+static double first_begin(arrivals *a, double begin)
+{
+    double first;
+
+    pthread_mutex_lock(&first_lock);
+    if (a->first == 0 || begin < a->first) a->first = begin;
+    first = a->first;
+    pthread_mutex_unlock(&first_lock);
+    return first;
+}
 
 static void arrive(net_rank *me, void *user)
 {
-    const arrivals *a = (const arrivals *)user;
+    arrivals *a = (arrivals *)user;
     float *data = (float *)calloc(a->floats, sizeof *data);
     double begin = ddp_now(), took;
     ddp_piece piece;
@@ -41,8 +56,9 @@ static void arrive(net_rank *me, void *user)
         took = a->least;
     } else {
         ddp__sleep_until(begin + a->at[me->rank]);
+        (void)first_begin(a, begin);
         s = net_do(me, &m);
-        took = ddp_now() - begin;
+        took = ddp_now() - first_begin(a, begin);
     }
     if (a->most <= 0) {
         net_ok(me, s);
@@ -57,8 +73,8 @@ static void arrive(net_rank *me, void *user)
 static void the_clock_starts_when_the_first_rank_arrives(void **state)
 {
     /* rank 1 comes after 0.7 s and is not given two seconds of its own */
-    static const arrivals never = {{0, 0.7, -1, 0}, 1000, 1.2, 3.5, "rank 2"};
-    static const arrivals late = {{0, 0.7, 0.4, 0.6}, 1000, 0, 0, ""};
+    static const arrivals never = {{0, 0.7, -1, 0}, 1000, 1.2, 3.5, "rank 2", 0};
+    static const arrivals late = {{0, 0.7, 0.4, 0.6}, 1000, 0, 0, "", 0};
     arrivals use;
     net_setup set;
 
@@ -78,7 +94,7 @@ static void the_clock_starts_when_the_first_rank_arrives(void **state)
 /* Of a single value all but its owner get nothing from rank 2, had it come or not. */
 static void the_missing_are_named_where_they_owe_nothing(void **state)
 {
-    arrivals use = {{0, 0, -1, 0}, 1, 0.9, 3, "rank 2 did not submit"};
+    arrivals use = {{0, 0, -1, 0}, 1, 0.9, 3, "rank 2 did not submit", 0};
     net_setup set;
 
     (void)state;
@@ -90,7 +106,7 @@ static void the_missing_are_named_where_they_owe_nothing(void **state)
 /* 4 MB over 100 kB/s move all the time, and are over the limit all the same. */
 static void an_operation_that_moves_is_ended_too(void **state)
 {
-    arrivals use = {{0, 0, 0, 0}, 1000000, 0.9, 3, "values still to send"};
+    arrivals use = {{0, 0, 0, 0}, 1000000, 0.9, 3, "values still to send", 0};
     net_setup set;
 
     (void)state;
