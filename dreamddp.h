@@ -39006,12 +39006,25 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
     return (size_t)n;
 }
 
+/* Of an all-reduce that takes as long as what topk gathers of n floats: each rank sends its block to W - 1 others, where
+ * of B bytes that are reduced it sends 2 (W - 1) / W. */
+static size_t ddp__topk_bytes(const ddp_ctx *d, const ddp__unit *u, size_t n)
+{
+#ifndef DDP_NO_PLANNERS
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, u->group) / 2;
+#else
+    (void)d, (void)u;
+    return n * sizeof(float);
+#endif
+}
+
 size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     const ddp__unit *u = &d->unit[layer];
     const size_t trained = u->trained, others = u->count - trained + ddp__state_moved(d, u);
 
+    if (d->cfg.wire == DDP_WIRE_TOPK) return ddp__topk_bytes(d, u, trained) + others * sizeof(float);
     if (ddp__in_blocks((int)coding)) return ddp__frame_payload((int)coding, trained) + others * sizeof(float);
     return (trained + others) * (coding == DDP_AS_BFLOAT ? sizeof(uint16_t) : sizeof(float));
 }

@@ -112,7 +112,7 @@ def free_port():
 
 
 def run(options, workers, pinned):
-    """One training; returns its result and rank 0's step times in ms."""
+    """One training; returns its result, rank 0's step times in ms, the measured layers and what was logged."""
     lines = tempfile.mktemp(suffix=".jsonl")
     base = [TRAIN, "--quiet", "--workers", str(workers), "--optimizer", "sgd", "--lr", "1e-3", *options]
     if "--json" not in options:
@@ -131,9 +131,12 @@ def run(options, workers, pinned):
         if job.returncode:
             sys.exit(f"overlap.py: {' '.join(job.args)}: {err.strip()[-400:]}")
     result = json.loads(outputs[0][0].strip().splitlines()[-1])
+    result["log"] = outputs[0][1]
     if lines:
         with open(lines) as f:
-            result["steps_ms"] = [e["step_ms"] for e in map(json.loads, f) if e["event"] == "step"]
+            events = [json.loads(line) for line in f]
+        result["steps_ms"] = [e["step_ms"] for e in events if e["event"] == "step"]
+        result["layers"] = next((e["layers"] for e in events if e["event"] == "profile"), [])
         os.unlink(lines)
     return result
 
