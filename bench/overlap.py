@@ -111,10 +111,10 @@ def free_port():
         return s.getsockname()[1]
 
 
-def run(options, workers, pinned):
-    """One training; returns its result, rank 0's step times in ms, the measured layers and what was logged."""
+def run(options, workers, pinned, program=TRAIN):
+    """One training; returns its result, rank 0's step times in ms, all events and what was logged."""
     lines = tempfile.mktemp(suffix=".jsonl")
-    base = [TRAIN, "--quiet", "--workers", str(workers), "--optimizer", "sgd", "--lr", "1e-3", *options]
+    base = [program, "--quiet", "--workers", str(workers), "--optimizer", "sgd", "--lr", "1e-3", *options]
     if "--json" not in options:
         base += ["--json", lines]
     else:
@@ -134,9 +134,8 @@ def run(options, workers, pinned):
     result["log"] = outputs[0][1]
     if lines:
         with open(lines) as f:
-            events = [json.loads(line) for line in f]
-        result["steps_ms"] = [e["step_ms"] for e in events if e["event"] == "step"]
-        result["layers"] = next((e["layers"] for e in events if e["event"] == "profile"), [])
+            result["events"] = [json.loads(line) for line in f]
+        result["steps_ms"] = [e["step_ms"] for e in result["events"] if e["event"] == "step"]
         os.unlink(lines)
     return result
 

@@ -59,7 +59,8 @@ def cell(spec, emulated, folder, start, period, faster, check, out):
     r = overlap.run(["--emulate-compute", emulated, *options.split(), "--period", str(period), "--net", "none,20ms",
                      "--net-script", script, "--profile-steps", str(profile_steps), "--steps", str(steps)], workers, False)
     step = sum(r["steps_ms"][-period:]) / period
-    measured = sum(x["comm_s"] for x in r["layers"])  # of a period
+    layers = next(e["layers"] for e in r["events"] if e["event"] == "profile")
+    measured = sum(x["comm_s"] for x in layers)  # of a period
     wanted = PARAMS * bytes_each(workers) * 8e-6 / mbit
     waits = [x for x in r["log"].splitlines() if "has waited" in x or "silent" in x or "lost" in x]
     where = f"{name}, {workers} workers, {mbit} Mbit/s"

@@ -110,6 +110,9 @@ typedef struct training {
     int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */
+    const char       *sleep;        /* NULL, or "S,S,..": seconds that each worker sleeps in every step, as if it
+                                       computed; the last is of those behind it too */
+    int               alone;        /* only who leads evaluates: workers of servers may be steps apart */
     training_result  *result;
 } training;
 
@@ -186,7 +189,7 @@ typedef struct training_model {
     int        layers;
     float    **params, **grads; /* emulated layers */
     size_t    *count;
-    double     late;            /* seconds that the emulated computing is behind */
+    double     late;            /* seconds that sleeping is behind */
 } training_model;
 
 /* The model of a run for batch sequences of context tokens. */
@@ -310,6 +313,22 @@ static void training_pace(training_model *m, double seconds)
     m->late += ddp_now() - begin - seconds;
 }
 
+/* Of training.sleep what is of that worker, 0 of none; -1: something in it is no number from 0 to 3600. */
+static double training_sleep_of(const char *list, int worker)
+{
+    double own = 0;
+    int i = 0;
+
+    while (list) {
+        char *end;
+        const double x = strtod(list, &end);
+        if (end == list || (*end && *end != ',') || !(x >= 0 && x <= 3600)) return -1;
+        if (i++ <= worker) own = x;
+        list = *end ? end + 1 : NULL;
+    }
+    return own;
+}
+
 static int training_emulated_step(ddp_ctx *d, const training *t, training_model *m)
 {
     int l, bad = 0;
@@ -341,6 +360,7 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
             ddp_tokens_batch(&t->train, t->seed, pass + a, ddp_rank(d), training_workers(d),
                          t->model.batch, m->tokens, m->labels);
         bad = ddp_forward(m->graph);
+        if (t->sleep && a == 0) training_pace(m, training_sleep_of(t->sleep, ddp_rank(d)));
         if (!bad) bad = ddp_backward(m->graph, m->loss);
         if (!bad) *loss += (double)ddp_value(m->graph, m->loss) / (double)t->accumulate;
     }
@@ -396,7 +416,7 @@ static int training_validate(ddp_ctx *d, const training *t, const training_model
     return 0;
 }
 
-/* Evaluates on all ranks after `done` steps. Nothing in flight is averaged again and no statistic
+/* Evaluates on all ranks, or on who leads alone, after `done` steps. Nothing in flight is averaged again and no statistic
  * changes: the training goes on with the bits it would have had. *pause_s grows by the seconds. */
 static int training_evaluate(ddp_ctx *d, const training *t, const training_model *m, long done,
                              double *pause_s)
@@ -404,9 +424,11 @@ static int training_evaluate(ddp_ctx *d, const training *t, const training_model
     training_result *r = t->result;
     training_eval e;
     double begin = ddp_now();
-    int bad = ddp_wait(d);
+    int bad;
 
-    if (!bad) bad = training_validate(d, t, m, &e.loss, &e.accuracy);
+    if (t->alone && !training_leads(d)) return 0;
+    bad = ddp_wait(d);
+    if (!bad) bad = training_validate(t->alone ? NULL : d, t, m, &e.loss, &e.accuracy);
     *pause_s += ddp_now() - begin;
     if (bad || !training_leads(d)) return bad;
     e.step = done;

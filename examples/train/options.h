@@ -200,6 +200,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--plan", CLI_TEXT, &p->plan, "FILE", "use this plan (JSON of `plan partial`)"},
         {"--emulate-compute", CLI_TEXT, &p->emulate, "P.csv",
          "layers sleep for these times and compute nothing"},
+        {"--sleep", CLI_TEXT, &p->t.sleep, "S,S,..",
+         "seconds that each worker sleeps in a step; the last is of the others too [0]"},
         {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
          "divide their parameters by F; scale --net the same way [1]"},
         {"--check-writes", CLI_FLAG, &p->check_writes, "",
@@ -355,6 +357,10 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--rank %ld needs --transport tcp; MPI's launcher gives ranks", p->rank);
     if (p->t.save_every && !p->t.save) return refuse(err, "--save-every %ld needs --save FOLDER", p->t.save_every);
     if (p->overwrite && !p->t.save) return refuse(err, "--overwrite needs --save FOLDER");
+    if (training_sleep_of(p->t.sleep, 0) < 0)
+        return refuse(err, "--sleep %s: seconds from 0 to 3600 of worker 0, 1, .., as 0.1,0.2", p->t.sleep);
+    if (p->t.sleep && p->emulate)
+        return refuse(err, "--sleep %s: --emulate-compute sleeps for the times of its file", p->t.sleep);
     if (p->t.eval_every && p->emulate)
         return refuse(err, "--eval-every %ld: --emulate-compute learns nothing to evaluate", p->t.eval_every);
     if (p->t.eval_every && p->held_out <= 0)
@@ -396,6 +402,7 @@ static void configure(program *p)
     c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
     c->join = p->join;
     p->t.elastic = p->min_world > 0 || p->join;
+    p->t.alone = c->servers != 0;
     if (p->rank >= 0) {
         c->rank = (int)p->rank;
         if (!p->addr) c->addr = or_environment(NULL, "DREAMDDP_ADDR", "127.0.0.1:29500");
