@@ -39011,7 +39011,9 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 static size_t ddp__topk_bytes(const ddp_ctx *d, const ddp__unit *u, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, u->group) / 2;
+    const int ranks = !d->engine ? 1 : u->group ? ddp__engine_group_size(d->engine, u->group) : ddp_workers(d);
+
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ranks / 2;
 #else
     (void)d, (void)u;
     return n * sizeof(float);
@@ -50541,8 +50543,8 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     seconds = ddp_now() - begin;
     s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
     if (nominal) s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
-    else if (floats > 0 && seconds > 0) { /* all push, then all pull; who comes last waits least */
-        const float rate = (float)(2 * sizeof(float) * floats * s->workers / seconds);
+    else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits least */
+        const float rate = (float)(sizeof(float) * floats * s->workers / seconds);
         s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
     }
     memcpy(&told, s->line[0].in, sizeof told);

@@ -157,7 +157,9 @@ static size_t ddp__state_moved(const ddp_ctx *d, const ddp__unit *u)
 static size_t ddp__topk_bytes(const ddp_ctx *d, const ddp__unit *u, size_t n)
 {
 #ifndef DDP_NO_PLANNERS
-    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ddp_group_size(d, u->group) / 2;
+    const int ranks = !d->engine ? 1 : u->group ? ddp__engine_group_size(d->engine, u->group) : ddp_workers(d);
+
+    return ddp_sparse_bytes(n, ddp_sparse_keep(d->cfg.topk_fraction)) * (size_t)ranks / 2;
 #else
     (void)d, (void)u;
     return n * sizeof(float);

@@ -365,8 +365,8 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     seconds = ddp_now() - begin;
     s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
     if (nominal) s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
-    else if (floats > 0 && seconds > 0) { /* all push, then all pull; who comes last waits least */
-        const float rate = (float)(2 * sizeof(float) * floats * s->workers / seconds);
+    else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits least */
+        const float rate = (float)(sizeof(float) * floats * s->workers / seconds);
         s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
     }
     memcpy(&told, s->line[0].in, sizeof told);
