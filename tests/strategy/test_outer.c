@@ -398,6 +398,41 @@ static void streaming_is_the_rule_replayed(void **state)
         }
 }
 
+/* How long a step should take where the link decides. */
+static double predicted_of(int world, ddp_wire wire)
+{
+    lab x = outer_lab(world, LAB_ODD, LAB_SGD, 0.7, 0.9);
+    double step_s;
+
+    x.cfg.overlap = DDP_OVERLAP_STREAM;
+    x.cfg.wire = wire;
+    x.cfg.net = "4mbit";
+    x.steps = 1;
+    lab_run(&x);
+    step_s = x.stats[0].predicted_step_s;
+    lab_free(&x);
+    return step_s;
+}
+
+/* Each rank gets the blocks of all others, where of floats it sends and gets 2 (W - 1) / W. */
+static void a_plan_knows_how_few_bytes_topk_gathers(void **state)
+{
+    size_t count[LAB_LAYERS];
+    const int L = lab_sizes(LAB_ODD, count);
+
+    (void)state;
+    for (int world = 2; world <= 4; world += 2) {
+        const double sparse = predicted_of(world, DDP_WIRE_TOPK), floats = predicted_of(world, DDP_WIRE_F32);
+        double gathered = 0, all = 0;
+        for (int l = 0; l < L; l++) {
+            gathered += (double)(ddp_sparse_bytes(count[l], ddp_sparse_keep(0)) * (size_t)world / 2);
+            all += 4.0 * (double)count[l];
+        }
+        assert_true(floats > 0);
+        assert_true(fabs(sparse / floats - gathered / all) < 1e-6);
+    }
+}
+
 /* Whatever the planner says: all ranks the same, and threads as TCP. */
 static void planned_streaming_is_the_same_on_all_ranks(void **state)
 {
@@ -539,6 +574,7 @@ int main(void)
         cmocka_unit_test(streaming_in_one_set_at_once_is_diloco),
         cmocka_unit_test(streaming_is_the_rule_replayed),
         cmocka_unit_test(planned_streaming_is_the_same_on_all_ranks),
+        cmocka_unit_test(a_plan_knows_how_few_bytes_topk_gathers),
         cmocka_unit_test(measured_streaming_ends_with_equal_ranks),
         cmocka_unit_test(eager_is_the_rule_replayed),
         cmocka_unit_test(eager_without_momentum_is_the_printed_form),
