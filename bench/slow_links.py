@@ -93,7 +93,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         emulated = profile(folder)
         for spec in cells[:1] if args.quick else cells:
-            cell(spec, emulated, folder, args.start, H // 5 if args.quick else H, 5 if args.quick else 1, check, out)
+            if args.quick:
+                cell(spec, emulated, folder, min(args.start, 12), H // 5, 5, check, out)
+            else:
+                cell(spec, emulated, folder, args.start, H, 1, check, out)
     check.report(time.monotonic() - begin)
     overlap.write_rows(args.json, out)
 
