@@ -26,6 +26,7 @@
  *     graph/layer.h     what a layer is; nn/optimizer.h, nn/schedule.h  when and how it is updated
  *     run/stats.h       what was measured; run/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
+ *     [pipe]            pipelines: orders of micro-batches and their time
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
  *     [graph] [nn]      models as static graphs of operators, forward and backward
  *     [data] [io]       token streams, images, safetensors, weights of other programs
@@ -2195,6 +2196,85 @@ DDP_API void       ddp_fence_plan_free(ddp_fence_plan *plan); /* all-zero is fin
  * a sentence that lists the names. */
 DDP_API const char *ddp_fence_solver_name(ddp_fence_solver solver);
 DDP_API ddp_status  ddp_fence_solver_named(const char *name, ddp_fence_solver *out, ddp_error *err);
+
+/* ==== pipe/schedule.h ==== [pipe] */
+/* Pipelines: in which order a stage runs its micro-batches, and how long a step takes. */
+
+/* All have the same gradients: each stage adds them up in the order of micro-batches. */
+typedef enum ddp_pipeline {
+    DDP_PIPELINE_DEFAULT, /* 1f1b */
+    DDP_PIPELINE_GPIPE,   /* all forwards, then all backwards in the same order, as DT-FM runs it */
+    DDP_PIPELINE_1F1B,    /* one forward, one backward in turn (PipeDream-flush): fewer activations */
+    DDP_PIPELINE_ZB       /* the same with the backward in two halves: weight gradients fill what would be waiting
+                             (ZB-H1 of Qi and others 2023, Zero Bubble Pipeline Parallelism, arXiv:2401.10241) */
+} ddp_pipeline;
+
+typedef enum ddp_task_kind {
+    DDP_TASK_FORWARD,
+    DDP_TASK_BACKWARD,        /* both halves */
+    DDP_TASK_INPUT_GRADIENT,  /* the half that the stage before waits for */
+    DDP_TASK_WEIGHT_GRADIENT, /* the half that nobody waits for */
+    DDP_TASK_SEND, DDP_TASK_RECEIVE /* of activations after a forward, of gradients after a backward */
+} ddp_task_kind;
+
+typedef struct ddp_task {
+    ddp_task_kind kind;
+    int           micro_batch;
+} ddp_task;
+
+/* "gpipe", "1f1b", "zb". named: DDP_ARG where the name is another one. */
+DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
+DDP_API ddp_status  ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err);
+
+/* ddp_pipeline_tasks - what `stage` (0..stages-1, from the input) computes in one step, in order, into out
+ *   [3 x micro_batches]; how many, or 0 where a number is out of range. Pure.
+ * ddp_pipeline_held - the most micro-batches whose activations the stage holds at one time: as many states as it needs. */
+DDP_API int ddp_pipeline_tasks(ddp_pipeline p, int stages, int stage, int micro_batches, ddp_task *out);
+DDP_API int ddp_pipeline_held(ddp_pipeline p, int stages, int stage, int micro_batches);
+
+/* Seconds for one micro-batch of a stage. */
+typedef struct ddp_stage_cost {
+    double forward_s;
+    double inputs_s, weights_s; /* the two halves of its backward */
+} ddp_stage_cost;
+
+/* What one stage sends a later one: for each micro-batch one message, and its gradient back. A message occupies the
+ * sender's uplink and, alpha_s later, the receiver's downlink, each shared with the stage's other messages. */
+typedef struct ddp_boundary {
+    int    from, to;
+    double forward_s, backward_s; /* of the link, seconds */
+    double alpha_s;               /* one way */
+    int    one_way;               /* 1: no gradient comes back */
+} ddp_boundary;
+
+typedef struct ddp_pipeline_costs {
+    int stages, micro_batches;
+    const ddp_stage_cost *stage;    /* [stages] */
+    int boundaries;
+    const ddp_boundary   *boundary; /* [boundaries]; NULL: none */
+} ddp_pipeline_costs;
+
+/* A stage computes, sends and receives at the same time, each in order: three slots. */
+typedef struct ddp_pipeline_slot {
+    int      stage, boundary; /* -1: computing */
+    ddp_task task;
+    int      gradient;        /* 1: the message is one */
+    double   begin_s, end_s;
+} ddp_pipeline_slot;
+
+typedef struct ddp_pipeline_times {
+    double  step_s;      /* until the last stage has computed its last */
+    double  bubble_pct;  /* of the stages' time in a step, that in which they do not compute */
+    int    *held;        /* [stages] of ddp_pipeline_held */
+    ddp_pipeline_slot *slot;
+    int     slots;
+} ddp_pipeline_times;
+
+/* ddp_pipeline_time - plays one step. O(slots x stages). Errors: DDP_ARG (names the stage or boundary), DDP_NUMERIC,
+ * DDP_MEMORY; *out is empty then. free: what it has allocated. */
+DDP_API ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pipeline_times *out,
+                                     ddp_error *err);
+DDP_API void       ddp_pipeline_times_free(ddp_pipeline_times *t);
 
 /* ==== compress/compress.h ==== [compress] */
 /* Compressed gradients on plain arrays: messages of kept elements with their indexes, of dense and of quantised arrays;
@@ -50796,6 +50876,390 @@ int ddp_launch(const ddp_config *cfg, int (*fn)(ddp_ctx *, void *), void *user, 
     return ddp__launch_all(cfg, ddp__built_in(), fn, user, err);
 }
 
+#ifndef DDP_NO_PLANNERS
+
+/* ==== pipe/schedule.c ==== [pipe] */
+/* Orders of micro-batches: gpipe, 1f1b, and zero-bubble by the rule that makes ZB-H1. */
+
+static const char *ddp__pipeline_text(int i)
+{
+    static const char *const name[] = {"1f1b", "gpipe", "1f1b", "zb"};
+
+    return i >= 0 && i < 4 ? name[i] : NULL;
+}
+
+const char *ddp_pipeline_name(ddp_pipeline p)
+{
+    const char *name = ddp__pipeline_text((int)p);
+
+    return name ? name : "unknown";
+}
+
+ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err)
+{
+    for (int i = 1; name && ddp__pipeline_text(i); i++) {
+        if (strcmp(ddp__pipeline_text(i), name)) continue;
+        *out = (ddp_pipeline)i;
+        return DDP_OK;
+    }
+    return ddp__fail(err, DDP_ARG, "pipeline schedule '%.40s' is unknown; use gpipe, 1f1b or zb", name ? name : "");
+}
+
+/* What a stage has done of a step, in micro-batches: each kind runs in their order. */
+typedef struct ddp__stage_done {
+    int forwards, inputs, weights;
+    int backward_last; /* of the forwards and input gradients: 1 = one of these was the last */
+} ddp__stage_done;
+
+/* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what the
+ * neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input gradient in
+ * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds, or nothing else can
+ * run, a weight gradient does. */
+static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before, const ddp__stage_done *after,
+                        int most, int full, int micro_batches)
+{
+    const int left = s->forwards < micro_batches, held = s->forwards - s->weights;
+    const int forward = left && held < most && (!before || before->forwards > s->forwards);
+    const int input = s->inputs < s->forwards && (!after || after->inputs > s->inputs);
+
+    if (forward && (s->forwards < full || s->backward_last)) return (int)DDP_TASK_FORWARD;
+    if (s->backward_last && left && held == most && s->weights < s->inputs) return (int)DDP_TASK_WEIGHT_GRADIENT;
+    if (input) return (int)DDP_TASK_INPUT_GRADIENT;
+    if (forward) return (int)DDP_TASK_FORWARD;
+    return s->weights < s->inputs ? (int)DDP_TASK_WEIGHT_GRADIENT : -1;
+}
+
+static int ddp__zb_run(ddp__stage_done *s, int kind)
+{
+    if (kind != (int)DDP_TASK_WEIGHT_GRADIENT) s->backward_last = kind == (int)DDP_TASK_INPUT_GRADIENT;
+    if (kind == (int)DDP_TASK_FORWARD) return s->forwards++;
+    return kind == (int)DDP_TASK_INPUT_GRADIENT ? s->inputs++ : s->weights++;
+}
+
+enum { DDP__STAGES_MOST = 1024 };
+
+/* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
+static int ddp__zb_tasks(int stages, int stage, int micro_batches, ddp_task *out)
+{
+    ddp__stage_done done[DDP__STAGES_MOST + 2], was[DDP__STAGES_MOST + 2];
+    const int most = stages < micro_batches ? stages : micro_batches;
+    int n = 0;
+
+    memset(done, 0, ((size_t)stages + 2) * sizeof *done);
+    for (int s = 1; s <= stages; s++) done[s].backward_last = 1;
+    while (done[stage + 1].weights < micro_batches) {
+        memcpy(was, done, ((size_t)stages + 2) * sizeof *done);
+        for (int s = 1; s <= stages; s++) {
+            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL, most,
+                                          stages - s + 1 < micro_batches ? stages - s + 1 : micro_batches,
+                                          micro_batches);
+            int which;
+            if (kind < 0) continue;
+            which = ddp__zb_run(&done[s], kind);
+            if (s != stage + 1) continue;
+            out[n].kind = (ddp_task_kind)kind;
+            out[n++].micro_batch = which;
+        }
+    }
+    return n;
+}
+
+/* `ahead` forwards, then one backward and one forward in turn, then the other backwards. */
+static int ddp__turns(int ahead, int micro_batches, ddp_task *out)
+{
+    int forwards = 0, backwards = 0, n = 0;
+
+    while (backwards < micro_batches) {
+        const int forward = forwards < micro_batches && forwards <= backwards + ahead;
+        out[n].kind = forward ? DDP_TASK_FORWARD : DDP_TASK_BACKWARD;
+        out[n++].micro_batch = forward ? forwards++ : backwards++;
+    }
+    return n;
+}
+
+static int ddp__pipeline_fits(ddp_pipeline p, int stages, int stage, int micro_batches)
+{
+    return ddp__pipeline_text((int)p) && stages > 0 && stages <= (int)DDP__STAGES_MOST && stage >= 0 &&
+           stage < stages && micro_batches > 0;
+}
+
+int ddp_pipeline_tasks(ddp_pipeline p, int stages, int stage, int micro_batches, ddp_task *out)
+{
+    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
+    if (p == DDP_PIPELINE_ZB) return ddp__zb_tasks(stages, stage, micro_batches, out);
+    return ddp__turns(p == DDP_PIPELINE_GPIPE ? micro_batches : stages - 1 - stage, micro_batches, out);
+}
+
+int ddp_pipeline_held(ddp_pipeline p, int stages, int stage, int micro_batches)
+{
+    const int most = p == DDP_PIPELINE_GPIPE ? micro_batches : p == DDP_PIPELINE_ZB ? stages : stages - stage;
+
+    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
+    return most < micro_batches ? most : micro_batches;
+}
+
+/* ==== pipe/play.c ==== [pipe] */
+/* One step of a pipeline played in time: computing, sending and receiving of every stage. */
+
+/* Messages of one boundary in one direction; micro-batches follow each other. */
+typedef struct ddp__played_way {
+    int     sent, arrived;
+    double *first_byte; /* [micro_batches] at the receiver */
+    double *arrives;    /* [micro_batches] */
+} ddp__played_way;
+
+/* What a stage has computed and not sent: boundary x 2 + gradient, micro-batch. */
+typedef struct ddp__played_send { int way, micro_batch; double ready; } ddp__played_send;
+
+typedef struct ddp__played_stage {
+    ddp_task *task;
+    int       tasks, next;
+    double    free_at[3];         /* its slots: computing, sending, receiving */
+    ddp__played_send *send;       /* in order */
+    int       sends, sent;
+} ddp__played_stage;
+
+enum { DDP__SLOT_COMPUTE, DDP__SLOT_SEND, DDP__SLOT_RECEIVE };
+
+typedef struct ddp__played {
+    const ddp_pipeline_costs *c;
+    ddp__played_stage *stage;
+    ddp__played_way   *way; /* [2 x boundaries] forward, backward */
+    ddp_pipeline_times *out;
+    double busy;
+} ddp__played;
+
+static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way) { return &x->c->boundary[way / 2]; }
+static int    ddp__played_end(const ddp_boundary *b, int gradient) { return gradient ? b->from : b->to; }
+static double ddp__played_cost(const ddp_boundary *b, int gradient) { return gradient ? b->backward_s : b->forward_s; }
+
+/* ---- what could begin next, and when; HUGE_VAL: nothing ---- */
+
+/* Everything that the stage's next task waits for has come: when, or HUGE_VAL. */
+static double ddp__compute_ready(const ddp__played *x, int s)
+{
+    const ddp__played_stage *k = &x->stage[s];
+    const ddp_task *t = &k->task[k->next];
+    double ready = 0;
+
+    if (k->next == k->tasks) return HUGE_VAL;
+    if (t->kind == DDP_TASK_WEIGHT_GRADIENT) return 0;
+    for (int w = 0; w < 2 * x->c->boundaries; w++) {
+        const ddp_boundary *b = ddp__played_boundary(x, w);
+        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, w % 2) != s || (w % 2 && b->one_way)) continue;
+        if (x->way[w].arrived <= t->micro_batch) return HUGE_VAL;
+        if (x->way[w].arrives[t->micro_batch] > ready) ready = x->way[w].arrives[t->micro_batch];
+    }
+    return ready;
+}
+
+static double ddp__send_ready(const ddp__played *x, int s)
+{
+    const ddp__played_stage *k = &x->stage[s];
+
+    return k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
+}
+
+/* The way whose next message reaches stage s first. */
+static double ddp__receive_ready(const ddp__played *x, int s, int *way)
+{
+    double first = HUGE_VAL;
+
+    for (int w = 0; w < 2 * x->c->boundaries; w++) {
+        const ddp__played_way *y = &x->way[w];
+        if (ddp__played_end(ddp__played_boundary(x, w), w % 2) != s || y->arrived == y->sent) continue;
+        if (!(y->first_byte[y->arrived] < first)) continue;
+        first = y->first_byte[y->arrived];
+        *way = w;
+    }
+    return first;
+}
+
+/* ---- it happens ---- */
+
+static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch, double begin,
+                          double end)
+{
+    ddp_pipeline_slot *s = &x->out->slot[x->out->slots++];
+
+    s->stage = stage;
+    s->boundary = way < 0 ? -1 : way / 2;
+    s->gradient = way >= 0 && way % 2;
+    s->task.kind = kind;
+    s->task.micro_batch = micro_batch;
+    s->begin_s = begin;
+    s->end_s = end;
+}
+
+static void ddp__play_compute(ddp__played *x, int s, double begin)
+{
+    ddp__played_stage *k = &x->stage[s];
+    const ddp_task *t = &k->task[k->next++];
+    const ddp_stage_cost *c = &x->c->stage[s];
+    const double cost = t->kind == DDP_TASK_FORWARD ? c->forward_s :
+                        (t->kind == DDP_TASK_WEIGHT_GRADIENT ? 0 : c->inputs_s) +
+                        (t->kind == DDP_TASK_INPUT_GRADIENT ? 0 : c->weights_s);
+    const double end = begin + cost;
+
+    ddp__slot_add(x, s, -1, t->kind, t->micro_batch, begin, end);
+    k->free_at[DDP__SLOT_COMPUTE] = end;
+    x->busy += cost;
+    if (end > x->out->step_s) x->out->step_s = end;
+    for (int w = 0; w < 2 * x->c->boundaries && t->kind != DDP_TASK_WEIGHT_GRADIENT; w++) {
+        const ddp_boundary *b = ddp__played_boundary(x, w);
+        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, !(w % 2)) != s || (w % 2 && b->one_way)) continue;
+        k->send[k->sends].way = w;
+        k->send[k->sends].micro_batch = t->micro_batch;
+        k->send[k->sends++].ready = end;
+    }
+}
+
+static void ddp__play_send(ddp__played *x, int s, double begin)
+{
+    ddp__played_stage *k = &x->stage[s];
+    const ddp__played_send *m = &k->send[k->sent++];
+    const ddp_boundary *b = ddp__played_boundary(x, m->way);
+    ddp__played_way *y = &x->way[m->way];
+
+    k->free_at[DDP__SLOT_SEND] = begin + ddp__played_cost(b, m->way % 2);
+    ddp__slot_add(x, s, m->way, DDP_TASK_SEND, m->micro_batch, begin, k->free_at[DDP__SLOT_SEND]);
+    y->first_byte[y->sent++] = begin + b->alpha_s;
+}
+
+static void ddp__play_receive(ddp__played *x, int s, int way, double begin)
+{
+    ddp__played_way *y = &x->way[way];
+    const double end = begin + ddp__played_cost(ddp__played_boundary(x, way), way % 2);
+
+    ddp__slot_add(x, s, way, DDP_TASK_RECEIVE, y->arrived, begin, end);
+    x->stage[s].free_at[DDP__SLOT_RECEIVE] = end;
+    y->arrives[y->arrived++] = end;
+}
+
+/* The earliest of all that could begin: nothing that follows from it can be earlier. 0: all is done. */
+static int ddp__play_next(ddp__played *x)
+{
+    double least = HUGE_VAL;
+    int stage = -1, slot = 0, way = 0;
+
+    for (int s = 0; s < x->c->stages; s++) {
+        int from = 0;
+        const double ready[3] = {ddp__compute_ready(x, s), ddp__send_ready(x, s), ddp__receive_ready(x, s, &from)};
+        for (int i = 0; i < 3; i++) {
+            const double begin = ready[i] > x->stage[s].free_at[i] ? ready[i] : x->stage[s].free_at[i];
+            if (!(begin < least)) continue;
+            least = begin;
+            stage = s, slot = i, way = from;
+        }
+    }
+    if (stage < 0) return 0;
+    if (slot == DDP__SLOT_COMPUTE) ddp__play_compute(x, stage, least);
+    else if (slot == DDP__SLOT_SEND) ddp__play_send(x, stage, least);
+    else ddp__play_receive(x, stage, way, least);
+    return 1;
+}
+
+/* ---- before and after ---- */
+
+static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_error *err)
+{
+    if (!c || !c->stage || c->boundaries < 0 || (c->boundaries && !c->boundary))
+        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: costs of all stages and boundaries are needed");
+    if (!ddp_pipeline_held(p, c->stages, 0, c->micro_batches))
+        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: %d stages (1..1024) and %d micro-batches (at least 1) under "
+                         "schedule %d are no pipeline", c->stages, c->micro_batches, (int)p);
+    for (int s = 0; s < c->stages; s++) {
+        const ddp_stage_cost *k = &c->stage[s];
+        const double sum = k->forward_s + k->inputs_s + k->weights_s;
+        if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !isfinite(sum))
+            return ddp__fail(err, DDP_NUMERIC, "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
+                             k->forward_s, k->inputs_s, k->weights_s);
+    }
+    for (int i = 0; i < c->boundaries; i++) {
+        const ddp_boundary *b = &c->boundary[i];
+        if (b->from < 0 || b->to <= b->from || b->to >= c->stages)
+            return ddp__fail(err, DDP_ARG, "boundary %d goes from stage %d to %d: of %d stages a later one must follow",
+                             i, b->from, b->to, c->stages);
+        if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
+            !isfinite(b->forward_s + b->backward_s + b->alpha_s))
+            return ddp__fail(err, DDP_NUMERIC, "boundary %d: times of %g, %g and %g s are not all finite and at least 0",
+                             i, b->forward_s, b->backward_s, b->alpha_s);
+    }
+    return DDP_OK;
+}
+
+/* 0: out of memory. */
+static int ddp__play_open(ddp__played *x, ddp_pipeline p)
+{
+    const ddp_pipeline_costs *c = x->c;
+    const size_t S = (size_t)c->stages, M = (size_t)c->micro_batches, ways = 2 * (size_t)c->boundaries;
+    int good;
+
+    x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
+    x->way = (ddp__played_way *)ddp__calloc(ways + 1, sizeof *x->way);
+    x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
+    x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
+    good = x->stage && x->way && x->out->held && x->out->slot;
+    for (size_t s = 0; good && s < S; s++) {
+        ddp__played_stage *k = &x->stage[s];
+        k->task = (ddp_task *)ddp__calloc(3 * M, sizeof *k->task);
+        k->send = (ddp__played_send *)ddp__calloc(ways * M + 1, sizeof *k->send);
+        good = k->task && k->send;
+        if (!good) break;
+        k->tasks = ddp_pipeline_tasks(p, c->stages, (int)s, c->micro_batches, k->task);
+        x->out->held[s] = ddp_pipeline_held(p, c->stages, (int)s, c->micro_batches);
+    }
+    for (size_t w = 0; good && w < ways; w++) {
+        x->way[w].first_byte = (double *)ddp__calloc(M, sizeof(double));
+        x->way[w].arrives = (double *)ddp__calloc(M, sizeof(double));
+        good = x->way[w].first_byte && x->way[w].arrives;
+    }
+    return good;
+}
+
+static void ddp__play_close(ddp__played *x)
+{
+    for (int s = 0; x->stage && s < x->c->stages; s++) {
+        if (x->stage[s].task) DDP_FREE(x->stage[s].task);
+        if (x->stage[s].send) DDP_FREE(x->stage[s].send);
+    }
+    for (int w = 0; x->way && w < 2 * x->c->boundaries; w++) {
+        if (x->way[w].first_byte) DDP_FREE(x->way[w].first_byte);
+        if (x->way[w].arrives) DDP_FREE(x->way[w].arrives);
+    }
+    if (x->stage) DDP_FREE(x->stage);
+    if (x->way) DDP_FREE(x->way);
+}
+
+ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
+{
+    ddp__played x;
+    ddp_status status = DDP_OK;
+
+    memset(&x, 0, sizeof x);
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
+    memset(out, 0, sizeof *out);
+    DDP__TRY(ddp__play_check(p, c, err));
+    x.c = c;
+    x.out = out;
+    if (ddp__play_open(&x, p)) while (ddp__play_next(&x)) continue;
+    else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->stages,
+                            c->micro_batches);
+    ddp__play_close(&x);
+    if (status != DDP_OK) ddp_pipeline_times_free(out);
+    else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->stages));
+    return status;
+}
+
+void ddp_pipeline_times_free(ddp_pipeline_times *t)
+{
+    if (!t) return;
+    if (t->held) DDP_FREE(t->held);
+    if (t->slot) DDP_FREE(t->slot);
+    memset(t, 0, sizeof *t);
+}
+
+#endif
 #ifndef DDP_NO_REPORTS
 
 /* ==== report/page.h ==== [report] */

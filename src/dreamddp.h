@@ -26,6 +26,7 @@
  *     graph/layer.h     what a layer is; nn/optimizer.h, nn/schedule.h  when and how it is updated
  *     run/stats.h       what was measured; run/collective.h
  *     [profile] [plan]  costs of layers and links; planners: what to send when, what to run where
+ *     [pipe]            pipelines: orders of micro-batches and their time
  *     [compress]        Top-K, quantised messages, AdaTopK, error feedback, all on plain arrays
  *     [graph] [nn]      models as static graphs of operators, forward and backward
  *     [data] [io]       token streams, images, safetensors, weights of other programs
@@ -90,6 +91,7 @@
 #include "plan/place.h"
 #include "plan/workload.h"
 #include "plan/fence.h"
+#include "pipe/schedule.h"
 
 #include "compress/compress.h"
 #include "base/tools.h"
@@ -315,6 +317,10 @@
 #include "strategy/outer_sparse.c"
 #endif
 #include "strategy/table.c"
+#ifndef DDP_NO_PLANNERS
+#include "pipe/schedule.c"
+#include "pipe/play.c"
+#endif
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"
 #include "report/page.c"

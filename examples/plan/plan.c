@@ -12,6 +12,7 @@
 #include "place.h"
 #include "models.h"
 #include "fence.h"
+#include "pipeline.h"
 #include "choose.h"
 #include "speed.h"
 
@@ -28,6 +29,7 @@ static const subcommand subcommands[] = {
     {"osp", "which layers a parameter server receives late (OSP)", plan_osp},
     {"place", "which device runs which stage of which pipeline (DT-FM)", plan_place},
     {"fence", "which device runs which operators (FusionLLM)", plan_fence},
+    {"pipeline", "how stages run their micro-batches: gpipe, 1f1b, zero-bubble", plan_pipeline},
     {"choose", "which strategy, for a model, a network and a number of workers", plan_choose},
     {"speed", "which fraction of its peak a device reaches (FusionLLM)", plan_speed},
 };

@@ -1,0 +1,261 @@
+/* One step of a pipeline played in time: computing, sending and receiving of every stage. */
+#include "base/core.h"
+#include "pipe/schedule.h"
+
+/* Messages of one boundary in one direction; micro-batches follow each other. */
+typedef struct ddp__played_way {
+    int     sent, arrived;
+    double *first_byte; /* [micro_batches] at the receiver */
+    double *arrives;    /* [micro_batches] */
+} ddp__played_way;
+
+/* What a stage has computed and not sent: boundary x 2 + gradient, micro-batch. */
+typedef struct ddp__played_send { int way, micro_batch; double ready; } ddp__played_send;
+
+typedef struct ddp__played_stage {
+    ddp_task *task;
+    int       tasks, next;
+    double    free_at[3];         /* its slots: computing, sending, receiving */
+    ddp__played_send *send;       /* in order */
+    int       sends, sent;
+} ddp__played_stage;
+
+enum { DDP__SLOT_COMPUTE, DDP__SLOT_SEND, DDP__SLOT_RECEIVE };
+
+typedef struct ddp__played {
+    const ddp_pipeline_costs *c;
+    ddp__played_stage *stage;
+    ddp__played_way   *way; /* [2 x boundaries] forward, backward */
+    ddp_pipeline_times *out;
+    double busy;
+} ddp__played;
+
+static const ddp_boundary *ddp__played_boundary(const ddp__played *x, int way) { return &x->c->boundary[way / 2]; }
+static int    ddp__played_end(const ddp_boundary *b, int gradient) { return gradient ? b->from : b->to; }
+static double ddp__played_cost(const ddp_boundary *b, int gradient) { return gradient ? b->backward_s : b->forward_s; }
+
+/* ---- what could begin next, and when; HUGE_VAL: nothing ---- */
+
+/* Everything that the stage's next task waits for has come: when, or HUGE_VAL. */
+static double ddp__compute_ready(const ddp__played *x, int s)
+{
+    const ddp__played_stage *k = &x->stage[s];
+    const ddp_task *t = &k->task[k->next];
+    double ready = 0;
+
+    if (k->next == k->tasks) return HUGE_VAL;
+    if (t->kind == DDP_TASK_WEIGHT_GRADIENT) return 0;
+    for (int w = 0; w < 2 * x->c->boundaries; w++) {
+        const ddp_boundary *b = ddp__played_boundary(x, w);
+        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, w % 2) != s || (w % 2 && b->one_way)) continue;
+        if (x->way[w].arrived <= t->micro_batch) return HUGE_VAL;
+        if (x->way[w].arrives[t->micro_batch] > ready) ready = x->way[w].arrives[t->micro_batch];
+    }
+    return ready;
+}
+
+static double ddp__send_ready(const ddp__played *x, int s)
+{
+    const ddp__played_stage *k = &x->stage[s];
+
+    return k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
+}
+
+/* The way whose next message reaches stage s first. */
+static double ddp__receive_ready(const ddp__played *x, int s, int *way)
+{
+    double first = HUGE_VAL;
+
+    for (int w = 0; w < 2 * x->c->boundaries; w++) {
+        const ddp__played_way *y = &x->way[w];
+        if (ddp__played_end(ddp__played_boundary(x, w), w % 2) != s || y->arrived == y->sent) continue;
+        if (!(y->first_byte[y->arrived] < first)) continue;
+        first = y->first_byte[y->arrived];
+        *way = w;
+    }
+    return first;
+}
+
+/* ---- it happens ---- */
+
+static void ddp__slot_add(ddp__played *x, int stage, int way, ddp_task_kind kind, int micro_batch, double begin,
+                          double end)
+{
+    ddp_pipeline_slot *s = &x->out->slot[x->out->slots++];
+
+    s->stage = stage;
+    s->boundary = way < 0 ? -1 : way / 2;
+    s->gradient = way >= 0 && way % 2;
+    s->task.kind = kind;
+    s->task.micro_batch = micro_batch;
+    s->begin_s = begin;
+    s->end_s = end;
+}
+
+static void ddp__play_compute(ddp__played *x, int s, double begin)
+{
+    ddp__played_stage *k = &x->stage[s];
+    const ddp_task *t = &k->task[k->next++];
+    const ddp_stage_cost *c = &x->c->stage[s];
+    const double cost = t->kind == DDP_TASK_FORWARD ? c->forward_s :
+                        (t->kind == DDP_TASK_WEIGHT_GRADIENT ? 0 : c->inputs_s) +
+                        (t->kind == DDP_TASK_INPUT_GRADIENT ? 0 : c->weights_s);
+    const double end = begin + cost;
+
+    ddp__slot_add(x, s, -1, t->kind, t->micro_batch, begin, end);
+    k->free_at[DDP__SLOT_COMPUTE] = end;
+    x->busy += cost;
+    if (end > x->out->step_s) x->out->step_s = end;
+    for (int w = 0; w < 2 * x->c->boundaries && t->kind != DDP_TASK_WEIGHT_GRADIENT; w++) {
+        const ddp_boundary *b = ddp__played_boundary(x, w);
+        if (w % 2 != (t->kind != DDP_TASK_FORWARD) || ddp__played_end(b, !(w % 2)) != s || (w % 2 && b->one_way)) continue;
+        k->send[k->sends].way = w;
+        k->send[k->sends].micro_batch = t->micro_batch;
+        k->send[k->sends++].ready = end;
+    }
+}
+
+static void ddp__play_send(ddp__played *x, int s, double begin)
+{
+    ddp__played_stage *k = &x->stage[s];
+    const ddp__played_send *m = &k->send[k->sent++];
+    const ddp_boundary *b = ddp__played_boundary(x, m->way);
+    ddp__played_way *y = &x->way[m->way];
+
+    k->free_at[DDP__SLOT_SEND] = begin + ddp__played_cost(b, m->way % 2);
+    ddp__slot_add(x, s, m->way, DDP_TASK_SEND, m->micro_batch, begin, k->free_at[DDP__SLOT_SEND]);
+    y->first_byte[y->sent++] = begin + b->alpha_s;
+}
+
+static void ddp__play_receive(ddp__played *x, int s, int way, double begin)
+{
+    ddp__played_way *y = &x->way[way];
+    const double end = begin + ddp__played_cost(ddp__played_boundary(x, way), way % 2);
+
+    ddp__slot_add(x, s, way, DDP_TASK_RECEIVE, y->arrived, begin, end);
+    x->stage[s].free_at[DDP__SLOT_RECEIVE] = end;
+    y->arrives[y->arrived++] = end;
+}
+
+/* The earliest of all that could begin: nothing that follows from it can be earlier. 0: all is done. */
+static int ddp__play_next(ddp__played *x)
+{
+    double least = HUGE_VAL;
+    int stage = -1, slot = 0, way = 0;
+
+    for (int s = 0; s < x->c->stages; s++) {
+        int from = 0;
+        const double ready[3] = {ddp__compute_ready(x, s), ddp__send_ready(x, s), ddp__receive_ready(x, s, &from)};
+        for (int i = 0; i < 3; i++) {
+            const double begin = ready[i] > x->stage[s].free_at[i] ? ready[i] : x->stage[s].free_at[i];
+            if (!(begin < least)) continue;
+            least = begin;
+            stage = s, slot = i, way = from;
+        }
+    }
+    if (stage < 0) return 0;
+    if (slot == DDP__SLOT_COMPUTE) ddp__play_compute(x, stage, least);
+    else if (slot == DDP__SLOT_SEND) ddp__play_send(x, stage, least);
+    else ddp__play_receive(x, stage, way, least);
+    return 1;
+}
+
+/* ---- before and after ---- */
+
+static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_error *err)
+{
+    if (!c || !c->stage || c->boundaries < 0 || (c->boundaries && !c->boundary))
+        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: costs of all stages and boundaries are needed");
+    if (!ddp_pipeline_held(p, c->stages, 0, c->micro_batches))
+        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: %d stages (1..1024) and %d micro-batches (at least 1) under "
+                         "schedule %d are no pipeline", c->stages, c->micro_batches, (int)p);
+    for (int s = 0; s < c->stages; s++) {
+        const ddp_stage_cost *k = &c->stage[s];
+        const double sum = k->forward_s + k->inputs_s + k->weights_s;
+        if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !isfinite(sum))
+            return ddp__fail(err, DDP_NUMERIC, "stage %d: times of %g, %g and %g s are not all finite and at least 0", s,
+                             k->forward_s, k->inputs_s, k->weights_s);
+    }
+    for (int i = 0; i < c->boundaries; i++) {
+        const ddp_boundary *b = &c->boundary[i];
+        if (b->from < 0 || b->to <= b->from || b->to >= c->stages)
+            return ddp__fail(err, DDP_ARG, "boundary %d goes from stage %d to %d: of %d stages a later one must follow",
+                             i, b->from, b->to, c->stages);
+        if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
+            !isfinite(b->forward_s + b->backward_s + b->alpha_s))
+            return ddp__fail(err, DDP_NUMERIC, "boundary %d: times of %g, %g and %g s are not all finite and at least 0",
+                             i, b->forward_s, b->backward_s, b->alpha_s);
+    }
+    return DDP_OK;
+}
+
+/* 0: out of memory. */
+static int ddp__play_open(ddp__played *x, ddp_pipeline p)
+{
+    const ddp_pipeline_costs *c = x->c;
+    const size_t S = (size_t)c->stages, M = (size_t)c->micro_batches, ways = 2 * (size_t)c->boundaries;
+    int good;
+
+    x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
+    x->way = (ddp__played_way *)ddp__calloc(ways + 1, sizeof *x->way);
+    x->out->held = (int *)ddp__calloc(S, sizeof *x->out->held);
+    x->out->slot = (ddp_pipeline_slot *)ddp__calloc(3 * S * M + 2 * ways * M, sizeof *x->out->slot);
+    good = x->stage && x->way && x->out->held && x->out->slot;
+    for (size_t s = 0; good && s < S; s++) {
+        ddp__played_stage *k = &x->stage[s];
+        k->task = (ddp_task *)ddp__calloc(3 * M, sizeof *k->task);
+        k->send = (ddp__played_send *)ddp__calloc(ways * M + 1, sizeof *k->send);
+        good = k->task && k->send;
+        if (!good) break;
+        k->tasks = ddp_pipeline_tasks(p, c->stages, (int)s, c->micro_batches, k->task);
+        x->out->held[s] = ddp_pipeline_held(p, c->stages, (int)s, c->micro_batches);
+    }
+    for (size_t w = 0; good && w < ways; w++) {
+        x->way[w].first_byte = (double *)ddp__calloc(M, sizeof(double));
+        x->way[w].arrives = (double *)ddp__calloc(M, sizeof(double));
+        good = x->way[w].first_byte && x->way[w].arrives;
+    }
+    return good;
+}
+
+static void ddp__play_close(ddp__played *x)
+{
+    for (int s = 0; x->stage && s < x->c->stages; s++) {
+        if (x->stage[s].task) DDP_FREE(x->stage[s].task);
+        if (x->stage[s].send) DDP_FREE(x->stage[s].send);
+    }
+    for (int w = 0; x->way && w < 2 * x->c->boundaries; w++) {
+        if (x->way[w].first_byte) DDP_FREE(x->way[w].first_byte);
+        if (x->way[w].arrives) DDP_FREE(x->way[w].arrives);
+    }
+    if (x->stage) DDP_FREE(x->stage);
+    if (x->way) DDP_FREE(x->way);
+}
+
+ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
+{
+    ddp__played x;
+    ddp_status status = DDP_OK;
+
+    memset(&x, 0, sizeof x);
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
+    memset(out, 0, sizeof *out);
+    DDP__TRY(ddp__play_check(p, c, err));
+    x.c = c;
+    x.out = out;
+    if (ddp__play_open(&x, p)) while (ddp__play_next(&x)) continue;
+    else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->stages,
+                            c->micro_batches);
+    ddp__play_close(&x);
+    if (status != DDP_OK) ddp_pipeline_times_free(out);
+    else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->stages));
+    return status;
+}
+
+void ddp_pipeline_times_free(ddp_pipeline_times *t)
+{
+    if (!t) return;
+    if (t->held) DDP_FREE(t->held);
+    if (t->slot) DDP_FREE(t->slot);
+    memset(t, 0, sizeof *t);
+}

@@ -1,0 +1,120 @@
+/* Orders of micro-batches: gpipe, 1f1b, and zero-bubble by the rule that makes ZB-H1. */
+#include "base/core.h"
+#include "pipe/schedule.h"
+
+static const char *ddp__pipeline_text(int i)
+{
+    static const char *const name[] = {"1f1b", "gpipe", "1f1b", "zb"};
+
+    return i >= 0 && i < 4 ? name[i] : NULL;
+}
+
+const char *ddp_pipeline_name(ddp_pipeline p)
+{
+    const char *name = ddp__pipeline_text((int)p);
+
+    return name ? name : "unknown";
+}
+
+ddp_status ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err)
+{
+    for (int i = 1; name && ddp__pipeline_text(i); i++) {
+        if (strcmp(ddp__pipeline_text(i), name)) continue;
+        *out = (ddp_pipeline)i;
+        return DDP_OK;
+    }
+    return ddp__fail(err, DDP_ARG, "pipeline schedule '%.40s' is unknown; use gpipe, 1f1b or zb", name ? name : "");
+}
+
+/* What a stage has done of a step, in micro-batches: each kind runs in their order. */
+typedef struct ddp__stage_done {
+    int forwards, inputs, weights;
+    int backward_last; /* of the forwards and input gradients: 1 = one of these was the last */
+} ddp__stage_done;
+
+/* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what the
+ * neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input gradient in
+ * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds, or nothing else can
+ * run, a weight gradient does. */
+static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before, const ddp__stage_done *after,
+                        int most, int full, int micro_batches)
+{
+    const int left = s->forwards < micro_batches, held = s->forwards - s->weights;
+    const int forward = left && held < most && (!before || before->forwards > s->forwards);
+    const int input = s->inputs < s->forwards && (!after || after->inputs > s->inputs);
+
+    if (forward && (s->forwards < full || s->backward_last)) return (int)DDP_TASK_FORWARD;
+    if (s->backward_last && left && held == most && s->weights < s->inputs) return (int)DDP_TASK_WEIGHT_GRADIENT;
+    if (input) return (int)DDP_TASK_INPUT_GRADIENT;
+    if (forward) return (int)DDP_TASK_FORWARD;
+    return s->weights < s->inputs ? (int)DDP_TASK_WEIGHT_GRADIENT : -1;
+}
+
+static int ddp__zb_run(ddp__stage_done *s, int kind)
+{
+    if (kind != (int)DDP_TASK_WEIGHT_GRADIENT) s->backward_last = kind == (int)DDP_TASK_INPUT_GRADIENT;
+    if (kind == (int)DDP_TASK_FORWARD) return s->forwards++;
+    return kind == (int)DDP_TASK_INPUT_GRADIENT ? s->inputs++ : s->weights++;
+}
+
+enum { DDP__STAGES_MOST = 1024 };
+
+/* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
+static int ddp__zb_tasks(int stages, int stage, int micro_batches, ddp_task *out)
+{
+    ddp__stage_done done[DDP__STAGES_MOST + 2], was[DDP__STAGES_MOST + 2];
+    const int most = stages < micro_batches ? stages : micro_batches;
+    int n = 0;
+
+    memset(done, 0, ((size_t)stages + 2) * sizeof *done);
+    for (int s = 1; s <= stages; s++) done[s].backward_last = 1;
+    while (done[stage + 1].weights < micro_batches) {
+        memcpy(was, done, ((size_t)stages + 2) * sizeof *done);
+        for (int s = 1; s <= stages; s++) {
+            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL, most,
+                                          stages - s + 1 < micro_batches ? stages - s + 1 : micro_batches,
+                                          micro_batches);
+            int which;
+            if (kind < 0) continue;
+            which = ddp__zb_run(&done[s], kind);
+            if (s != stage + 1) continue;
+            out[n].kind = (ddp_task_kind)kind;
+            out[n++].micro_batch = which;
+        }
+    }
+    return n;
+}
+
+/* `ahead` forwards, then one backward and one forward in turn, then the other backwards. */
+static int ddp__turns(int ahead, int micro_batches, ddp_task *out)
+{
+    int forwards = 0, backwards = 0, n = 0;
+
+    while (backwards < micro_batches) {
+        const int forward = forwards < micro_batches && forwards <= backwards + ahead;
+        out[n].kind = forward ? DDP_TASK_FORWARD : DDP_TASK_BACKWARD;
+        out[n++].micro_batch = forward ? forwards++ : backwards++;
+    }
+    return n;
+}
+
+static int ddp__pipeline_fits(ddp_pipeline p, int stages, int stage, int micro_batches)
+{
+    return ddp__pipeline_text((int)p) && stages > 0 && stages <= (int)DDP__STAGES_MOST && stage >= 0 &&
+           stage < stages && micro_batches > 0;
+}
+
+int ddp_pipeline_tasks(ddp_pipeline p, int stages, int stage, int micro_batches, ddp_task *out)
+{
+    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
+    if (p == DDP_PIPELINE_ZB) return ddp__zb_tasks(stages, stage, micro_batches, out);
+    return ddp__turns(p == DDP_PIPELINE_GPIPE ? micro_batches : stages - 1 - stage, micro_batches, out);
+}
+
+int ddp_pipeline_held(ddp_pipeline p, int stages, int stage, int micro_batches)
+{
+    const int most = p == DDP_PIPELINE_GPIPE ? micro_batches : p == DDP_PIPELINE_ZB ? stages : stages - stage;
+
+    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
+    return most < micro_batches ? most : micro_batches;
+}

@@ -1,0 +1,323 @@
+/* [pure] Pipeline schedules: what they promise of order and memory, their known lengths, and the time of a step beside
+ * an oracle that counts ticks. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+enum { STAGES = 9, MICRO = 21, WAYS = 2 * 10 };
+
+static void same(double a, double b) { assert_true(fabs(a - b) < 1e-9); }
+
+static const ddp_pipeline all[] = {DDP_PIPELINE_GPIPE, DDP_PIPELINE_1F1B, DDP_PIPELINE_ZB};
+
+/* Everything once, each kind in the order of micro-batches, nothing before what it needs, and no more held than said. */
+static void order_of(ddp_pipeline p, int stages, int stage, int M)
+{
+    ddp_task task[3 * MICRO];
+    const int n = ddp_pipeline_tasks(p, stages, stage, M, task);
+    int done[4] = {0, 0, 0, 0}, most = 0;
+
+    assert_int_equal(n, (p == DDP_PIPELINE_ZB ? 3 : 2) * M);
+    for (int i = 0; i < n; i++) {
+        const int last = p == DDP_PIPELINE_ZB ? (int)DDP_TASK_WEIGHT_GRADIENT : (int)DDP_TASK_BACKWARD;
+        assert_int_equal(task[i].micro_batch, done[task[i].kind]++);
+        assert_true(done[DDP_TASK_BACKWARD] <= done[DDP_TASK_FORWARD]);
+        assert_true(done[DDP_TASK_INPUT_GRADIENT] <= done[DDP_TASK_FORWARD]);
+        assert_true(done[DDP_TASK_WEIGHT_GRADIENT] <= done[DDP_TASK_INPUT_GRADIENT]);
+        if (done[DDP_TASK_FORWARD] - done[last] > most) most = done[DDP_TASK_FORWARD] - done[last];
+    }
+    assert_true(most <= ddp_pipeline_held(p, stages, stage, M));
+    if (p != DDP_PIPELINE_ZB) assert_int_equal(most, ddp_pipeline_held(p, stages, stage, M));
+    assert_int_equal(done[DDP_TASK_SEND] + done[DDP_TASK_FORWARD], M);
+}
+
+static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        for (int stages = 1; stages < STAGES; stages++)
+            for (int M = 1; M < MICRO; M++)
+                for (int stage = 0; stage < stages; stage++) order_of(all[i], stages, stage, M);
+    assert_int_equal(ddp_pipeline_held(DDP_PIPELINE_GPIPE, 4, 0, 16), 16);
+    assert_int_equal(ddp_pipeline_held(DDP_PIPELINE_1F1B, 4, 1, 16), 3);
+    assert_int_equal(ddp_pipeline_held(DDP_PIPELINE_ZB, 4, 3, 16), 4);
+}
+
+static double equal_stages(ddp_pipeline p, int stages, int M, double forward, double inputs, double weights,
+                           double *bubble)
+{
+    ddp_stage_cost cost[STAGES];
+    ddp_boundary edge[STAGES];
+    ddp_pipeline_costs c = {stages, M, cost, stages - 1, edge};
+    ddp_pipeline_times t;
+    ddp_error err;
+
+    memset(edge, 0, sizeof edge);
+    for (int s = 0; s < stages; s++) {
+        cost[s].forward_s = forward, cost[s].inputs_s = inputs, cost[s].weights_s = weights;
+        edge[s].from = s, edge[s].to = s + 1;
+    }
+    assert_int_equal(ddp_pipeline_time(p, &c, &t, &err), DDP_OK);
+    *bubble = t.bubble_pct;
+    forward = t.step_s;
+    ddp_pipeline_times_free(&t);
+    return forward;
+}
+
+/* Qi and others, section 2: bubbles of (p - 1)(F + B + W) and, ZB-H1, (p - 1)(F + B - W). */
+static void lengths_are_the_known_ones(void **state)
+{
+    double bubble[3];
+
+    (void)state;
+    for (int p = 1; p < STAGES; p++)
+        for (int M = p; M < MICRO; M++)
+            for (double w = 0.25; w <= 1; w *= 2) {
+                const double work = M * (2 + w), full = work + (p - 1) * (2 + w);
+                same(equal_stages(DDP_PIPELINE_GPIPE, p, M, 1, 1, w, &bubble[0]), full);
+                same(equal_stages(DDP_PIPELINE_1F1B, p, M, 1, 1, w, &bubble[1]), full);
+                same(equal_stages(DDP_PIPELINE_ZB, p, M, 1, 1, w, &bubble[2]), work + (p - 1) * (2 - w));
+                assert_true(bubble[2] <= bubble[1] + 1e-9 && bubble[1] <= bubble[0] + 1e-9);
+            }
+}
+
+/* FusionLLM, Eq. 3: a chain that only runs forward takes sum (C + R) + (n - 1) max (C, R). */
+static void forwards_take_what_fusionllm_says(void **state)
+{
+    ddp_rng r = ddp_rng_seed(5, 0);
+
+    (void)state;
+    for (int trial = 0; trial < 300; trial++) {
+        const int stages = 1 + (int)ddp_rng_below(&r, STAGES - 1), M = 1 + (int)ddp_rng_below(&r, MICRO - 1);
+        ddp_stage_cost cost[STAGES];
+        ddp_boundary edge[STAGES];
+        ddp_pipeline_costs c = {stages, M, cost, stages - 1, edge};
+        ddp_pipeline_times t;
+        double sum = 0, most = 0;
+
+        memset(cost, 0, sizeof cost);
+        memset(edge, 0, sizeof edge);
+        for (int s = 0; s < stages; s++) {
+            cost[s].forward_s = ddp_rng_uniform(&r);
+            edge[s].from = s, edge[s].to = s + 1, edge[s].one_way = 1;
+            edge[s].forward_s = 2 * ddp_rng_uniform(&r);
+            sum += cost[s].forward_s + (s + 1 < stages ? edge[s].forward_s : 0);
+            most = fmax(most, fmax(cost[s].forward_s, s + 1 < stages ? edge[s].forward_s : 0));
+        }
+        assert_int_equal(ddp_pipeline_time(DDP_PIPELINE_GPIPE, &c, &t, NULL), DDP_OK);
+        same(t.step_s, sum + (M - 1) * most);
+        ddp_pipeline_times_free(&t);
+    }
+}
+
+/* ---- the oracle: whole ticks, everything that can go on does ---- */
+
+typedef struct oracle {
+    const ddp_pipeline_costs *c;
+    ddp_task task[STAGES][3 * MICRO];
+    int  tasks[STAGES], next[STAGES];
+    long until[STAGES][3];                    /* its slots are taken */
+    int  queue[STAGES][WAYS * MICRO], queued[STAGES], sent[STAGES];
+    long queued_at[STAGES][WAYS * MICRO];
+    long first[WAYS][MICRO], arrives[WAYS][MICRO];
+    int  sends[WAYS], arrived[WAYS];
+    long end;
+} oracle;
+
+static int to_of(const oracle *o, int w) { return w % 2 ? o->c->boundary[w / 2].from : o->c->boundary[w / 2].to; }
+static int from_of(const oracle *o, int w) { return w % 2 ? o->c->boundary[w / 2].to : o->c->boundary[w / 2].from; }
+
+static long cost_of(const oracle *o, int w)
+{
+    return (long)(w % 2 ? o->c->boundary[w / 2].backward_s : o->c->boundary[w / 2].forward_s);
+}
+
+static int travels(const oracle *o, int w, const ddp_task *t)
+{
+    return t->kind != DDP_TASK_WEIGHT_GRADIENT && w % 2 == (t->kind != DDP_TASK_FORWARD) &&
+           !(w % 2 && o->c->boundary[w / 2].one_way);
+}
+
+/* 1: something began. */
+static int oracle_stage(oracle *o, int s, long now)
+{
+    const ddp_stage_cost *k = &o->c->stage[s];
+    int began = 0, best = -1;
+
+    if (o->next[s] < o->tasks[s] && o->until[s][0] <= now) {
+        const ddp_task *t = &o->task[s][o->next[s]];
+        int ready = 1;
+        for (int w = 0; w < 2 * o->c->boundaries; w++)
+            if (to_of(o, w) == s && travels(o, w, t) &&
+                (o->arrived[w] <= t->micro_batch || o->arrives[w][t->micro_batch] > now)) ready = 0;
+        if (ready) {
+            long cost = 0;
+            if (t->kind == DDP_TASK_FORWARD) cost = (long)k->forward_s;
+            if (t->kind == DDP_TASK_BACKWARD) cost = (long)(k->inputs_s + k->weights_s);
+            if (t->kind == DDP_TASK_INPUT_GRADIENT) cost = (long)k->inputs_s;
+            if (t->kind == DDP_TASK_WEIGHT_GRADIENT) cost = (long)k->weights_s;
+            o->until[s][0] = now + cost;
+            if (now + cost > o->end) o->end = now + cost;
+            o->next[s]++;
+            for (int w = 0; w < 2 * o->c->boundaries; w++)
+                if (from_of(o, w) == s && travels(o, w, t)) {
+                    o->queue[s][o->queued[s]] = w;
+                    o->queued_at[s][o->queued[s]++] = now + cost;
+                }
+            began = 1;
+        }
+    }
+    if (o->sent[s] < o->queued[s] && o->queued_at[s][o->sent[s]] <= now && o->until[s][1] <= now) {
+        const int w = o->queue[s][o->sent[s]++];
+        o->until[s][1] = now + cost_of(o, w);
+        o->first[w][o->sends[w]++] = now + (long)o->c->boundary[w / 2].alpha_s;
+        began = 1;
+    }
+    for (int w = 0; w < 2 * o->c->boundaries; w++)
+        if (to_of(o, w) == s && o->arrived[w] < o->sends[w] &&
+            (best < 0 || o->first[w][o->arrived[w]] < o->first[best][o->arrived[best]])) best = w;
+    if (best >= 0 && o->until[s][2] <= now && o->first[best][o->arrived[best]] <= now) {
+        o->until[s][2] = now + cost_of(o, best);
+        o->arrives[best][o->arrived[best]++] = o->until[s][2];
+        began = 1;
+    }
+    return began;
+}
+
+static long oracle_time(ddp_pipeline p, const ddp_pipeline_costs *c)
+{
+    static oracle o;
+    int left = 1;
+
+    memset(&o, 0, sizeof o);
+    o.c = c;
+    for (int s = 0; s < c->stages; s++) o.tasks[s] = ddp_pipeline_tasks(p, c->stages, s, c->micro_batches, o.task[s]);
+    for (long now = 0; left; now++) {
+        int again = 1;
+        assert_true(now < 100000);
+        while (again) {
+            again = 0;
+            for (int s = 0; s < c->stages; s++) again |= oracle_stage(&o, s, now);
+        }
+        left = 0;
+        for (int s = 0; s < c->stages; s++) left |= o.next[s] < o.tasks[s];
+    }
+    return o.end;
+}
+
+/* Boundaries of any acyclic cut, some over several stages, some without gradients. */
+static void steps_take_as_long_as_ticks_counted(void **state)
+{
+    ddp_rng r = ddp_rng_seed(7, 0);
+
+    (void)state;
+    for (int trial = 0; trial < 600; trial++) {
+        const int stages = 1 + (int)ddp_rng_below(&r, 5), M = 1 + (int)ddp_rng_below(&r, 8);
+        ddp_stage_cost cost[STAGES];
+        ddp_boundary edge[WAYS / 2];
+        ddp_pipeline_costs c = {stages, M, cost, 0, edge};
+        const ddp_pipeline p = all[trial % 3];
+        ddp_pipeline_times t;
+
+        for (int s = 0; s < stages; s++) {
+            cost[s].forward_s = 1 + (double)ddp_rng_below(&r, 5);
+            cost[s].inputs_s = 1 + (double)ddp_rng_below(&r, 5);
+            cost[s].weights_s = 1 + (double)ddp_rng_below(&r, 5);
+        }
+        for (int from = 0; from < stages; from++)
+            for (int to = from + 1; to < stages; to++) {
+                if (c.boundaries == WAYS / 2 || (to > from + 1 && ddp_rng_below(&r, 2))) continue;
+                memset(&edge[c.boundaries], 0, sizeof *edge);
+                edge[c.boundaries].from = from, edge[c.boundaries].to = to;
+                edge[c.boundaries].forward_s = 1 + (double)ddp_rng_below(&r, 6);
+                edge[c.boundaries].backward_s = 1 + (double)ddp_rng_below(&r, 6);
+                /* ties of what reaches a stage at the same time are broken by number on both sides */
+                edge[c.boundaries].alpha_s = (double)ddp_rng_below(&r, 4);
+                edge[c.boundaries++].one_way = ddp_rng_below(&r, 5) == 0;
+            }
+        assert_int_equal(ddp_pipeline_time(p, &c, &t, NULL), DDP_OK);
+        same(t.step_s, (double)oracle_time(p, &c));
+        ddp_pipeline_times_free(&t);
+    }
+}
+
+/* Each slot does one thing at a time, and all work and every message is there. */
+static void slots_do_not_overlap(void **state)
+{
+    const ddp_stage_cost cost[3] = {{2, 2, 1}, {3, 2, 2}, {1, 3, 1}};
+    const ddp_boundary edge[3] = {{0, 1, 1, 2, 0.5, 0}, {1, 2, 4, 1, 1, 0}, {0, 2, 1, 1, 0, 0}};
+    const ddp_pipeline_costs c = {3, 6, cost, 3, edge};
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        ddp_pipeline_times t;
+        assert_int_equal(ddp_pipeline_time(all[i], &c, &t, NULL), DDP_OK);
+        assert_int_equal(t.slots, (all[i] == DDP_PIPELINE_ZB ? 3 : 2) * 18 + 2 * 2 * 18);
+        for (int a = 0; a < t.slots; a++)
+            for (int b = 0; b < a; b++) {
+                const ddp_pipeline_slot *x = &t.slot[a], *y = &t.slot[b];
+                if (x->stage != y->stage || (x->boundary < 0) != (y->boundary < 0)) continue;
+                if (x->boundary >= 0 && x->task.kind != y->task.kind) continue;
+                assert_true(x->begin_s >= y->end_s - 1e-12 || y->begin_s >= x->end_s - 1e-12);
+            }
+        ddp_pipeline_times_free(&t);
+    }
+}
+
+static void refused(const ddp_pipeline_costs *c, ddp_pipeline p, const char *what)
+{
+    ddp_pipeline_times t;
+    ddp_error err;
+
+    assert_int_not_equal(ddp_pipeline_time(p, c, &t, &err), DDP_OK);
+    if (!strstr(err.msg, what)) fail_msg("'%s' does not say '%s'", err.msg, what);
+    assert_null(t.slot);
+}
+
+static void what_is_no_pipeline_is_refused(void **state)
+{
+    ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}};
+    ddp_boundary edge = {0, 1, 1, 1, 0, 0};
+    ddp_pipeline_costs c = {2, 4, cost, 1, &edge};
+    ddp_pipeline p;
+    ddp_error err;
+
+    (void)state;
+    c.micro_batches = 0, refused(&c, DDP_PIPELINE_ZB, "0 micro-batches"), c.micro_batches = 4;
+    c.stages = 2000, refused(&c, DDP_PIPELINE_ZB, "2000 stages"), c.stages = 2;
+    refused(&c, (ddp_pipeline)9, "schedule 9");
+    cost[1].inputs_s = -1, refused(&c, DDP_PIPELINE_GPIPE, "stage 1"), cost[1].inputs_s = 1;
+    edge.to = 0, refused(&c, DDP_PIPELINE_GPIPE, "from stage 0 to 0"), edge.to = 1;
+    edge.alpha_s = NAN, refused(&c, DDP_PIPELINE_GPIPE, "boundary 0");
+    assert_int_equal(ddp_pipeline_named("2f2b", &p, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "2f2b"));
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(ddp_pipeline_named(ddp_pipeline_name(all[i]), &p, NULL), DDP_OK);
+        assert_int_equal(p, all[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tasks_are_in_order_and_hold_no_more_than_they_say),
+        cmocka_unit_test(lengths_are_the_known_ones),
+        cmocka_unit_test(forwards_take_what_fusionllm_says),
+        cmocka_unit_test(steps_take_as_long_as_ticks_counted),
+        cmocka_unit_test(slots_do_not_overlap),
+        cmocka_unit_test(what_is_no_pipeline_is_refused),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
