@@ -4577,6 +4577,7 @@ typedef struct ddp__hooks {
     int (*forward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_end)(ddp_ctx *ctx, int layer);
+    int (*last_pass)(const ddp_ctx *ctx, int layer); /* 1: the next backward_end of the layer completes its gradient */
 } ddp__hooks;
 
 /* A graph hangs itself here so that ddp_close can free it. */
@@ -4645,6 +4646,13 @@ static inline void ddp__host_zero(const ddp__host *h, void *at, size_t bytes)
     else memset(at, 0, bytes);
 }
 
+/* y += x */
+static inline void ddp__host_add(const ddp__host *h, float *y, const float *x, size_t n)
+{
+    if (h && h->backend) h->backend->axpy(h->device, y, x, n, 1);
+    else for (size_t i = 0; i < n; i++) y[i] += x[i];
+}
+
 #ifndef DDP_NO_MODELS
 
 /* ==== graph/graph_internal.h ==== [graph] */
@@ -4665,11 +4673,12 @@ struct ddp_node {
     ddp_dtype     type;
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
+    int           uses;     /* tied nodes that use parameter 0 of this one */
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
     const void   *use[DDP_OP_PARAMS]; /* what operators read in place of param */
-    float        *grad[DDP_OP_PARAMS];
+    float        *grad[DDP_OP_PARAMS]; /* of a tied node [0] is its own use's, added to its owner's by ddp__uses_add */
     float        *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;   /* op, or the backend's of its name */
     const ddp_op_pair *pair; /* this node and the next run as one in whole passes; NULL: alone */
@@ -5198,6 +5207,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->op = entry;
     n->spec = spec;
     n->tied = owner ? owner->index : -1;
+    if (owner) owner->uses++;
     for (int i = 0; i < count; i++) n->input[i] = inputs[i]->index;
     ddp__node_place(g, n);
     ddp__node_pair(g, n);
@@ -5295,7 +5305,7 @@ float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k)
 {
     if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
-    return n->grad[k];
+    return n->tied >= 0 && k == 0 ? g->node[n->tied]->grad[0] : n->grad[k];
 }
 
 float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
@@ -6070,6 +6080,34 @@ int ddp_evaluate(ddp_graph *g)
     return 0;
 }
 
+/* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another machine.
+ * They are added up in the order of backward, then join that of the owner. */
+static void ddp__uses_add(ddp_graph *g, int owner)
+{
+    const size_t count = (size_t)ddp_shape_count(&g->node[owner]->spec.param[0].shape);
+    float *sum = NULL;
+
+    for (int i = g->nodes - 1; i > owner; i--) {
+        float *use = g->node[i]->grad[0];
+        if (g->node[i]->tied != owner) continue;
+        if (sum) ddp__host_add(g->host, sum, use, count);
+        if (sum) ddp__host_zero(g->host, use, count * sizeof *use);
+        else sum = use;
+    }
+    if (!sum) return;
+    ddp__host_add(g->host, g->node[owner]->grad[0], sum, count);
+    ddp__host_zero(g->host, sum, count * sizeof *sum);
+}
+
+static void ddp__layer_uses_add(ddp_graph *g, int layer)
+{
+    const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
+
+    if (hooks && !hooks->last_pass((const ddp_ctx *)(const void *)g->host, layer)) return;
+    for (int i = g->layer[layer].first; i <= g->layer[layer].last; i++)
+        if (g->node[i]->uses) ddp__uses_add(g, i);
+}
+
 /* Why loss cannot be where backward starts, or NULL. */
 static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 {
@@ -6108,10 +6146,10 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
             done = ddp__pass_backward(g, i);
         }
-        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
-            code = ddp__hook(g, hooks->backward_end, n->layer);
-            if (code) return code;
-        }
+        if (n->layer < 0 || g->layer[n->layer].first != i) continue;
+        ddp__layer_uses_add(g, n->layer);
+        code = hooks ? ddp__hook(g, hooks->backward_end, n->layer) : 0;
+        if (code) return code;
     }
     return 0;
 }
@@ -6120,6 +6158,11 @@ void ddp_zero_gradients(ddp_graph *g)
 {
     for (int i = 0; g && i < g->layers; i++)
         if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
+    for (int i = 0; g && i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (n->tied >= 0 && n->grad[0])
+            ddp__host_zero(g->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
+    }
 }
 
 /* ---- ranges on a state of its own ---- */
@@ -6149,7 +6192,7 @@ int ddp_forward_range(ddp_state *s, int first, int last)
 
 int ddp_backward_range(ddp_state *s, int first, int last)
 {
-    const ddp_graph *g;
+    ddp_graph *g;
     int i, k, code = (int)ddp__range_ok(s, "ddp_backward_range", first, last);
 
     if (code) return code;
@@ -6167,6 +6210,7 @@ int ddp_backward_range(ddp_state *s, int first, int last)
     for (i = last; i >= first; i--) {
         const ddp_node *n = g->node[i];
         if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1);
+        if (n->uses) ddp__uses_add(g, i);
     }
     return 0;
 }
@@ -6198,6 +6242,12 @@ static ddp_status ddp__build_check(ddp_graph *g)
     return DDP_OK;
 }
 
+/* The gradient of one use of a tied parameter. */
+static size_t ddp__use_bytes(const ddp_node *n)
+{
+    return (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float);
+}
+
 static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
@@ -6206,6 +6256,8 @@ static double ddp__build_parameters(const ddp_graph *g)
         bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->tied >= 0) bytes += 4 * (double)ddp_shape_count(&g->node[i]->spec.param[0].shape);
     return bytes;
 }
 
@@ -6269,6 +6321,12 @@ static ddp_status ddp__build_layers(ddp_graph *g)
             if (!l->buffers) return ddp__build_too_large(g);
         }
     }
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+        if (n->tied < 0) continue;
+        n->grad[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
+        if (!n->grad[0]) return ddp__build_too_large(g);
+    }
     return DDP_OK;
 }
 
@@ -6282,10 +6340,7 @@ static void ddp__build_pointers(ddp_graph *g)
         ddp_node *n = g->node[i];
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
-        if (n->tied >= 0) {
-            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
-            n->grad[0] = g->node[n->tied]->grad[0];
-        }
+        if (n->tied >= 0) n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
@@ -6518,6 +6573,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     }
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
+        if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (n->feed) backend->unpin(g->host->device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
         DDP_FREE(n->shown);
         DDP_FREE(n->name);
@@ -38584,6 +38640,7 @@ DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *
 /* Finishes what is in flight; and what the strategy put off. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
+DDP_LIB int        ddp__last_pass(const ddp_ctx *d, int layer);
 
 /* average.c: a layer's average */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
@@ -46014,6 +46071,11 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
     return ddp__posted_look(d);
 }
 
+int ddp__last_pass(const ddp_ctx *d, int layer)
+{
+    return layer < d->layers && d->unit[layer].passes + 1 >= d->cfg.micro_batches;
+}
+
 int ddp_backward_end(ddp_ctx *d, int layer)
 {
     ddp_status s;
@@ -46180,7 +46242,8 @@ int ddp_serve(ddp_ctx *d)
 
 static const ddp__hooks *ddp__session_hooks(void)
 {
-    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end};
+    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
+                                     ddp__last_pass};
 
     return &table;
 }

@@ -25,6 +25,12 @@ static ddp_status ddp__build_check(ddp_graph *g)
     return DDP_OK;
 }
 
+/* The gradient of one use of a tied parameter. */
+static size_t ddp__use_bytes(const ddp_node *n)
+{
+    return (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float);
+}
+
 static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
@@ -33,6 +39,8 @@ static double ddp__build_parameters(const ddp_graph *g)
         bytes += 4 * (2 * (double)g->layer[i].count + (double)g->layer[i].buffer_count);
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->tied >= 0) bytes += 4 * (double)ddp_shape_count(&g->node[i]->spec.param[0].shape);
     return bytes;
 }
 
@@ -96,6 +104,12 @@ static ddp_status ddp__build_layers(ddp_graph *g)
             if (!l->buffers) return ddp__build_too_large(g);
         }
     }
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+        if (n->tied < 0) continue;
+        n->grad[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
+        if (!n->grad[0]) return ddp__build_too_large(g);
+    }
     return DDP_OK;
 }
 
@@ -109,10 +123,7 @@ static void ddp__build_pointers(ddp_graph *g)
         ddp_node *n = g->node[i];
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
-        if (n->tied >= 0) {
-            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
-            n->grad[0] = g->node[n->tied]->grad[0];
-        }
+        if (n->tied >= 0) n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
@@ -345,6 +356,7 @@ static void ddp__graph_destroy(ddp__owned *self)
     }
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
+        if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (n->feed) backend->unpin(g->host->device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
         DDP_FREE(n->shown);
         DDP_FREE(n->name);

@@ -351,6 +351,34 @@ int ddp_evaluate(ddp_graph *g)
     return 0;
 }
 
+/* Each use of a tied parameter has its gradient summed apart over micro-batches, so that it may be on another machine.
+ * They are added up in the order of backward, then join that of the owner. */
+static void ddp__uses_add(ddp_graph *g, int owner)
+{
+    const size_t count = (size_t)ddp_shape_count(&g->node[owner]->spec.param[0].shape);
+    float *sum = NULL;
+
+    for (int i = g->nodes - 1; i > owner; i--) {
+        float *use = g->node[i]->grad[0];
+        if (g->node[i]->tied != owner) continue;
+        if (sum) ddp__host_add(g->host, sum, use, count);
+        if (sum) ddp__host_zero(g->host, use, count * sizeof *use);
+        else sum = use;
+    }
+    if (!sum) return;
+    ddp__host_add(g->host, g->node[owner]->grad[0], sum, count);
+    ddp__host_zero(g->host, sum, count * sizeof *sum);
+}
+
+static void ddp__layer_uses_add(ddp_graph *g, int layer)
+{
+    const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
+
+    if (hooks && !hooks->last_pass((const ddp_ctx *)(const void *)g->host, layer)) return;
+    for (int i = g->layer[layer].first; i <= g->layer[layer].last; i++)
+        if (g->node[i]->uses) ddp__uses_add(g, i);
+}
+
 /* Why loss cannot be where backward starts, or NULL. */
 static const char *ddp__loss_fault(const ddp_graph *g, const ddp_node *loss)
 {
@@ -389,10 +417,10 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
             done = ddp__pass_backward(g, i);
         }
-        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i) {
-            code = ddp__hook(g, hooks->backward_end, n->layer);
-            if (code) return code;
-        }
+        if (n->layer < 0 || g->layer[n->layer].first != i) continue;
+        ddp__layer_uses_add(g, n->layer);
+        code = hooks ? ddp__hook(g, hooks->backward_end, n->layer) : 0;
+        if (code) return code;
     }
     return 0;
 }
@@ -401,6 +429,11 @@ void ddp_zero_gradients(ddp_graph *g)
 {
     for (int i = 0; g && i < g->layers; i++)
         if (g->layer[i].grads) ddp__host_zero(g->host, g->layer[i].grads, g->layer[i].count * sizeof(float));
+    for (int i = 0; g && i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (n->tied >= 0 && n->grad[0])
+            ddp__host_zero(g->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
+    }
 }
 
 /* ---- ranges on a state of its own ---- */
@@ -430,7 +463,7 @@ int ddp_forward_range(ddp_state *s, int first, int last)
 
 int ddp_backward_range(ddp_state *s, int first, int last)
 {
-    const ddp_graph *g;
+    ddp_graph *g;
     int i, k, code = (int)ddp__range_ok(s, "ddp_backward_range", first, last);
 
     if (code) return code;
@@ -448,6 +481,7 @@ int ddp_backward_range(ddp_state *s, int first, int last)
     for (i = last; i >= first; i--) {
         const ddp_node *n = g->node[i];
         if (n->op && n->op->backward && s->written[i]) ddp__run_backward(s, n, 1);
+        if (n->uses) ddp__uses_add(g, i);
     }
     return 0;
 }

@@ -396,6 +396,7 @@ ddp_node *ddp_apply(ddp_graph *g, const char *op, int count, ddp_node *const *in
     n->op = entry;
     n->spec = spec;
     n->tied = owner ? owner->index : -1;
+    if (owner) owner->uses++;
     for (int i = 0; i < count; i++) n->input[i] = inputs[i]->index;
     ddp__node_place(g, n);
     ddp__node_pair(g, n);
@@ -493,7 +494,7 @@ float *ddp_node_param(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 float *ddp_node_gradient(ddp_graph *g, const ddp_node *n, int k)
 {
     if (!g || !n || n->graph != g || k < 0 || k >= n->spec.params) return NULL;
-    return n->grad[k];
+    return n->tied >= 0 && k == 0 ? g->node[n->tied]->grad[0] : n->grad[k];
 }
 
 float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)

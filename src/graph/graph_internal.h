@@ -20,11 +20,12 @@ struct ddp_node {
     ddp_dtype     type;
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
+    int           uses;     /* tied nodes that use parameter 0 of this one */
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
     const void   *use[DDP_OP_PARAMS]; /* what operators read in place of param */
-    float        *grad[DDP_OP_PARAMS];
+    float        *grad[DDP_OP_PARAMS]; /* of a tied node [0] is its own use's, added to its owner's by ddp__uses_add */
     float        *buffer[DDP_OP_BUFFERS];
     const ddp_op *run;   /* op, or the backend's of its name */
     const ddp_op_pair *pair; /* this node and the next run as one in whole passes; NULL: alone */

@@ -13,6 +13,7 @@ typedef struct ddp__hooks {
     int (*forward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_begin)(ddp_ctx *ctx, int layer);
     int (*backward_end)(ddp_ctx *ctx, int layer);
+    int (*last_pass)(const ddp_ctx *ctx, int layer); /* 1: the next backward_end of the layer completes its gradient */
 } ddp__hooks;
 
 /* A graph hangs itself here so that ddp_close can free it. */
@@ -79,6 +80,13 @@ static inline void ddp__host_zero(const ddp__host *h, void *at, size_t bytes)
     if (bytes == 0) return;
     if (h && h->backend) h->backend->zero(h->device, at, bytes);
     else memset(at, 0, bytes);
+}
+
+/* y += x */
+static inline void ddp__host_add(const ddp__host *h, float *y, const float *x, size_t n)
+{
+    if (h && h->backend) h->backend->axpy(h->device, y, x, n, 1);
+    else for (size_t i = 0; i < n; i++) y[i] += x[i];
 }
 
 #endif /* DDP_GRAPH_HOST_H */

@@ -404,6 +404,7 @@ DDP_LIB ddp_status ddp__transfers(ddp_ctx *d, ddp_transfer **list, int *n, int *
 /* Finishes what is in flight; and what the strategy put off. */
 DDP_LIB ddp_status ddp__strategy_wait(ddp_ctx *d, ddp_error *err);
 DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
+DDP_LIB int        ddp__last_pass(const ddp_ctx *d, int layer);
 
 /* average.c: a layer's average */
 DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);

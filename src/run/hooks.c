@@ -63,6 +63,11 @@ static ddp_status ddp__gradient_ready(ddp_ctx *d, int layer)
     return ddp__posted_look(d);
 }
 
+int ddp__last_pass(const ddp_ctx *d, int layer)
+{
+    return layer < d->layers && d->unit[layer].passes + 1 >= d->cfg.micro_batches;
+}
+
 int ddp_backward_end(ddp_ctx *d, int layer)
 {
     ddp_status s;

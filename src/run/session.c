@@ -4,7 +4,8 @@
 
 static const ddp__hooks *ddp__session_hooks(void)
 {
-    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end};
+    static const ddp__hooks table = {ddp_add_layer, ddp_forward_begin, ddp_backward_begin, ddp_backward_end,
+                                     ddp__last_pass};
 
     return &table;
 }

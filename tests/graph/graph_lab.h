@@ -432,6 +432,7 @@ typedef struct fake_ctx {
     float    *grads[8];
     float     seen[8][16]; /* head of the gradients at backward_end */
     int       layers;
+    int       more;       /* passes that follow in this step */
 } fake_ctx;
 
 static int fake_note(ddp_ctx *d, const char *what, int layer)
@@ -468,7 +469,13 @@ static int fake_end(ddp_ctx *d, int layer)
     return fake_note(d, "E", layer);
 }
 
-static const ddp__hooks fake_hooks = {fake_add, fake_forward, fake_begin, fake_end};
+static int fake_last(const ddp_ctx *d, int layer)
+{
+    (void)layer;
+    return ((const fake_ctx *)(const void *)d)->more == 0;
+}
+
+static const ddp__hooks fake_hooks = {fake_add, fake_forward, fake_begin, fake_end, fake_last};
 
 static inline ddp_ctx *fake_open(fake_ctx *f)
 {

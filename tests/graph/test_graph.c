@@ -170,6 +170,37 @@ static void a_tied_gradient_is_the_sum_over_its_uses(void **unused)
     ddp_graph_free(g);
 }
 
+/* Two micro-batches of a step: the sum of the one use and that of the other, added once. */
+static void uses_of_a_tied_weight_are_summed_apart(void **unused)
+{
+    float use[15], own[15];
+    fake_ctx f[2];
+
+    (void)unused;
+    for (int run = 0; run < 2; run++) {
+        ddp_graph *g = graph_with_ops(fake_open(&f[run]));
+        ddp_node *table, *loss = tied_model(g, &table);
+        int tied = -1;
+        assert_int_equal(ddp_graph_build(g), 0);
+        for (int i = 0; i < g->nodes; i++)
+            if (g->node[i]->tied == ddp_node_index(table)) tied = i;
+        for (int pass = 0; pass < 2; pass++) {
+            for (int i = 0; i < 4; i++) ((int32_t *)ddp_data(g, "tokens"))[i] = (i + pass) % 3;
+            for (int i = 0; i < 12; i++) ((float *)ddp_data(g, "y"))[i] = 0.31f * (float)((i + 2 * pass) % 5);
+            f[run].more = run == 0 || pass == 0;
+            assert_int_equal(ddp_forward(g), 0);
+            assert_int_equal(ddp_backward(g, loss), 0);
+        }
+        for (int i = 0; i < 15; i++) {
+            const float got = ddp_node_gradient(g, table, 0)[i];
+            if (run == 0) use[i] = g->node[tied]->grad[0][i], own[i] = got;
+            else assert_true(got == use[i] + own[i] && got != own[i]);
+        }
+        if (run) assert_true(g->node[tied]->grad[0][0] == 0); /* the next step begins anew */
+        fake_close(&f[run]);
+    }
+}
+
 static void gradients_of_all_consumers_are_added(void **unused)
 {
     ddp_graph *g = graph_with_ops(NULL);
@@ -762,6 +793,7 @@ int main(void)
         cmocka_unit_test(a_user_operator_trains_as_worked_out_by_hand),
         cmocka_unit_test(a_tied_layer_is_ready_after_its_last_use),
         cmocka_unit_test(a_tied_gradient_is_the_sum_over_its_uses),
+        cmocka_unit_test(uses_of_a_tied_weight_are_summed_apart),
         cmocka_unit_test(gradients_of_all_consumers_are_added),
         cmocka_unit_test(any_operator_can_borrow_its_weight),
         cmocka_unit_test(a_hook_that_fails_stops_the_pass),

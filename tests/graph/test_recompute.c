@@ -398,7 +398,7 @@ static ddp_graph *noted(ddp_ctx *d, ddp_node **n, ddp_node **loss)
 
 static void a_segment_runs_again_in_the_backward_of_its_last_layer(void **unused)
 {
-    static const ddp__hooks hooks = {fake_add, order_forward, order_begin, order_end};
+    static const ddp__hooks hooks = {fake_add, order_forward, order_begin, order_end, fake_last};
     fake_ctx f;
     ddp_ctx *d = fake_open(&f);
     ddp_node *n[6], *loss;
