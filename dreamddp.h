@@ -2745,6 +2745,12 @@ DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
  * whatever the operator's own rule is; 0 = all zeros. */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
+/* ddp_graph_cut - before ddp_graph_build: the model is cut into stages, and this process holds stage `own` of them:
+ * parameters, gradients and activations of its operators alone. stage_of [ddp_node_count]: of each operator (inputs belong
+ * to whoever reads them); users lie in the same stage or a later one. Initial values are those of the whole model. Such a
+ * graph is run by ddp_pipe. Returns 0 or a ddp_status; ddp_graph_error names the operator. */
+DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
+
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each layer's parameters, and its
  * gradients, lie in one contiguous block; initialisation depends only on the seed and the parameter's position) and
  * registers the layers with the context. A layer's buffers are one block too, registered as DDP_BUFFERS: averaged with
@@ -2817,6 +2823,45 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
  * and to the host, and wait for it. The same on the CPU. Return 0 or a ddp_status. */
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
+
+/* ==== pipe/pipe.h ==== [pipe] */
+/* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
+
+/* stages x replicas ranks: rank = pipeline x stages + stage (DT-FM's order). The replicas of a stage are a group that
+ * averages by the context's strategy. */
+typedef struct ddp_pipe_config {
+    ddp_pipeline schedule; /* 0 = 1f1b */
+    int          stages;   /* divides ddp_world */
+    const int   *stage_of; /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many FLOPs for each */
+} ddp_pipe_config;
+
+typedef struct ddp_pipe ddp_pipe;
+
+/* ddp_pipe_open - cuts and builds the graph (which ddp_graph_build has not seen) and registers the layers of this rank's
+ *   stage; ddp_config.micro_batches is how many a step has. All ranks call it with the same model and configuration.
+ *   NULL: ddp_last_error(d). Freed by ddp_pipe_close, before ddp_close.
+ * ddp_pipe_input - where micro-batch m (0..micro_batches-1) of a named input is filled before a step, float or int32_t; NULL:
+ *   this stage does not read it. Each rank of a pipeline fills the same samples.
+ * ddp_pipe_step - forward and backward of all micro-batches; ddp_step_end follows, as in any loop. The bits are those of
+ *   as many unpipelined workers as there are pipelines, each with that many micro-batches.
+ * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them.
+ * ddp_pipe_loss - the mean loss over the micro-batches of the last step or evaluation, on all ranks of the pipeline: they
+ *   all call it. NAN after an error.
+ * Calls return 0 or a ddp_status; the context has the error. */
+DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
+DDP_API void      ddp_pipe_close(ddp_pipe *p);
+DDP_API void     *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
+DDP_API int       ddp_pipe_step(ddp_pipe *p);
+DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
+DDP_API float     ddp_pipe_loss(ddp_pipe *p);
+
+/* Where this rank stands. */
+DDP_API int ddp_pipe_stage(const ddp_pipe *p);
+DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-1 */
+
+/* ddp_pipe_cut - a cut into consecutive stages of about as many FLOPs, as NULL for stage_of makes it: stage_of
+ * [ddp_node_count]. A layer is not parted. DDP_ARG where there are fewer layers with operators than stages. */
+DDP_API ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err);
 
 /* ==== nn/models.h ==== [nn] */
 /* Ready-made models, built from the public operators of a graph. */
@@ -4674,6 +4719,10 @@ struct ddp_node {
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
     int           uses;     /* tied nodes that use parameter 0 of this one */
+    int           here;     /* ddp__here */
+    int           stage, from, to; /* of a cut graph: where it runs; the stage that its output comes from and that it
+                                      goes on to, or -1 */
+    size_t        place, buffer_place; /* of its arrays in the whole layer's parameters, then buffers */
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
@@ -4694,6 +4743,7 @@ typedef struct ddp__graph_layer {
     uint64_t name_hash; /* of the final name */
     uint64_t base_hash; /* of the name the user gave */
     int      repeat;    /* how many earlier layers were given that name */
+    int      unit;        /* its number in the context */
     int      first, last; /* operators; -1: none yet (inputs in between may lie in the range) */
     size_t   count;     /* floats */
     size_t   buffer_count;
@@ -4705,6 +4755,12 @@ typedef struct ddp__graph_layer {
 
 /* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
 typedef struct ddp__recompute_segment { int first, last; } ddp__recompute_segment;
+
+/* Whether a node is this process's, where the graph is cut: its own, or an output that it gets from an earlier stage. */
+typedef enum ddp__here { DDP__HERE_OWN, DDP__HERE_ENTERS, DDP__HERE_NOT } ddp__here;
+
+/* What of a backward runs. */
+typedef enum ddp__cut_part { DDP__CUT_BOTH, DDP__CUT_INPUTS, DDP__CUT_WEIGHTS } ddp__cut_part;
 
 /* What becomes of a node's output after its last use in forward. */
 typedef enum ddp__fate {
@@ -4757,6 +4813,10 @@ struct ddp_graph {
     int                segments, segment_room;
     int                open_segment; /* -1: none */
     int                built;
+    int                stages, own_stage; /* 0: it is whole */
+    int                group;  /* of ranks that average its layers; 0: all */
+    int              (*fetch_uses)(void *user, int node); /* brings the gradients of a tied weight's uses elsewhere */
+    void              *fetch_user;
     size_t             element; /* bytes of an element of outputs and gradients, 4 or 2 */
     int                registered; /* layers the context borrows memory of */
     ddp__layout        reuse;      /* of the built-in state */
@@ -4802,6 +4862,20 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
  * life begins and returns it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
+
+/* exec.c: one operator; a part of its backward; the uses of a layer's tied weights, in the last pass of a step. */
+DDP_LIB void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training);
+DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
+DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
+
+/* build.c: fills the nodes' places. */
+DDP_LIB void ddp__node_places(ddp_graph *g);
+
+/* cut.c: one micro-batch through this process's stage, with the hooks of its layers. What enters has been written to
+ * the state before; gradients of what enters are there after DDP__CUT_INPUTS or DDP__CUT_BOTH. loss: the node, on any
+ * stage. */
+DDP_LIB int ddp__cut_forward(ddp_state *s, int training);
+DDP_LIB int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);
@@ -5637,10 +5711,11 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
         size_t bytes = ddp__round64(ddp__output_bytes(d));
+        if (d->here == (int)DDP__HERE_NOT) continue;
         l->out[i] = top;
         top += bytes;
-        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
-        if (d->type != DDP_F32) continue;
+        if (d->spec.saved && d->here == (int)DDP__HERE_OWN) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
+        if (d->type != DDP_F32 || (g->stages && !d->has_gradient)) continue;
         l->gradient[i] = top;
         top += bytes;
     }
@@ -5692,6 +5767,8 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!share || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);
+    } else if (share && g->stages) { /* stages run on states of their own */
+        out->bytes = 0;
     } else if (share) {
         ddp__recompute_fates(g, out->fate);
         ddp__lives_times(&v);
@@ -5743,8 +5820,8 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
     s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
-    s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
-    if (s->written && s->arena) return s;
+    if (layout->bytes) s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
+    if (s->written && (s->arena || !layout->bytes)) return s;
     ddp_state_free(s);
     return NULL;
 }
@@ -5774,7 +5851,8 @@ ddp_state *ddp_state_new(ddp_graph *g)
     for (int i = 0; i < g->nodes; i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (int i = 0; i < g->nodes; i++)
-        if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1)
+        if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1 &&
+            g->plain.gradient[i] != DDP__NOWHERE)
             ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
     return s;
 }
@@ -5940,7 +6018,7 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     }
 }
 
-static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
+void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
 {
     ddp_op_call c;
 
@@ -6013,6 +6091,17 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
     n->run->backward(&c);
 }
 
+void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part)
+{
+    ddp_op_call c;
+
+    if (part == DDP__CUT_WEIGHTS && !n->spec.params) return;
+    ddp__backward_fill(s, n, 0, &c);
+    for (int i = 0; i < DDP_OP_INPUTS && part == DDP__CUT_WEIGHTS; i++) c.grad_in[i] = NULL;
+    for (int i = 0; i < DDP_OP_PARAMS && part == DDP__CUT_INPUTS; i++) c.grad_param[i] = NULL;
+    n->run->backward(&c);
+}
+
 /* Node i of a whole pass, and the one before it where both run as one. The last that has run. */
 static int ddp__pass_backward(const ddp_graph *g, int i)
 {
@@ -6032,7 +6121,7 @@ static int ddp__pass_backward(const ddp_graph *g, int i)
 
 static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
 {
-    return fn ? fn((ddp_ctx *)(void *)g->host, layer) : 0;
+    return fn ? fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit) : 0;
 }
 
 static ddp_status ddp__runnable(ddp_graph *g, const char *what)
@@ -6040,6 +6129,9 @@ static ddp_status ddp__runnable(ddp_graph *g, const char *what)
     if (!g) return DDP_MEMORY;
     if (g->error.code) return g->error.code;
     if (!g->built) return ddp__fail(&g->error, DDP_USAGE, "%s before ddp_graph_build", what);
+    if (g->stages)
+        return ddp__fail(&g->error, DDP_USAGE, "%s: this process holds stage %d of %d of the model: run it with "
+                         "ddp_pipe_step", what, g->own_stage, g->stages);
     return DDP_OK;
 }
 
@@ -6099,13 +6191,18 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     ddp__host_zero(g->host, sum, count * sizeof *sum);
 }
 
-static void ddp__layer_uses_add(ddp_graph *g, int layer)
+int ddp__layer_uses_add(ddp_graph *g, int layer)
 {
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
+    int code = 0;
 
-    if (hooks && !hooks->last_pass((const ddp_ctx *)(const void *)g->host, layer)) return;
-    for (int i = g->layer[layer].first; i <= g->layer[layer].last; i++)
-        if (g->node[i]->uses) ddp__uses_add(g, i);
+    if (hooks && !hooks->last_pass((const ddp_ctx *)(const void *)g->host, g->layer[layer].unit)) return 0;
+    for (int i = g->layer[layer].first; i <= g->layer[layer].last && !code; i++) {
+        if (!g->node[i]->uses || g->node[i]->here != (int)DDP__HERE_OWN) continue;
+        if (g->fetch_uses) code = g->fetch_uses(g->fetch_user, i);
+        if (!code) ddp__uses_add(g, i);
+    }
+    return code;
 }
 
 /* Why loss cannot be where backward starts, or NULL. */
@@ -6147,8 +6244,8 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             done = ddp__pass_backward(g, i);
         }
         if (n->layer < 0 || g->layer[n->layer].first != i) continue;
-        ddp__layer_uses_add(g, n->layer);
-        code = hooks ? ddp__hook(g, hooks->backward_end, n->layer) : 0;
+        code = ddp__layer_uses_add(g, n->layer);
+        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
         if (code) return code;
     }
     return 0;
@@ -6248,6 +6345,18 @@ static size_t ddp__use_bytes(const ddp_node *n)
     return (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float);
 }
 
+/* 1: this process runs the use of a tied parameter, or has the parameter. */
+static int ddp__use_is_here(const ddp_graph *g, const ddp_node *n)
+{
+    return n->tied >= 0 && (n->here == (int)DDP__HERE_OWN || g->node[n->tied]->here == (int)DDP__HERE_OWN);
+}
+
+/* 1: the parameter is elsewhere, and its values come from there in every step. */
+static int ddp__use_is_guest(const ddp_graph *g, const ddp_node *n)
+{
+    return n->tied >= 0 && n->here == (int)DDP__HERE_OWN && g->node[n->tied]->here != (int)DDP__HERE_OWN;
+}
+
 static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
@@ -6257,7 +6366,7 @@ static double ddp__build_parameters(const ddp_graph *g)
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
     for (int i = 0; i < g->nodes; i++)
-        if (g->node[i]->tied >= 0) bytes += 4 * (double)ddp_shape_count(&g->node[i]->spec.param[0].shape);
+        if (ddp__use_is_here(g, g->node[i])) bytes += (double)ddp__use_bytes(g->node[i]);
     return bytes;
 }
 
@@ -6323,9 +6432,14 @@ static ddp_status ddp__build_layers(ddp_graph *g)
     }
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-        if (n->tied < 0) continue;
+        if (!ddp__use_is_here(g, n)) continue;
         n->grad[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
         if (!n->grad[0]) return ddp__build_too_large(g);
+        if (!ddp__use_is_guest(g, n)) continue;
+        n->param[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
+        if (!n->param[0]) return ddp__build_too_large(g);
+        n->use[0] = b ? b->mirror(g->host->device, n->param[0], ddp__use_bytes(n) / sizeof(float)) : n->param[0];
+        if (!n->use[0]) return ddp__build_too_large(g);
     }
     return DDP_OK;
 }
@@ -6340,7 +6454,9 @@ static void ddp__build_pointers(ddp_graph *g)
         ddp_node *n = g->node[i];
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
-        if (n->tied >= 0) n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
+        if (n->here != (int)DDP__HERE_OWN) continue;
+        if (n->tied >= 0 && !ddp__use_is_guest(g, n))
+            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
@@ -6353,7 +6469,23 @@ static void ddp__build_pointers(ddp_graph *g)
     }
 }
 
-/* The stream of an array: its node would do, but its place in its layer, buffers behind the
+void ddp__node_places(ddp_graph *g)
+{
+    size_t params = 0, buffers = 0;
+    int layer = -1;
+
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+        if (n->layer != layer) params = 0, buffers = n->layer >= 0 ? g->layer[n->layer].count : 0;
+        layer = n->layer;
+        n->place = params;
+        n->buffer_place = buffers;
+        for (int k = n->tied >= 0; k < n->spec.params; k++) params += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+        for (int k = 0; k < n->spec.buffers; k++) buffers += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+    }
+}
+
+/* The stream of an array: its node would do, but its place in its whole layer, buffers behind the
  * parameters, survives an inserted dropout or another loss elsewhere in the model. */
 static uint64_t ddp__param_stream(const ddp_node *n, size_t position)
 {
@@ -6396,12 +6528,16 @@ static void ddp__build_fill(void *user, long first, long last)
     for (long i = first; i < last; i++) {
         ddp_node *n = g->node[i];
         const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
+        size_t place = n->place;
+        if (n->here != (int)DDP__HERE_OWN) continue;
         for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params; /* the number of a buffer */
             const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
                                           : l->count + (size_t)(n->buffer[b] - l->buffers);
-            ddp__param_fill(b < 0 ? &n->spec.param[k] : &n->spec.buffer[b],
-                            ddp_rng_seed(seed, ddp__param_stream(n, position)), ddp__build_first(l, position));
+            const ddp_param *p = b < 0 ? &n->spec.param[k] : &n->spec.buffer[b];
+            if (b == 0) place = n->buffer_place;
+            ddp__param_fill(p, ddp_rng_seed(seed, ddp__param_stream(n, place)), ddp__build_first(l, position));
+            place += (size_t)ddp_shape_count(&p->shape);
         }
     }
 }
@@ -6438,6 +6574,7 @@ static ddp_status ddp__build_operators(ddp_graph *g)
 
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
+        if (n->here != (int)DDP__HERE_OWN) continue;
         n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
         if (!n->op) continue;
         if (!n->run)
@@ -6476,7 +6613,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     if (!g->state) return ddp__build_too_large(g);
     for (int i = 0; b && i < g->nodes; i++) {
         const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
-        if (g->node[i]->op) continue;
+        if (g->node[i]->op || g->stages) continue;
         g->node[i]->feed = b->pin(g->host->device, bytes);
         if (!g->node[i]->feed)
             return ddp__fail(&g->error, DDP_MEMORY, "out of memory: input \"%.80s\" needs %zu "
@@ -6496,7 +6633,7 @@ static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, i
     while (head > 0 && !g->node[head]->spec.params) head--;
     for (int i = 0; i < head; i++) {
         const ddp_node *x = g->node[i];
-        for (int k = x->tied >= 0; x->layer == layer && k < x->spec.params && n < room; k++) {
+        for (int k = x->tied >= 0; x->layer == layer && x->here == (int)DDP__HERE_OWN && k < x->spec.params && n < room; k++) {
             const ddp_shape *s = &x->spec.param[k].shape;
             if (!x->spec.param[k].matrix) continue;
             out[n].params = x->param[k];
@@ -6517,12 +6654,13 @@ static ddp_status ddp__build_register(ddp_graph *g)
     matrix = (ddp_matrix *)ddp__calloc((size_t)room, sizeof *matrix);
     if (!matrix) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
     for (i = 0; i < g->layers && !code; i++) {
-        const ddp__graph_layer *l = &g->layer[i];
+        ddp__graph_layer *l = &g->layer[i];
         const int matrices = ddp__build_matrices(g, i, matrix, room);
         const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
-        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, 0,
+        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, g->group,
                                  matrix, matrices};
-        g->registered = i + 1; /* even a refusal may have left a pointer behind */
+        if (g->stages && l->first < 0) continue;
+        l->unit = g->registered++; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
     }
     DDP_FREE(matrix);
@@ -6536,6 +6674,7 @@ static ddp_status ddp__graph_build(ddp_graph *g)
     if (g->error.code) return g->error.code;
     if (g->built) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
     DDP__TRY(ddp__build_check(g));
+    if (!g->stages) ddp__node_places(g);
     DDP__TRY(ddp__build_plan(g));
     DDP__TRY(ddp__build_layers(g));
     ddp__build_pointers(g);
@@ -6574,6 +6713,10 @@ static void ddp__graph_destroy(ddp__owned *self)
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
+        if (ddp__use_is_guest(g, n)) {
+            if (backend && n->use[0]) backend->forget(g->host->device, n->param[0]);
+            ddp__host_release(h, n->param[0], ddp__use_bytes(n));
+        }
         if (n->feed) backend->unpin(g->host->device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
         DDP_FREE(n->shown);
         DDP_FREE(n->name);
@@ -6617,6 +6760,179 @@ void ddp_graph_free(ddp_graph *g)
         }
     }
     ddp__graph_destroy(&g->owned);
+}
+
+/* ==== graph/cut.c ==== [graph] */
+/* A graph cut into stages, of which this process holds one: what is here, what enters and leaves, and its passes. */
+
+/* ---- which operators are here ---- */
+
+static ddp_status ddp__cut_check(ddp_graph *g, const int *stage_of, int stages, int own)
+{
+    int *operators;
+    ddp_status code = DDP_OK;
+
+    if (g->error.code) return g->error.code;
+    if (g->built || g->stages) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_cut comes once, before ddp_graph_build");
+    if (!stage_of || stages < 1 || own < 0 || own >= stages)
+        return ddp__fail(&g->error, DDP_ARG, "ddp_graph_cut: stage %d of %d does not exist, or the list is NULL", own,
+                         stages);
+    operators = (int *)ddp__calloc((size_t)stages, sizeof *operators);
+    if (!operators) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for a cut into %d stages", stages);
+    for (int i = 0; code == DDP_OK && i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (!n->op) continue;
+        if (stage_of[i] < 0 || stage_of[i] >= stages) {
+            code = ddp__fail(&g->error, DDP_ARG, "the cut puts operator %.60s (node %d) into stage %d, stages are 0..%d",
+                             n->op->name, i, stage_of[i], stages - 1);
+            break;
+        }
+        operators[stage_of[i]]++;
+        for (int k = 0; k < n->spec.inputs; k++) {
+            const int p = n->input[k];
+            if (g->node[p]->op && stage_of[p] > stage_of[i])
+                code = ddp__fail(&g->error, DDP_ARG, "the cut puts node %d into stage %d and its user, node %d, into the "
+                                 "earlier stage %d: data flow from stage to later stage", p, stage_of[p], i, stage_of[i]);
+        }
+    }
+    for (int s = 0; code == DDP_OK && s < stages; s++)
+        if (!operators[s])
+            code = ddp__fail(&g->error, DDP_ARG, "the cut leaves stage %d of %d without operators: use fewer stages", s,
+                             stages);
+    DDP_FREE(operators);
+    return code;
+}
+
+/* Output p goes from stage to stage, to each that uses it: where it comes from to this one, where it goes on to. */
+static void ddp__cut_hops(ddp_graph *g, ddp_node *p)
+{
+    const int own = g->own_stage;
+    int here = p->stage == own, before = p->stage < own ? p->stage : -1, after = -1;
+
+    for (int i = p->index + 1; i < g->nodes; i++)
+        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++) {
+            const int s = g->node[i]->stage;
+            if (g->node[i]->input[k] != p->index) continue;
+            here |= s == own;
+            if (s < own && s > before) before = s;
+            if (s > own && (after < 0 || s < after)) after = s;
+        }
+    p->here = p->stage == own ? DDP__HERE_OWN : here ? DDP__HERE_ENTERS : DDP__HERE_NOT;
+    p->from = here && p->stage != own ? before : -1;
+    p->to = here ? after : -1;
+}
+
+/* Layers are what they have here; where an array lies in the whole layer decides how it starts. */
+static void ddp__cut_layers(ddp_graph *g)
+{
+    for (int l = 0; l < g->layers; l++) {
+        ddp__graph_layer *layer = &g->layer[l];
+        int first = -1, last = -1;
+        layer->count = layer->buffer_count = 0;
+        layer->flops = 0;
+        for (int i = layer->first; i >= 0 && i <= layer->last; i++) {
+            const ddp_node *n = g->node[i];
+            if (!n->op || n->layer != l || n->here != DDP__HERE_OWN) continue;
+            if (first < 0) first = i;
+            last = i;
+            layer->flops += n->spec.flops;
+            for (int k = n->tied >= 0; k < n->spec.params; k++)
+                layer->count += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+            for (int k = 0; k < n->spec.buffers; k++)
+                layer->buffer_count += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+        }
+        layer->first = first, layer->last = last;
+    }
+}
+
+static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
+{
+    DDP__TRY(ddp__cut_check(g, stage_of, stages, own));
+    ddp__node_places(g);
+    g->stages = stages;
+    g->own_stage = own;
+    for (int i = 0; i < g->nodes; i++) g->node[i]->stage = g->node[i]->op ? stage_of[i] : -1;
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+        if (n->op) ddp__cut_hops(g, n);
+        else n->here = DDP__HERE_NOT, n->from = n->to = -1;
+        for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
+            if (!g->node[n->input[k]]->op) g->node[n->input[k]]->here = DDP__HERE_OWN;
+    }
+    ddp__cut_layers(g);
+    return DDP_OK;
+}
+
+int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
+{
+    return g ? (int)ddp__graph_cut(g, stage_of, stages, own) : (int)DDP_MEMORY;
+}
+
+/* ---- passes of one micro-batch ---- */
+
+static int ddp__cut_hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
+{
+    return fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit);
+}
+
+int ddp__cut_forward(ddp_state *s, int training)
+{
+    ddp_graph *g = s->graph;
+    const ddp__hooks *hooks = training && g->host ? g->host->hooks : NULL;
+    int code = 0;
+
+    for (int i = 0; i < g->nodes && !code; i++) {
+        const ddp_node *n = g->node[i];
+        if (!n->op || n->here != DDP__HERE_OWN) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
+            code = ddp__cut_hook(g, hooks->forward_begin, n->layer);
+        if (!code) ddp__run_forward(s, n, training);
+    }
+    return code;
+}
+
+/* Gradients that later stages have sent are there; the loss has 1. What nothing reaches stays out. */
+static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
+{
+    const ddp_graph *g = s->graph;
+
+    for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
+    if (!loss || loss->here != DDP__HERE_OWN) return;
+    s->written[loss->index] = 1;
+    ddp__node_one(loss, ddp__state_at(s, s->layout->gradient[loss->index]));
+}
+
+/* What the stage before waits for is there, also where nothing has reached it. */
+static void ddp__cut_entered(ddp_state *s)
+{
+    const ddp_graph *g = s->graph;
+
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        if (n->from < 0 || !n->has_gradient || s->written[i]) continue;
+        ddp__host_zero(g->host, ddp__state_at(s, s->layout->gradient[i]), ddp__output_bytes(n));
+    }
+}
+
+int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
+{
+    ddp_graph *g = s->graph;
+    const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
+    int code = 0;
+
+    if (part != DDP__CUT_WEIGHTS) ddp__cut_reached(s, loss);
+    for (int i = g->nodes - 1; i >= 0 && !code; i--) {
+        const ddp_node *n = g->node[i];
+        if (!n->op || n->here != DDP__HERE_OWN) continue;
+        if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
+            code = ddp__cut_hook(g, hooks->backward_begin, n->layer);
+        if (!code && s->written[i] && n->has_gradient) ddp__run_backward_part(s, n, part);
+        if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
+        code = ddp__layer_uses_add(g, n->layer);
+        if (!code && hooks) code = ddp__cut_hook(g, hooks->backward_end, n->layer);
+    }
+    if (part != DDP__CUT_WEIGHTS) ddp__cut_entered(s);
+    return code;
 }
 
 /* ==== ops/ops.h ==== [ops] */
@@ -51322,6 +51638,591 @@ void ddp_pipeline_times_free(ddp_pipeline_times *t)
     memset(t, 0, sizeof *t);
 }
 
+#ifndef DDP_NO_MODELS
+
+/* ==== pipe/executor.h ==== [pipe] */
+/* What a pipeline's executor is made of; inside of src/pipe. */
+
+/* All outputs that hop between this stage and another one, as one message for each micro-batch. */
+typedef struct ddp__edge {
+    int   peer;        /* rank */
+    int   stage;       /* of it */
+    int  *node;        /* [nodes] rising */
+    int   nodes;
+    int   gradients;   /* of them have a gradient, which goes the other way */
+    long *data, *back; /* [micro_batches] tickets of activations, of gradients; -1: none */
+} ddp__edge;
+
+/* One use of a tied weight away from it, seen from either end. */
+typedef struct ddp__guest {
+    int  node, peer;
+    long weight, gradient; /* tickets, -1: none */
+} ddp__guest;
+
+struct ddp_pipe {
+    ddp_ctx     *d;
+    ddp_graph   *g;
+    ddp_node    *loss;
+    ddp_pipeline schedule;
+    int          stages, stage, number; /* number: of the pipeline */
+    int          micro_batches;
+    int          team;      /* the ranks of this pipeline */
+    ddp_task    *task;      /* [tasks] */
+    int          tasks;
+    ddp_state  **state;     /* [states]; micro-batch m runs on state m % states */
+    int          states;
+    ddp__edge   *in, *out;  /* from earlier stages, to later ones */
+    int          ins, outs;
+    ddp_piece   *piece;     /* room for the longest list */
+    ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
+    int          guests, hosts;
+    char       **feed;      /* [inputs x micro_batches] */
+    int         *input;     /* [inputs] nodes */
+    int          inputs;
+    int          received, finished; /* micro-batches whose activations are asked for; whose last task has run */
+    double       loss_sum;
+    int          losses;
+};
+
+DDP_LIB int ddp__uses_fetch(void *user, int node);
+
+/* ==== pipe/pipe.c ==== [pipe] */
+/* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
+
+static size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
+static int    ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->number * p->stages + stage; }
+static ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
+
+/* ---- messages ---- */
+
+static ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket)
+{
+    ddp_message m = ddp__message(p->d, verb, p->piece, pieces, DDP_NO_LAYER);
+
+    *ticket = -1;
+    if (pieces == 0) return DDP_OK;
+    m.peer = peer;
+    m.priority = urgent ? -1 : 0;
+    m.filler = 0;
+    return ddp__post(p->d, &m, p->d->host.backend != NULL, ticket, &p->d->host.error);
+}
+
+static ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
+{
+    const long held = *ticket;
+
+    *ticket = -1;
+    return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
+}
+
+/* The edge's outputs in the state of micro-batch m, or the gradients of those that have one. */
+static int ddp__edge_list(ddp_pipe *p, const ddp__edge *e, int m, int gradients)
+{
+    ddp_state *s = ddp__pipe_state(p, m);
+    int n = 0;
+
+    for (int i = 0; i < e->nodes; i++) {
+        const ddp_node *x = p->g->node[e->node[i]];
+        if (gradients && !x->has_gradient) continue;
+        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
+        p->piece[n++].count = ddp__pipe_count(p, x->index);
+    }
+    return n;
+}
+
+static ddp_status ddp__edges_post(ddp_pipe *p, ddp__edge *e, int edges, int m, int gradients, ddp_verb verb)
+{
+    for (int i = 0; i < edges; i++)
+        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__edge_list(p, &e[i], m, gradients), 1,
+                                gradients ? &e[i].back[m] : &e[i].data[m]));
+    return DDP_OK;
+}
+
+static ddp_status ddp__edges_hold(ddp_pipe *p, ddp__edge *e, int edges, int m, int gradients)
+{
+    for (int i = 0; i < edges; i++) DDP__TRY(ddp__pipe_hold(p, gradients ? &e[i].back[m] : &e[i].data[m]));
+    return DDP_OK;
+}
+
+/* What was sent out of the state of micro-batch m has left it. */
+static ddp_status ddp__state_leave(ddp_pipe *p, int m)
+{
+    DDP__TRY(ddp__edges_hold(p, p->out, p->outs, m, 0));
+    return ddp__edges_hold(p, p->in, p->ins, m, 1);
+}
+
+/* Activations are asked for as soon as there is a state for them; up to m at least. */
+static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
+{
+    for (; p->received < p->micro_batches; p->received++) {
+        const int before = p->received - p->states;
+        if (before >= p->finished) return DDP_OK;
+        if (before >= 0 && p->received <= m) DDP__TRY(ddp__state_leave(p, before));
+        for (int i = 0; before >= 0 && i < p->outs; i++)
+            if (p->out[i].data[before] != -1 && !ddp__post_is_done(p->d, 0, p->out[i].data[before])) return DDP_OK;
+        for (int i = 0; before >= 0 && i < p->ins; i++)
+            if (p->in[i].back[before] != -1 && !ddp__post_is_done(p->d, 0, p->in[i].back[before])) return DDP_OK;
+        if (before >= 0) DDP__TRY(ddp__state_leave(p, before));
+        DDP__TRY(ddp__edges_post(p, p->in, p->ins, p->received, 0, DDP_RECEIVE));
+    }
+    return DDP_OK;
+}
+
+/* ---- tied weights across the cut: the owner updates, every step's first word is its values ---- */
+
+static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, const ddp__guest *u, int gradient, long *ticket)
+{
+    const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
+
+    p->piece[0].data = gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
+    p->piece[0].count = (size_t)ddp_shape_count(&n->spec.param[0].shape);
+    return ddp__pipe_post(p, verb, u->peer, 1, 0, ticket);
+}
+
+/* Before the first forward of a step. */
+static ddp_status ddp__guests_begin(ddp_pipe *p)
+{
+    for (int i = 0; i < p->guests; i++) {
+        const ddp_node *n = p->g->node[p->guest[i].node];
+        DDP__TRY(ddp__pipe_hold(p, &p->guest[i].gradient));
+        ddp__host_zero(&p->d->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
+        DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->guest[i], 0, &p->guest[i].weight));
+    }
+    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].weight));
+    return DDP_OK;
+}
+
+/* After the first forward of the owner's stage, whose hooks have made the weight whole. */
+static ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
+{
+    for (int i = 0; i < p->hosts; i++) {
+        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0, &p->host[i].weight));
+        if (trains) DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->host[i], 1, &p->host[i].gradient));
+    }
+    return DDP_OK;
+}
+
+/* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are here. */
+int ddp__uses_fetch(void *user, int node)
+{
+    ddp_pipe *p = (ddp_pipe *)user;
+
+    for (int i = 0; i < p->hosts; i++) {
+        if (p->g->node[p->host[i].node]->tied != node) continue;
+        DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
+        DDP__TRY(ddp__pipe_hold(p, &p->host[i].gradient));
+    }
+    return 0;
+}
+
+/* ---- tasks ---- */
+
+static void ddp__inputs_feed(ddp_pipe *p, int m)
+{
+    ddp_state *s = ddp__pipe_state(p, m);
+
+    for (int i = 0; i < p->inputs; i++) {
+        const ddp_node *n = p->g->node[p->input[i]];
+        const char *from = p->feed[i * p->micro_batches + m];
+        const size_t count = ddp__pipe_count(p, n->index);
+        if (!p->d->host.backend || ddp__output_bytes(n) == 4 * count)
+            ddp__host_upload(&p->d->host, ddp_state_data(s, n), from, 4 * count);
+        else p->d->host.backend->upload_elements(p->d->host.device, ddp_state_data(s, n), (const float *)(const void *)from,
+                                                 count);
+    }
+}
+
+static ddp_status ddp__loss_take(ddp_pipe *p, int m)
+{
+    float value;
+
+    if (p->loss->here != (int)DDP__HERE_OWN) return DDP_OK;
+    DDP__TRY(ddp__host_download(&p->d->host, &value, ddp_state_data(ddp__pipe_state(p, m), p->loss), sizeof value,
+                                &p->d->host.error));
+    p->loss_sum += (double)value;
+    p->losses++;
+    return DDP_OK;
+}
+
+static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
+{
+    ddp_state *s = ddp__pipe_state(p, m);
+
+    DDP__TRY(ddp__receive_ahead(p, m));
+    if (m == 0) DDP__TRY(ddp__guests_begin(p));
+    DDP__TRY(ddp__edges_hold(p, p->in, p->ins, m, 0));
+    ddp__inputs_feed(p, m);
+    ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
+    if (ddp__cut_forward(s, training)) return p->d->host.error.code;
+    if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
+    DDP__TRY(ddp__edges_post(p, p->out, p->outs, m, 0, DDP_SEND));
+    if (training) DDP__TRY(ddp__edges_post(p, p->out, p->outs, m, 1, DDP_RECEIVE));
+    return ddp__loss_take(p, m);
+}
+
+static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
+{
+    const int m = t->micro_batch, inputs = t->kind != DDP_TASK_WEIGHT_GRADIENT;
+    const ddp__cut_part part = t->kind == DDP_TASK_BACKWARD ? DDP__CUT_BOTH : inputs ? DDP__CUT_INPUTS : DDP__CUT_WEIGHTS;
+
+    if (inputs) DDP__TRY(ddp__edges_hold(p, p->out, p->outs, m, 1));
+    if (ddp__cut_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
+    if (inputs) DDP__TRY(ddp__edges_post(p, p->in, p->ins, m, 1, DDP_SEND));
+    if (part == DDP__CUT_INPUTS) return DDP_OK;
+    p->finished = m + 1;
+    for (int i = 0; m + 1 == p->micro_batches && i < p->guests; i++)
+        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->guest[i], 1, &p->guest[i].gradient));
+    return ddp__receive_ahead(p, -1);
+}
+
+static ddp_status ddp__pipe_run(ddp_pipe *p)
+{
+    p->received = p->finished = p->losses = 0;
+    p->loss_sum = 0;
+    for (int i = 0; i < p->tasks; i++)
+        DDP__TRY(p->task[i].kind == DDP_TASK_FORWARD ? ddp__pipe_forward(p, p->task[i].micro_batch, 1)
+                                                     : ddp__pipe_backward(p, &p->task[i]));
+    for (int m = 0; m < p->micro_batches; m++) DDP__TRY(ddp__state_leave(p, m));
+    p->g->state->pass += (uint64_t)p->micro_batches;
+    return DDP_OK;
+}
+
+int ddp_pipe_step(ddp_pipe *p)
+{
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    return ddp__pipe_run(p) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
+{
+    p->received = p->losses = 0;
+    p->loss_sum = 0;
+    for (int m = 0; m < n; m++) {
+        p->finished = m;
+        DDP__TRY(ddp__pipe_forward(p, m, 0));
+    }
+    for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
+    for (int m = 0; m < n; m++) DDP__TRY(ddp__state_leave(p, m));
+    return DDP_OK;
+}
+
+int ddp_pipe_evaluate(ddp_pipe *p, int n)
+{
+    int most, code;
+
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    if (n < 1 || n > p->micro_batches)
+        return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n, p->micro_batches);
+    most = p->micro_batches;
+    p->micro_batches = n; /* no more are asked for */
+    code = (int)ddp__pipe_evaluate(p, n);
+    p->micro_batches = most;
+    return code ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+float ddp_pipe_loss(ddp_pipe *p)
+{
+    float mean = NAN;
+    ddp_piece piece;
+    ddp_message m;
+
+    if (!p || p->d->host.error.code) return mean;
+    if (p->losses) mean = (float)(p->loss_sum / p->losses);
+    if (p->stages == 1) return mean;
+    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, &mean, sizeof mean);
+    m.peer = ddp__pipe_rank(p, p->loss->stage);
+    if (ddp__run(p->d, &m, 0, &p->d->host.error)) {
+        ddp__ctx_fail(p->d, &p->d->host.error);
+        return NAN;
+    }
+    return mean;
+}
+
+int ddp_pipe_stage(const ddp_pipe *p) { return p ? p->stage : -1; }
+int ddp_pipe_number(const ddp_pipe *p) { return p ? p->number : -1; }
+
+void *ddp_pipe_input(ddp_pipe *p, int m, const char *name)
+{
+    if (!p || !name || m < 0 || m >= p->micro_batches) return NULL;
+    for (int i = 0; i < p->inputs; i++)
+        if (!strcmp(p->g->node[p->input[i]]->name, name)) return p->feed[i * p->micro_batches + m];
+    return NULL;
+}
+
+/* ==== pipe/open.c ==== [pipe] */
+/* Opening a pipeline: the cut, the groups of ranks, states, edges and inputs. */
+
+/* ---- the cut ---- */
+
+/* 1: a stage may begin at node i without parting a layer. */
+static int ddp__cut_may_begin(const ddp_graph *g, int i)
+{
+    const ddp_node *n = g->node[i];
+
+    return n->op && (n->layer < 0 || g->layer[n->layer].first == i);
+}
+
+ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err)
+{
+    double all = 0, done = 0;
+    int stage = 0, begun = 0, left = 0;
+
+    if (!g || !stage_of || stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
+    for (int i = 0; i < g->nodes; i++) {
+        all += g->node[i]->spec.flops;
+        left += ddp__cut_may_begin(g, i);
+    }
+    if (left < stages)
+        return ddp__fail(err, DDP_ARG, "%d stages of a model with %d layers: use fewer stages", stages, left);
+    for (int i = 0; i < g->nodes; i++) {
+        const int may = ddp__cut_may_begin(g, i);
+        const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this stage's */
+        if (may && begun && stage + 1 < stages && (ahead >= all * (stage + 1) / stages || left < stages - stage)) stage++, begun = 0;
+        begun |= may;
+        left -= may;
+        stage_of[i] = stage;
+        done += g->node[i]->spec.flops;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
+{
+    int *stage_of = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *stage_of);
+    ddp_status s = stage_of ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", p->g->nodes);
+
+    if (s == DDP_OK && c->stage_of) memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
+    else if (s == DDP_OK) s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
+    if (s == DDP_OK && (ddp_graph_cut(p->g, stage_of, p->stages, p->stage) || ddp_graph_build(p->g)))
+        s = ddp__fail(err, ddp_graph_error(p->g)->code, "%s", ddp_graph_error(p->g)->msg);
+    if (stage_of) DDP_FREE(stage_of);
+    return s;
+}
+
+/* ---- who averages, who shares a loss ---- */
+
+/* The n ranks from `from` on, `step` apart; all ranks make the group. */
+static ddp_status ddp__pipe_group(ddp_pipe *p, int from, int step, int n, int *group, ddp_error *err)
+{
+    int *ranks = (int *)ddp__calloc((size_t)n, sizeof *ranks), bad;
+
+    *group = 0;
+    if (!ranks) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", n);
+    for (int i = 0; i < n; i++) ranks[i] = from + i * step;
+    bad = ddp_group(p->d, ranks, n, group);
+    DDP_FREE(ranks);
+    return (ddp_status)bad;
+}
+
+static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
+{
+    const int replicas = p->d->world / p->stages;
+    int group;
+
+    if (p->stages == 1) return DDP_OK;
+    for (int s = 0; s < p->stages; s++) {
+        DDP__TRY(ddp__pipe_group(p, s, p->stages, replicas, &group, err));
+        if (s == p->stage) p->g->group = group;
+    }
+    for (int r = 0; r < replicas; r++) {
+        DDP__TRY(ddp__pipe_group(p, r * p->stages, 1, p->stages, &group, err));
+        if (r == p->number) p->team = group;
+    }
+    return DDP_OK;
+}
+
+/* ---- lists ---- */
+
+/* The edge to a stage, made where it is the first. NULL: out of memory. */
+static ddp__edge *ddp__edge_of(ddp_pipe *p, ddp__edge *list, int *n, int stage)
+{
+    const size_t M = (size_t)p->micro_batches;
+    ddp__edge *e = list;
+
+    while (e < list + *n && e->stage != stage) e++;
+    if (e < list + *n) return e;
+    e->stage = stage;
+    e->peer = p->number * p->stages + stage;
+    e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
+    e->data = (long *)ddp__calloc(M, sizeof *e->data);
+    e->back = (long *)ddp__calloc(M, sizeof *e->back);
+    ++*n; /* also where memory is short: it is freed */
+    if (!e->node || !e->data || !e->back) return NULL;
+    for (size_t m = 0; m < M; m++) e->data[m] = e->back[m] = -1;
+    return e;
+}
+
+static void ddp__edge_add(ddp__edge *e, const ddp_node *n)
+{
+    e->node[e->nodes++] = n->index;
+    e->gradients += n->has_gradient;
+}
+
+/* 0: out of memory. */
+static int ddp__edges_open(ddp_pipe *p)
+{
+    p->in = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->in);
+    p->out = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->out);
+    p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
+    if (!p->in || !p->out || !p->piece) return 0;
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        ddp__edge *from = n->from >= 0 ? ddp__edge_of(p, p->in, &p->ins, n->from) : NULL;
+        ddp__edge *to = n->to >= 0 ? ddp__edge_of(p, p->out, &p->outs, n->to) : NULL;
+        if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
+        if (from) ddp__edge_add(from, n);
+        if (to) ddp__edge_add(to, n);
+    }
+    return 1;
+}
+
+/* 0: out of memory. */
+static int ddp__guests_open(ddp_pipe *p)
+{
+    const size_t nodes = (size_t)p->g->nodes;
+
+    p->guest = (ddp__guest *)ddp__calloc(nodes, sizeof *p->guest);
+    p->host = (ddp__guest *)ddp__calloc(nodes, sizeof *p->host);
+    if (!p->guest || !p->host) return 0;
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
+        ddp__guest u = {i, 0, -1, -1};
+        if (!own || n->stage == own->stage) continue;
+        if (n->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + own->stage, p->guest[p->guests++] = u;
+        if (own->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + n->stage, p->host[p->hosts++] = u;
+    }
+    p->g->fetch_uses = ddp__uses_fetch;
+    p->g->fetch_user = p;
+    return 1;
+}
+
+/* 0: out of memory. */
+static int ddp__pipe_inputs_open(ddp_pipe *p)
+{
+    const size_t M = (size_t)p->micro_batches;
+
+    p->input = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *p->input);
+    for (int i = 0; p->input && i < p->g->nodes; i++)
+        if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
+    p->feed = (char **)ddp__calloc((size_t)p->inputs * M + 1, sizeof *p->feed);
+    if (!p->input || !p->feed) return 0;
+    for (size_t i = 0; i < (size_t)p->inputs * M; i++) {
+        p->feed[i] = (char *)ddp__calloc((size_t)ddp_shape_count(&p->g->node[p->input[i / M]]->spec.out), 4);
+        if (!p->feed[i]) return 0;
+    }
+    return 1;
+}
+
+/* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
+static int ddp__states_open(ddp_pipe *p)
+{
+    const int most = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1;
+
+    p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
+    p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
+    if (!p->task || !p->state) return 0;
+    p->tasks = ddp_pipeline_tasks(p->schedule, p->stages, p->stage, p->micro_batches, p->task);
+    for (; p->states < most && p->states < p->micro_batches; p->states++) {
+        p->state[p->states] = ddp_state_new(p->g);
+        if (!p->state[p->states]) return 0;
+    }
+    return 1;
+}
+
+/* ---- opening and closing ---- */
+
+static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const ddp_node *loss, const ddp_pipe_config *c,
+                                  ddp_error *err)
+{
+    if (!g || !c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: a graph and at least one stage are needed");
+    if (g->host != &d->host) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
+    if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 || !loss->has_gradient)
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
+    if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
+                                         "choose a strategy without servers", ddp_servers(d));
+    if (d->cfg.clip_norm > 0 && c->stages > 1)
+        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages: no rank knows the norm over all stages: leave "
+                         "it 0", (double)d->cfg.clip_norm, c->stages);
+    if (g->element != sizeof(float) && c->stages > 1)
+        return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
+                         "between stages is float32: choose that", c->stages, g->element);
+    if (d->world % c->stages)
+        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
+                         "each stage", c->stages, d->world, c->stages);
+    return DDP_OK;
+}
+
+static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
+{
+    p->schedule = c->schedule;
+    p->stages = c->stages;
+    p->stage = p->d->rank % c->stages;
+    p->number = p->d->rank / c->stages;
+    p->micro_batches = p->d->cfg.micro_batches;
+    if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
+                         (int)p->schedule, p->stages);
+    DDP__TRY(ddp__pipe_groups(p, err));
+    DDP__TRY(ddp__pipe_cut_graph(p, c, err));
+    if (ddp__edges_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
+                     "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
+                     ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
+}
+
+ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)
+{
+    ddp_pipe *p = NULL;
+    ddp_status s;
+
+    if (!d || d->host.error.code) return NULL;
+    s = ddp__pipe_check(d, g, loss, c, &d->host.error);
+    if (s == DDP_OK) p = (ddp_pipe *)ddp__calloc(1, sizeof *p);
+    if (s == DDP_OK && !p) s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a pipeline");
+    if (s == DDP_OK) {
+        p->d = d;
+        p->g = g;
+        p->loss = loss;
+        s = ddp__pipe_open(p, c, &d->host.error);
+    }
+    if (s == DDP_OK) return p;
+    ddp__ctx_fail(d, &d->host.error);
+    ddp_pipe_close(p);
+    return NULL;
+}
+
+static void ddp__edges_close(ddp__edge *e, int n)
+{
+    for (int i = 0; e && i < n; i++) {
+        if (e[i].node) DDP_FREE(e[i].node);
+        if (e[i].data) DDP_FREE(e[i].data);
+        if (e[i].back) DDP_FREE(e[i].back);
+    }
+    if (e) DDP_FREE(e);
+}
+
+void ddp_pipe_close(ddp_pipe *p)
+{
+    if (!p) return;
+    if (p->g) p->g->fetch_uses = NULL;
+    for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
+    for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
+        if (p->feed[i]) DDP_FREE(p->feed[i]);
+    ddp__edges_close(p->in, p->ins);
+    ddp__edges_close(p->out, p->outs);
+    if (p->state) DDP_FREE((void *)p->state);
+    if (p->feed) DDP_FREE((void *)p->feed);
+    if (p->input) DDP_FREE(p->input);
+    if (p->task) DDP_FREE(p->task);
+    if (p->piece) DDP_FREE(p->piece);
+    if (p->guest) DDP_FREE(p->guest);
+    if (p->host) DDP_FREE(p->host);
+    DDP_FREE(p);
+}
+
+#endif
 #endif
 #ifndef DDP_NO_REPORTS
 

@@ -96,6 +96,7 @@
 #include "compress/compress.h"
 #include "base/tools.h"
 #include "graph/graph.h"
+#include "pipe/pipe.h"
 #include "nn/models.h"
 #include "data/data.h"
 
@@ -123,6 +124,7 @@
 #include "graph/arena.c"
 #include "graph/exec.c"
 #include "graph/build.c"
+#include "graph/cut.c"
 #include "ops/ops.h"
 #include "ops/kernels.c"
 #include "ops/conv_product.c"
@@ -320,6 +322,11 @@
 #ifndef DDP_NO_PLANNERS
 #include "pipe/schedule.c"
 #include "pipe/play.c"
+#ifndef DDP_NO_MODELS
+#include "pipe/executor.h"
+#include "pipe/pipe.c"
+#include "pipe/open.c"
+#endif
 #endif
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"

@@ -320,10 +320,11 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
         size_t bytes = ddp__round64(ddp__output_bytes(d));
+        if (d->here == (int)DDP__HERE_NOT) continue;
         l->out[i] = top;
         top += bytes;
-        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
-        if (d->type != DDP_F32) continue;
+        if (d->spec.saved && d->here == (int)DDP__HERE_OWN) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
+        if (d->type != DDP_F32 || (g->stages && !d->has_gradient)) continue;
         l->gradient[i] = top;
         top += bytes;
     }
@@ -375,6 +376,8 @@ ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp
     ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!share || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);
+    } else if (share && g->stages) { /* stages run on states of their own */
+        out->bytes = 0;
     } else if (share) {
         ddp__recompute_fates(g, out->fate);
         ddp__lives_times(&v);

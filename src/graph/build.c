@@ -31,6 +31,18 @@ static size_t ddp__use_bytes(const ddp_node *n)
     return (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float);
 }
 
+/* 1: this process runs the use of a tied parameter, or has the parameter. */
+static int ddp__use_is_here(const ddp_graph *g, const ddp_node *n)
+{
+    return n->tied >= 0 && (n->here == (int)DDP__HERE_OWN || g->node[n->tied]->here == (int)DDP__HERE_OWN);
+}
+
+/* 1: the parameter is elsewhere, and its values come from there in every step. */
+static int ddp__use_is_guest(const ddp_graph *g, const ddp_node *n)
+{
+    return n->tied >= 0 && n->here == (int)DDP__HERE_OWN && g->node[n->tied]->here != (int)DDP__HERE_OWN;
+}
+
 static double ddp__build_parameters(const ddp_graph *g)
 {
     double bytes = 0;
@@ -40,7 +52,7 @@ static double ddp__build_parameters(const ddp_graph *g)
         if (g->element < 4) bytes += (double)g->element * (double)g->layer[i].count;
     }
     for (int i = 0; i < g->nodes; i++)
-        if (g->node[i]->tied >= 0) bytes += 4 * (double)ddp_shape_count(&g->node[i]->spec.param[0].shape);
+        if (ddp__use_is_here(g, g->node[i])) bytes += (double)ddp__use_bytes(g->node[i]);
     return bytes;
 }
 
@@ -106,9 +118,14 @@ static ddp_status ddp__build_layers(ddp_graph *g)
     }
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
-        if (n->tied < 0) continue;
+        if (!ddp__use_is_here(g, n)) continue;
         n->grad[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
         if (!n->grad[0]) return ddp__build_too_large(g);
+        if (!ddp__use_is_guest(g, n)) continue;
+        n->param[0] = (float *)ddp__host_alloc(g->host, ddp__use_bytes(n));
+        if (!n->param[0]) return ddp__build_too_large(g);
+        n->use[0] = b ? b->mirror(g->host->device, n->param[0], ddp__use_bytes(n) / sizeof(float)) : n->param[0];
+        if (!n->use[0]) return ddp__build_too_large(g);
     }
     return DDP_OK;
 }
@@ -123,7 +140,9 @@ static void ddp__build_pointers(ddp_graph *g)
         ddp_node *n = g->node[i];
         if (n->layer != layer) used = buffered = 0;
         layer = n->layer;
-        if (n->tied >= 0) n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
+        if (n->here != (int)DDP__HERE_OWN) continue;
+        if (n->tied >= 0 && !ddp__use_is_guest(g, n))
+            n->param[0] = g->node[n->tied]->param[0], n->use[0] = g->node[n->tied]->use[0];
         for (k = n->tied >= 0; k < n->spec.params; k++) {
             n->param[k] = g->layer[layer].params + used, n->use[k] = g->layer[layer].use + used * g->element;
             n->grad[k] = g->layer[layer].grads + used;
@@ -136,7 +155,23 @@ static void ddp__build_pointers(ddp_graph *g)
     }
 }
 
-/* The stream of an array: its node would do, but its place in its layer, buffers behind the
+void ddp__node_places(ddp_graph *g)
+{
+    size_t params = 0, buffers = 0;
+    int layer = -1;
+
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+        if (n->layer != layer) params = 0, buffers = n->layer >= 0 ? g->layer[n->layer].count : 0;
+        layer = n->layer;
+        n->place = params;
+        n->buffer_place = buffers;
+        for (int k = n->tied >= 0; k < n->spec.params; k++) params += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+        for (int k = 0; k < n->spec.buffers; k++) buffers += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+    }
+}
+
+/* The stream of an array: its node would do, but its place in its whole layer, buffers behind the
  * parameters, survives an inserted dropout or another loss elsewhere in the model. */
 static uint64_t ddp__param_stream(const ddp_node *n, size_t position)
 {
@@ -179,12 +214,16 @@ static void ddp__build_fill(void *user, long first, long last)
     for (long i = first; i < last; i++) {
         ddp_node *n = g->node[i];
         const ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
+        size_t place = n->place;
+        if (n->here != (int)DDP__HERE_OWN) continue;
         for (int k = n->tied >= 0; k < n->spec.params + n->spec.buffers; k++) {
             const int b = k - n->spec.params; /* the number of a buffer */
             const size_t position = b < 0 ? (size_t)(n->param[k] - l->params)
                                           : l->count + (size_t)(n->buffer[b] - l->buffers);
-            ddp__param_fill(b < 0 ? &n->spec.param[k] : &n->spec.buffer[b],
-                            ddp_rng_seed(seed, ddp__param_stream(n, position)), ddp__build_first(l, position));
+            const ddp_param *p = b < 0 ? &n->spec.param[k] : &n->spec.buffer[b];
+            if (b == 0) place = n->buffer_place;
+            ddp__param_fill(p, ddp_rng_seed(seed, ddp__param_stream(n, place)), ddp__build_first(l, position));
+            place += (size_t)ddp_shape_count(&p->shape);
         }
     }
 }
@@ -221,6 +260,7 @@ static ddp_status ddp__build_operators(ddp_graph *g)
 
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
+        if (n->here != (int)DDP__HERE_OWN) continue;
         n->run = n->op && b ? b->op(g->host->device, n->op->name) : n->op;
         if (!n->op) continue;
         if (!n->run)
@@ -259,7 +299,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     if (!g->state) return ddp__build_too_large(g);
     for (int i = 0; b && i < g->nodes; i++) {
         const size_t bytes = 4 * (size_t)ddp_shape_count(&g->node[i]->spec.out);
-        if (g->node[i]->op) continue;
+        if (g->node[i]->op || g->stages) continue;
         g->node[i]->feed = b->pin(g->host->device, bytes);
         if (!g->node[i]->feed)
             return ddp__fail(&g->error, DDP_MEMORY, "out of memory: input \"%.80s\" needs %zu "
@@ -279,7 +319,7 @@ static int ddp__build_matrices(const ddp_graph *g, int layer, ddp_matrix *out, i
     while (head > 0 && !g->node[head]->spec.params) head--;
     for (int i = 0; i < head; i++) {
         const ddp_node *x = g->node[i];
-        for (int k = x->tied >= 0; x->layer == layer && k < x->spec.params && n < room; k++) {
+        for (int k = x->tied >= 0; x->layer == layer && x->here == (int)DDP__HERE_OWN && k < x->spec.params && n < room; k++) {
             const ddp_shape *s = &x->spec.param[k].shape;
             if (!x->spec.param[k].matrix) continue;
             out[n].params = x->param[k];
@@ -300,12 +340,13 @@ static ddp_status ddp__build_register(ddp_graph *g)
     matrix = (ddp_matrix *)ddp__calloc((size_t)room, sizeof *matrix);
     if (!matrix) return ddp__fail(&g->error, DDP_MEMORY, "out of memory for the matrices of %d operators", g->nodes);
     for (i = 0; i < g->layers && !code; i++) {
-        const ddp__graph_layer *l = &g->layer[i];
+        ddp__graph_layer *l = &g->layer[i];
         const int matrices = ddp__build_matrices(g, i, matrix, room);
         const ddp_block buffers = {l->buffers, NULL, l->buffer_count, DDP_BUFFERS};
-        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, 0,
+        const ddp_layer layer = {l->name, l->params, l->grads, l->count, &buffers, l->buffer_count > 0, l->flops, g->group,
                                  matrix, matrices};
-        g->registered = i + 1; /* even a refusal may have left a pointer behind */
+        if (g->stages && l->first < 0) continue;
+        l->unit = g->registered++; /* even a refusal may have left a pointer behind */
         code = g->host->hooks->add_layer((ddp_ctx *)(void *)g->host, &layer);
     }
     DDP_FREE(matrix);
@@ -319,6 +360,7 @@ static ddp_status ddp__graph_build(ddp_graph *g)
     if (g->error.code) return g->error.code;
     if (g->built) return ddp__fail(&g->error, DDP_USAGE, "ddp_graph_build was called twice");
     DDP__TRY(ddp__build_check(g));
+    if (!g->stages) ddp__node_places(g);
     DDP__TRY(ddp__build_plan(g));
     DDP__TRY(ddp__build_layers(g));
     ddp__build_pointers(g);
@@ -357,6 +399,10 @@ static void ddp__graph_destroy(ddp__owned *self)
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
+        if (ddp__use_is_guest(g, n)) {
+            if (backend && n->use[0]) backend->forget(g->host->device, n->param[0]);
+            ddp__host_release(h, n->param[0], ddp__use_bytes(n));
+        }
         if (n->feed) backend->unpin(g->host->device, n->feed, 4 * (size_t)ddp_shape_count(&n->spec.out));
         DDP_FREE(n->shown);
         DDP_FREE(n->name);

@@ -14,8 +14,8 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
     s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
-    s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
-    if (s->written && s->arena) return s;
+    if (layout->bytes) s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
+    if (s->written && (s->arena || !layout->bytes)) return s;
     ddp_state_free(s);
     return NULL;
 }
@@ -45,7 +45,8 @@ ddp_state *ddp_state_new(ddp_graph *g)
     for (int i = 0; i < g->nodes; i++)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) s->written[g->node[i]->input[k]] = 1;
     for (int i = 0; i < g->nodes; i++)
-        if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1)
+        if (!s->written[i] && g->node[i]->op && ddp_shape_count(&g->node[i]->spec.out) == 1 &&
+            g->plain.gradient[i] != DDP__NOWHERE)
             ddp__node_one(g->node[i], ddp__state_at(s, g->plain.gradient[i]));
     return s;
 }
@@ -211,7 +212,7 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     }
 }
 
-static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
+void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
 {
     ddp_op_call c;
 
@@ -284,6 +285,17 @@ static void ddp__run_backward(ddp_state *s, const ddp_node *n, int every_float)
     n->run->backward(&c);
 }
 
+void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part)
+{
+    ddp_op_call c;
+
+    if (part == DDP__CUT_WEIGHTS && !n->spec.params) return;
+    ddp__backward_fill(s, n, 0, &c);
+    for (int i = 0; i < DDP_OP_INPUTS && part == DDP__CUT_WEIGHTS; i++) c.grad_in[i] = NULL;
+    for (int i = 0; i < DDP_OP_PARAMS && part == DDP__CUT_INPUTS; i++) c.grad_param[i] = NULL;
+    n->run->backward(&c);
+}
+
 /* Node i of a whole pass, and the one before it where both run as one. The last that has run. */
 static int ddp__pass_backward(const ddp_graph *g, int i)
 {
@@ -303,7 +315,7 @@ static int ddp__pass_backward(const ddp_graph *g, int i)
 
 static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
 {
-    return fn ? fn((ddp_ctx *)(void *)g->host, layer) : 0;
+    return fn ? fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit) : 0;
 }
 
 static ddp_status ddp__runnable(ddp_graph *g, const char *what)
@@ -311,6 +323,9 @@ static ddp_status ddp__runnable(ddp_graph *g, const char *what)
     if (!g) return DDP_MEMORY;
     if (g->error.code) return g->error.code;
     if (!g->built) return ddp__fail(&g->error, DDP_USAGE, "%s before ddp_graph_build", what);
+    if (g->stages)
+        return ddp__fail(&g->error, DDP_USAGE, "%s: this process holds stage %d of %d of the model: run it with "
+                         "ddp_pipe_step", what, g->own_stage, g->stages);
     return DDP_OK;
 }
 
@@ -370,13 +385,18 @@ static void ddp__uses_add(ddp_graph *g, int owner)
     ddp__host_zero(g->host, sum, count * sizeof *sum);
 }
 
-static void ddp__layer_uses_add(ddp_graph *g, int layer)
+int ddp__layer_uses_add(ddp_graph *g, int layer)
 {
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
+    int code = 0;
 
-    if (hooks && !hooks->last_pass((const ddp_ctx *)(const void *)g->host, layer)) return;
-    for (int i = g->layer[layer].first; i <= g->layer[layer].last; i++)
-        if (g->node[i]->uses) ddp__uses_add(g, i);
+    if (hooks && !hooks->last_pass((const ddp_ctx *)(const void *)g->host, g->layer[layer].unit)) return 0;
+    for (int i = g->layer[layer].first; i <= g->layer[layer].last && !code; i++) {
+        if (!g->node[i]->uses || g->node[i]->here != (int)DDP__HERE_OWN) continue;
+        if (g->fetch_uses) code = g->fetch_uses(g->fetch_user, i);
+        if (!code) ddp__uses_add(g, i);
+    }
+    return code;
 }
 
 /* Why loss cannot be where backward starts, or NULL. */
@@ -418,8 +438,8 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             done = ddp__pass_backward(g, i);
         }
         if (n->layer < 0 || g->layer[n->layer].first != i) continue;
-        ddp__layer_uses_add(g, n->layer);
-        code = hooks ? ddp__hook(g, hooks->backward_end, n->layer) : 0;
+        code = ddp__layer_uses_add(g, n->layer);
+        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
         if (code) return code;
     }
     return 0;

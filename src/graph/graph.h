@@ -219,6 +219,12 @@ DDP_API void ddp_init_scale(ddp_graph *g, ddp_node *n, int param, float scale);
  * whatever the operator's own rule is; 0 = all zeros. */
 DDP_API void ddp_init_normal(ddp_graph *g, ddp_node *n, int param, float deviation);
 
+/* ddp_graph_cut - before ddp_graph_build: the model is cut into stages, and this process holds stage `own` of them:
+ * parameters, gradients and activations of its operators alone. stage_of [ddp_node_count]: of each operator (inputs belong
+ * to whoever reads them); users lie in the same stage or a later one. Initial values are those of the whole model. Such a
+ * graph is run by ddp_pipe. Returns 0 or a ddp_status; ddp_graph_error names the operator. */
+DDP_API int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own);
+
 /* ddp_graph_build - checks shapes, plans memory, allocates and initialises parameters (each layer's parameters, and its
  * gradients, lie in one contiguous block; initialisation depends only on the seed and the parameter's position) and
  * registers the layers with the context. A layer's buffers are one block too, registered as DDP_BUFFERS: averaged with

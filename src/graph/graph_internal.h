@@ -21,6 +21,10 @@ struct ddp_node {
     int           segment;  /* whose forward runs again before its backward; -1: in none */
     int           tied;     /* node that owns the array used as parameter 0; -1: own parameters */
     int           uses;     /* tied nodes that use parameter 0 of this one */
+    int           here;     /* ddp__here */
+    int           stage, from, to; /* of a cut graph: where it runs; the stage that its output comes from and that it
+                                      goes on to, or -1 */
+    size_t        place, buffer_place; /* of its arrays in the whole layer's parameters, then buffers */
     int           has_gradient; /* a parameter at or above this node is reached by its backward */
     ddp_op_spec   spec;     /* of an input only spec.out is filled */
     float        *param[DDP_OP_PARAMS];
@@ -41,6 +45,7 @@ typedef struct ddp__graph_layer {
     uint64_t name_hash; /* of the final name */
     uint64_t base_hash; /* of the name the user gave */
     int      repeat;    /* how many earlier layers were given that name */
+    int      unit;        /* its number in the context */
     int      first, last; /* operators; -1: none yet (inputs in between may lie in the range) */
     size_t   count;     /* floats */
     size_t   buffer_count;
@@ -52,6 +57,12 @@ typedef struct ddp__graph_layer {
 
 /* Operators between ddp_recompute_begin and ddp_recompute_end: consecutive, as those of a layer. */
 typedef struct ddp__recompute_segment { int first, last; } ddp__recompute_segment;
+
+/* Whether a node is this process's, where the graph is cut: its own, or an output that it gets from an earlier stage. */
+typedef enum ddp__here { DDP__HERE_OWN, DDP__HERE_ENTERS, DDP__HERE_NOT } ddp__here;
+
+/* What of a backward runs. */
+typedef enum ddp__cut_part { DDP__CUT_BOTH, DDP__CUT_INPUTS, DDP__CUT_WEIGHTS } ddp__cut_part;
 
 /* What becomes of a node's output after its last use in forward. */
 typedef enum ddp__fate {
@@ -104,6 +115,10 @@ struct ddp_graph {
     int                segments, segment_room;
     int                open_segment; /* -1: none */
     int                built;
+    int                stages, own_stage; /* 0: it is whole */
+    int                group;  /* of ranks that average its layers; 0: all */
+    int              (*fetch_uses)(void *user, int node); /* brings the gradients of a tied weight's uses elsewhere */
+    void              *fetch_user;
     size_t             element; /* bytes of an element of outputs and gradients, 4 or 2 */
     int                registered; /* layers the context borrows memory of */
     ddp__layout        reuse;      /* of the built-in state */
@@ -149,6 +164,20 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
  * life begins and returns it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
+
+/* exec.c: one operator; a part of its backward; the uses of a layer's tied weights, in the last pass of a step. */
+DDP_LIB void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training);
+DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
+DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
+
+/* build.c: fills the nodes' places. */
+DDP_LIB void ddp__node_places(ddp_graph *g);
+
+/* cut.c: one micro-batch through this process's stage, with the hooks of its layers. What enters has been written to
+ * the state before; gradients of what enters are there after DDP__CUT_INPUTS or DDP__CUT_BOTH. loss: the node, on any
+ * stage. */
+DDP_LIB int ddp__cut_forward(ddp_state *s, int training);
+DDP_LIB int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part);
 
 /* A state with that layout; NULL when memory is short. */
 DDP_LIB ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout);

@@ -1,0 +1,270 @@
+/* Opening a pipeline: the cut, the groups of ranks, states, edges and inputs. */
+#include "pipe/executor.h"
+
+/* ---- the cut ---- */
+
+/* 1: a stage may begin at node i without parting a layer. */
+static int ddp__cut_may_begin(const ddp_graph *g, int i)
+{
+    const ddp_node *n = g->node[i];
+
+    return n->op && (n->layer < 0 || g->layer[n->layer].first == i);
+}
+
+ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err)
+{
+    double all = 0, done = 0;
+    int stage = 0, begun = 0, left = 0;
+
+    if (!g || !stage_of || stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_cut: a graph, a list and stages are needed");
+    for (int i = 0; i < g->nodes; i++) {
+        all += g->node[i]->spec.flops;
+        left += ddp__cut_may_begin(g, i);
+    }
+    if (left < stages)
+        return ddp__fail(err, DDP_ARG, "%d stages of a model with %d layers: use fewer stages", stages, left);
+    for (int i = 0; i < g->nodes; i++) {
+        const int may = ddp__cut_may_begin(g, i);
+        const double ahead = done + g->node[i]->spec.flops / 2; /* the layer's first half would still be this stage's */
+        if (may && begun && stage + 1 < stages && (ahead >= all * (stage + 1) / stages || left < stages - stage)) stage++, begun = 0;
+        begun |= may;
+        left -= may;
+        stage_of[i] = stage;
+        done += g->node[i]->spec.flops;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
+{
+    int *stage_of = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *stage_of);
+    ddp_status s = stage_of ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", p->g->nodes);
+
+    if (s == DDP_OK && c->stage_of) memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
+    else if (s == DDP_OK) s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
+    if (s == DDP_OK && (ddp_graph_cut(p->g, stage_of, p->stages, p->stage) || ddp_graph_build(p->g)))
+        s = ddp__fail(err, ddp_graph_error(p->g)->code, "%s", ddp_graph_error(p->g)->msg);
+    if (stage_of) DDP_FREE(stage_of);
+    return s;
+}
+
+/* ---- who averages, who shares a loss ---- */
+
+/* The n ranks from `from` on, `step` apart; all ranks make the group. */
+static ddp_status ddp__pipe_group(ddp_pipe *p, int from, int step, int n, int *group, ddp_error *err)
+{
+    int *ranks = (int *)ddp__calloc((size_t)n, sizeof *ranks), bad;
+
+    *group = 0;
+    if (!ranks) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", n);
+    for (int i = 0; i < n; i++) ranks[i] = from + i * step;
+    bad = ddp_group(p->d, ranks, n, group);
+    DDP_FREE(ranks);
+    return (ddp_status)bad;
+}
+
+static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
+{
+    const int replicas = p->d->world / p->stages;
+    int group;
+
+    if (p->stages == 1) return DDP_OK;
+    for (int s = 0; s < p->stages; s++) {
+        DDP__TRY(ddp__pipe_group(p, s, p->stages, replicas, &group, err));
+        if (s == p->stage) p->g->group = group;
+    }
+    for (int r = 0; r < replicas; r++) {
+        DDP__TRY(ddp__pipe_group(p, r * p->stages, 1, p->stages, &group, err));
+        if (r == p->number) p->team = group;
+    }
+    return DDP_OK;
+}
+
+/* ---- lists ---- */
+
+/* The edge to a stage, made where it is the first. NULL: out of memory. */
+static ddp__edge *ddp__edge_of(ddp_pipe *p, ddp__edge *list, int *n, int stage)
+{
+    const size_t M = (size_t)p->micro_batches;
+    ddp__edge *e = list;
+
+    while (e < list + *n && e->stage != stage) e++;
+    if (e < list + *n) return e;
+    e->stage = stage;
+    e->peer = p->number * p->stages + stage;
+    e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
+    e->data = (long *)ddp__calloc(M, sizeof *e->data);
+    e->back = (long *)ddp__calloc(M, sizeof *e->back);
+    ++*n; /* also where memory is short: it is freed */
+    if (!e->node || !e->data || !e->back) return NULL;
+    for (size_t m = 0; m < M; m++) e->data[m] = e->back[m] = -1;
+    return e;
+}
+
+static void ddp__edge_add(ddp__edge *e, const ddp_node *n)
+{
+    e->node[e->nodes++] = n->index;
+    e->gradients += n->has_gradient;
+}
+
+/* 0: out of memory. */
+static int ddp__edges_open(ddp_pipe *p)
+{
+    p->in = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->in);
+    p->out = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->out);
+    p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
+    if (!p->in || !p->out || !p->piece) return 0;
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        ddp__edge *from = n->from >= 0 ? ddp__edge_of(p, p->in, &p->ins, n->from) : NULL;
+        ddp__edge *to = n->to >= 0 ? ddp__edge_of(p, p->out, &p->outs, n->to) : NULL;
+        if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
+        if (from) ddp__edge_add(from, n);
+        if (to) ddp__edge_add(to, n);
+    }
+    return 1;
+}
+
+/* 0: out of memory. */
+static int ddp__guests_open(ddp_pipe *p)
+{
+    const size_t nodes = (size_t)p->g->nodes;
+
+    p->guest = (ddp__guest *)ddp__calloc(nodes, sizeof *p->guest);
+    p->host = (ddp__guest *)ddp__calloc(nodes, sizeof *p->host);
+    if (!p->guest || !p->host) return 0;
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
+        ddp__guest u = {i, 0, -1, -1};
+        if (!own || n->stage == own->stage) continue;
+        if (n->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + own->stage, p->guest[p->guests++] = u;
+        if (own->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + n->stage, p->host[p->hosts++] = u;
+    }
+    p->g->fetch_uses = ddp__uses_fetch;
+    p->g->fetch_user = p;
+    return 1;
+}
+
+/* 0: out of memory. */
+static int ddp__pipe_inputs_open(ddp_pipe *p)
+{
+    const size_t M = (size_t)p->micro_batches;
+
+    p->input = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *p->input);
+    for (int i = 0; p->input && i < p->g->nodes; i++)
+        if (!p->g->node[i]->op && p->g->node[i]->here == (int)DDP__HERE_OWN) p->input[p->inputs++] = i;
+    p->feed = (char **)ddp__calloc((size_t)p->inputs * M + 1, sizeof *p->feed);
+    if (!p->input || !p->feed) return 0;
+    for (size_t i = 0; i < (size_t)p->inputs * M; i++) {
+        p->feed[i] = (char *)ddp__calloc((size_t)ddp_shape_count(&p->g->node[p->input[i / M]]->spec.out), 4);
+        if (!p->feed[i]) return 0;
+    }
+    return 1;
+}
+
+/* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
+static int ddp__states_open(ddp_pipe *p)
+{
+    const int most = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1;
+
+    p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
+    p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
+    if (!p->task || !p->state) return 0;
+    p->tasks = ddp_pipeline_tasks(p->schedule, p->stages, p->stage, p->micro_batches, p->task);
+    for (; p->states < most && p->states < p->micro_batches; p->states++) {
+        p->state[p->states] = ddp_state_new(p->g);
+        if (!p->state[p->states]) return 0;
+    }
+    return 1;
+}
+
+/* ---- opening and closing ---- */
+
+static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const ddp_node *loss, const ddp_pipe_config *c,
+                                  ddp_error *err)
+{
+    if (!g || !c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: a graph and at least one stage are needed");
+    if (g->host != &d->host) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
+    if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 || !loss->has_gradient)
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
+    if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
+                                         "choose a strategy without servers", ddp_servers(d));
+    if (d->cfg.clip_norm > 0 && c->stages > 1)
+        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages: no rank knows the norm over all stages: leave "
+                         "it 0", (double)d->cfg.clip_norm, c->stages);
+    if (g->element != sizeof(float) && c->stages > 1)
+        return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
+                         "between stages is float32: choose that", c->stages, g->element);
+    if (d->world % c->stages)
+        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
+                         "each stage", c->stages, d->world, c->stages);
+    return DDP_OK;
+}
+
+static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
+{
+    p->schedule = c->schedule;
+    p->stages = c->stages;
+    p->stage = p->d->rank % c->stages;
+    p->number = p->d->rank / c->stages;
+    p->micro_batches = p->d->cfg.micro_batches;
+    if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
+                         (int)p->schedule, p->stages);
+    DDP__TRY(ddp__pipe_groups(p, err));
+    DDP__TRY(ddp__pipe_cut_graph(p, c, err));
+    if (ddp__edges_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
+                     "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
+                     ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
+}
+
+ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)
+{
+    ddp_pipe *p = NULL;
+    ddp_status s;
+
+    if (!d || d->host.error.code) return NULL;
+    s = ddp__pipe_check(d, g, loss, c, &d->host.error);
+    if (s == DDP_OK) p = (ddp_pipe *)ddp__calloc(1, sizeof *p);
+    if (s == DDP_OK && !p) s = ddp__fail(&d->host.error, DDP_MEMORY, "out of memory for a pipeline");
+    if (s == DDP_OK) {
+        p->d = d;
+        p->g = g;
+        p->loss = loss;
+        s = ddp__pipe_open(p, c, &d->host.error);
+    }
+    if (s == DDP_OK) return p;
+    ddp__ctx_fail(d, &d->host.error);
+    ddp_pipe_close(p);
+    return NULL;
+}
+
+static void ddp__edges_close(ddp__edge *e, int n)
+{
+    for (int i = 0; e && i < n; i++) {
+        if (e[i].node) DDP_FREE(e[i].node);
+        if (e[i].data) DDP_FREE(e[i].data);
+        if (e[i].back) DDP_FREE(e[i].back);
+    }
+    if (e) DDP_FREE(e);
+}
+
+void ddp_pipe_close(ddp_pipe *p)
+{
+    if (!p) return;
+    if (p->g) p->g->fetch_uses = NULL;
+    for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
+    for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
+        if (p->feed[i]) DDP_FREE(p->feed[i]);
+    ddp__edges_close(p->in, p->ins);
+    ddp__edges_close(p->out, p->outs);
+    if (p->state) DDP_FREE((void *)p->state);
+    if (p->feed) DDP_FREE((void *)p->feed);
+    if (p->input) DDP_FREE(p->input);
+    if (p->task) DDP_FREE(p->task);
+    if (p->piece) DDP_FREE(p->piece);
+    if (p->guest) DDP_FREE(p->guest);
+    if (p->host) DDP_FREE(p->host);
+    DDP_FREE(p);
+}

@@ -1,0 +1,44 @@
+/* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
+#ifndef DDP_PIPE_PIPE_H
+#define DDP_PIPE_PIPE_H
+
+#include "graph/graph.h"
+#include "pipe/schedule.h"
+
+/* stages x replicas ranks: rank = pipeline x stages + stage (DT-FM's order). The replicas of a stage are a group that
+ * averages by the context's strategy. */
+typedef struct ddp_pipe_config {
+    ddp_pipeline schedule; /* 0 = 1f1b */
+    int          stages;   /* divides ddp_world */
+    const int   *stage_of; /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many FLOPs for each */
+} ddp_pipe_config;
+
+typedef struct ddp_pipe ddp_pipe;
+
+/* ddp_pipe_open - cuts and builds the graph (which ddp_graph_build has not seen) and registers the layers of this rank's
+ *   stage; ddp_config.micro_batches is how many a step has. All ranks call it with the same model and configuration.
+ *   NULL: ddp_last_error(d). Freed by ddp_pipe_close, before ddp_close.
+ * ddp_pipe_input - where micro-batch m (0..micro_batches-1) of a named input is filled before a step, float or int32_t; NULL:
+ *   this stage does not read it. Each rank of a pipeline fills the same samples.
+ * ddp_pipe_step - forward and backward of all micro-batches; ddp_step_end follows, as in any loop. The bits are those of
+ *   as many unpipelined workers as there are pipelines, each with that many micro-batches.
+ * ddp_pipe_evaluate - the forwards of the first n micro-batches, as ddp_evaluate runs them.
+ * ddp_pipe_loss - the mean loss over the micro-batches of the last step or evaluation, on all ranks of the pipeline: they
+ *   all call it. NAN after an error.
+ * Calls return 0 or a ddp_status; the context has the error. */
+DDP_API ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c);
+DDP_API void      ddp_pipe_close(ddp_pipe *p);
+DDP_API void     *ddp_pipe_input(ddp_pipe *p, int m, const char *name);
+DDP_API int       ddp_pipe_step(ddp_pipe *p);
+DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
+DDP_API float     ddp_pipe_loss(ddp_pipe *p);
+
+/* Where this rank stands. */
+DDP_API int ddp_pipe_stage(const ddp_pipe *p);
+DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-1 */
+
+/* ddp_pipe_cut - a cut into consecutive stages of about as many FLOPs, as NULL for stage_of makes it: stage_of
+ * [ddp_node_count]. A layer is not parted. DDP_ARG where there are fewer layers with operators than stages. */
+DDP_API ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err);
+
+#endif /* DDP_PIPE_PIPE_H */

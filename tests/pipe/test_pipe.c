@@ -1,0 +1,416 @@
+/* [calm] Training over stages: every schedule, number of stages, model and cut has the bits of unpipelined workers with
+ * as many micro-batches. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "heap.h"
+
+enum { RANKS = 8, NODES = 160, VALUES = 20000, STEPS = 4, BATCH = 2 };
+
+typedef enum model { GPT, MLP, RESNET, DAG, MODELS } model;
+
+/* What a run leaves: all parameters and buffers by node, and the loss of its last step. */
+typedef struct board {
+    float  value[2][VALUES];  /* [pipelines looked at] */
+    size_t at[NODES], count[NODES];
+    size_t used;
+    float  loss[RANKS];
+    int    nodes;
+} board;
+
+typedef struct job {
+    ddp_config   cfg;
+    model        m;
+    uint64_t     dag;         /* seed of a random graph */
+    int          stages;      /* 0: unpipelined */
+    ddp_pipeline schedule;
+    int          micro_batches, adamw, evaluate;
+    int          random_cut;
+    board       *b;
+} job;
+
+/* A random graph: linear layers and relus on any earlier nodes, added up at the end, so that nothing is unused. */
+static ddp_node *dag_model(ddp_graph *g, uint64_t seed)
+{
+    enum { OPS = 9 };
+    ddp_rng r = ddp_rng_seed(seed, 0);
+    ddp_node *n[OPS + 1], *sum, *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1);
+    int used[OPS + 1];
+
+    memset(used, 0, sizeof used);
+    n[0] = ddp_input(g, "x", DDP_F32, BATCH, 6);
+    for (int i = 1; i <= OPS; i++) {
+        const int a = (int)ddp_rng_below(&r, (uint64_t)i), b = (int)ddp_rng_below(&r, (uint64_t)i);
+        const int kind = i == 1 ? 0 : (int)ddp_rng_below(&r, 3);
+        ddp_layer_begin(g, "op");
+        if (kind == 0) n[i] = ddp_linear(g, n[i == 1 ? 0 : a], 6);
+        else if (kind == 1) n[i] = ddp_relu(g, n[a ? a : 1]);
+        else n[i] = ddp_add(g, n[a ? a : 1], n[b ? b : 1]);
+        ddp_layer_end(g);
+        used[a ? a : 1]++;
+        if (kind == 2) used[b ? b : 1]++;
+    }
+    ddp_layer_begin(g, "last");
+    sum = n[OPS];
+    for (int i = OPS - 1; i > 0; i--)
+        if (!used[i]) sum = ddp_add(g, sum, n[i]);
+    sum = ddp_cross_entropy(g, ddp_linear(g, sum, 5), labels);
+    ddp_layer_end(g);
+    return sum;
+}
+
+/* Two residual blocks with running statistics. */
+static ddp_node *residual_model(ddp_graph *g)
+{
+    ddp_node *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1), *x, *y;
+    const ddp_shape image = {4, {BATCH, 2, 6, 6}};
+
+    x = ddp_input_shape(g, "x", DDP_F32, &image);
+    ddp_layer_begin(g, "stem");
+    x = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
+    ddp_layer_end(g);
+    for (int i = 0; i < 2; i++) {
+        ddp_layer_begin(g, "a");
+        y = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
+        ddp_layer_end(g);
+        ddp_layer_begin(g, "b");
+        x = ddp_relu(g, ddp_add(g, ddp_batch_norm2d(g, ddp_conv2d(g, y, 4, 3, 1, 1, 1, 1)), x));
+        ddp_layer_end(g);
+    }
+    ddp_layer_begin(g, "head");
+    x = ddp_cross_entropy(g, ddp_linear(g, ddp_global_avg_pool2d(g, x), 3), labels);
+    ddp_layer_end(g);
+    return x;
+}
+
+static ddp_node *build(ddp_graph *g, const job *j)
+{
+    if (j->m == GPT) {
+        ddp_gpt2_config c;
+        memset(&c, 0, sizeof c);
+        c.vocabulary = 19, c.context = 8, c.layers = 3, c.heads = 2, c.dim = 8, c.batch = BATCH, c.dropout = 0.1f;
+        return ddp_gpt2(g, &c, NULL);
+    }
+    if (j->m == MLP) {
+        ddp_mlp_config c;
+        memset(&c, 0, sizeof c);
+        c.batch = BATCH, c.inputs = 7, c.hidden[0] = 9, c.hidden[1] = 5, c.hidden[2] = 11, c.hidden[3] = 6;
+        c.hidden[4] = 8, c.classes = 5;
+        return ddp_mlp(g, &c, NULL);
+    }
+    if (j->m == RESNET) return residual_model(g);
+    return dag_model(g, j->dag);
+}
+
+/* Sample data of worker r, micro-batch m of a step. */
+static void fill(void *at, const ddp_node *input, int r, int step, int m)
+{
+    const long n = ddp_shape_count(&input->spec.out);
+    ddp_rng x = ddp_rng_seed((uint64_t)(r * 1000 + step * 16 + m), strlen(input->name));
+
+    for (long i = 0; at && i < n; i++)
+        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
+        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+}
+
+static void keep(const job *j, ddp_graph *g, int which)
+{
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        size_t at = j->b->at[i];
+        for (int k = n->tied >= 0; n->here == (int)DDP__HERE_OWN && k < n->spec.params + n->spec.buffers; k++) {
+            const int p = k < n->spec.params;
+            const size_t count = (size_t)ddp_shape_count(p ? &n->spec.param[k].shape : &n->spec.buffer[k - n->spec.params].shape);
+            memcpy(j->b->value[which] + at, p ? n->param[k] : n->buffer[k - n->spec.params], count * sizeof(float));
+            at += count;
+        }
+    }
+}
+
+static void measure(const job *j, const ddp_graph *g)
+{
+    board *b = j->b;
+
+    b->used = 0;
+    b->nodes = g->nodes;
+    assert_true(g->nodes <= NODES);
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        b->at[i] = b->used;
+        for (int k = n->tied >= 0; k < n->spec.params; k++) b->used += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+        for (int k = 0; k < n->spec.buffers; k++) b->used += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+        b->count[i] = b->used - b->at[i];
+    }
+    assert_true(b->used <= VALUES);
+}
+
+/* Any cut in which data flow onward: stages in the order of the operators, or not. */
+static void cut_anyhow(const ddp_graph *g, int stages, uint64_t seed, int ordered, int *stage_of)
+{
+    ddp_rng r = ddp_rng_seed(seed, 1);
+
+    for (int left = 1; left;) {
+        int seen[RANKS];
+        memset(seen, 0, sizeof seen);
+        for (int i = 0; i < g->nodes; i++) {
+            int low = ordered && i ? stage_of[i - 1] : 0;
+            for (int k = 0; k < g->node[i]->spec.inputs; k++)
+                if (g->node[g->node[i]->input[k]]->op && stage_of[g->node[i]->input[k]] > low)
+                    low = stage_of[g->node[i]->input[k]];
+            stage_of[i] = low;
+            if (g->node[i]->op && ddp_rng_below(&r, 3) == 0) stage_of[i] += (int)ddp_rng_below(&r, (uint64_t)(stages - low));
+            if (g->node[i]->op) seen[stage_of[i]] = 1;
+        }
+        left = 0;
+        for (int s = 0; s < stages; s++) left |= !seen[s];
+    }
+}
+
+/* Every layer in a step of its own kind, on whichever stage it is. */
+static int adopt(ddp_ctx *d, const ddp_graph *g, int cut)
+{
+    int step_of[NODES];
+    ddp_plan plan;
+
+    memset(&plan, 0, sizeof plan);
+    plan.period = 2;
+    plan.step_of = step_of;
+    for (int l = 0; l < g->layers; l++)
+        if (!cut || g->layer[l].first >= 0) step_of[plan.layers++] = (l * 5 / 3) % 2;
+    return ddp_plan_adopt(d, &plan);
+}
+
+static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
+{
+    int cut[NODES], bad = 0;
+    ddp_pipe_config c;
+    ddp_pipe *p;
+
+    memset(&c, 0, sizeof c);
+    c.schedule = j->schedule;
+    c.stages = j->stages;
+    if (j->random_cut) cut_anyhow(g, j->stages, j->dag + 77, j->dag % 2, cut), c.stage_of = cut;
+    p = ddp_pipe_open(d, g, loss, &c);
+    if (!p) return (int)ddp_last_error(d)->code;
+    {
+        ddp_optimizer o = j->adamw ? ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f) : ddp_sgd(0.1f, 0.9f);
+        bad = ddp_set_optimizer(d, &o);
+    }
+    if (!bad && j->cfg.strategy == DDP_DREAMDDP) bad = adopt(d, g, 1);
+    for (int step = 0; step < STEPS && !bad; step++) {
+        for (int m = 0; m < j->micro_batches; m++)
+            for (int i = 0; i < g->nodes; i++)
+                if (!g->node[i]->op)
+                    fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
+        bad = ddp_pipe_step(p);
+        if (!bad) bad = ddp_step_end(d);
+        if (!bad) j->b->loss[ddp_rank(d)] = ddp_pipe_loss(p);
+        if (!bad && j->evaluate && step % 2) bad = ddp_pipe_evaluate(p, 1 + step % j->micro_batches);
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    if (!bad && ddp_pipe_number(p) < 2) keep(j, g, ddp_pipe_number(p));
+    ddp_pipe_close(p);
+    return bad;
+}
+
+static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
+{
+    int bad = ddp_graph_build(g);
+    double sum = 0;
+
+    if (!bad) {
+        ddp_optimizer o = j->adamw ? ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f) : ddp_sgd(0.1f, 0.9f);
+        bad = ddp_set_optimizer(d, &o);
+    }
+    if (!bad && j->cfg.strategy == DDP_DREAMDDP) bad = adopt(d, g, 0);
+    for (int step = 0; step < STEPS && !bad; step++) {
+        sum = 0;
+        for (int m = 0; m < j->micro_batches && !bad; m++) {
+            for (int i = 0; i < g->nodes; i++)
+                if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], ddp_rank(d), step, m);
+            bad = ddp_forward(g);
+            if (!bad) sum += (double)ddp_value(g, loss);
+            if (!bad) bad = ddp_backward(g, loss);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    j->b->loss[ddp_rank(d)] = (float)(sum / j->micro_batches);
+    if (!bad) bad = ddp_sync_all(d);
+    if (!bad && ddp_rank(d) < 2) keep(j, g, ddp_rank(d));
+    return bad;
+}
+
+static int worker(ddp_ctx *d, void *user)
+{
+    const job *j = (const job *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss = build(g, j);
+
+    if (!loss) return (int)ddp_graph_error(g)->code;
+    return j->stages ? train_pipe(d, j, g, loss) : train_whole(d, j, g, loss);
+}
+
+static void run(job *j, int world)
+{
+    ddp_error err;
+
+    j->cfg.world = world;
+    j->cfg.micro_batches = j->micro_batches;
+    j->cfg.deterministic = 1;
+    j->cfg.no_env = 1;
+    j->cfg.transport = DDP_THREADS;
+    j->cfg.seed = 5;
+    j->cfg.peer_timeout_s = 60;
+    if (j->cfg.strategy == DDP_STRATEGY_DEFAULT) j->cfg.strategy = DDP_SSGD;
+    memset(&err, 0, sizeof err);
+    if (ddp_launch(&j->cfg, worker, j, &err)) fail_msg("world %d, %d stages, %s: %s", world, j->stages,
+                                                      ddp_pipeline_name(j->schedule), err.msg);
+}
+
+/* 1 board for the reference, 1 for what is compared with it. */
+static board *boards(void)
+{
+    board *b = (board *)calloc(2, sizeof *b);
+
+    assert_non_null(b);
+    return b;
+}
+
+static void sizes(job *j)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+
+    assert_non_null(build(g, j));
+    measure(j, g);
+    ddp_graph_free(g);
+}
+
+/* Sums of three users or more may be rounded in another order where stages are not in the order of the operators. */
+static int alike(const float *a, const float *b, size_t n, int exactly)
+{
+    if (exactly) return !memcmp(a, b, n * sizeof *a);
+    for (size_t i = 0; i < n; i++)
+        if (fabsf(a[i] - b[i]) > 1e-5f * (1 + fabsf(a[i]))) return 0;
+    return 1;
+}
+
+static void same(const job *a, const job *b, int replicas)
+{
+    const int exactly = !b->random_cut || b->dag % 2;
+
+    for (int i = 0; i < a->b->nodes; i++)
+        for (int r = 0; r < replicas && r < 2; r++)
+            if (!alike(a->b->value[r] + a->b->at[i], b->b->value[r] + a->b->at[i], a->b->count[i], exactly))
+                fail_msg("model %d (%d), %d stages, %s, %d micro-batches: node %d of replica %d differs", (int)b->m,
+                         (int)b->dag, b->stages, ddp_pipeline_name(b->schedule), b->micro_batches, i, r);
+    for (int r = 0; r < replicas; r++)
+        for (int s = 0; s < b->stages; s++) assert_true(alike(&a->b->loss[r], &b->b->loss[r * b->stages + s], 1, exactly));
+}
+
+static void compare(const job *like, int stages, int replicas, board *b)
+{
+    job whole = *like, cut = *like;
+
+    memset(b, 0, 2 * sizeof *b);
+    whole.b = b, cut.b = b + 1;
+    whole.stages = 0;
+    cut.stages = stages;
+    sizes(&whole);
+    sizes(&cut);
+    run(&whole, replicas);
+    for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++) {
+        cut.schedule = (ddp_pipeline)p;
+        run(&cut, stages * replicas);
+        same(&whole, &cut, replicas);
+    }
+}
+
+static void a_pipeline_has_the_bits_of_one_worker(void **state)
+{
+    board *b = boards();
+
+    (void)state;
+    for (int m = GPT; m < DAG; m++)
+        for (int stages = 1; stages <= (m == RESNET ? 3 : 5); stages += m == RESNET ? 2 : 1) {
+            job j;
+            memset(&j, 0, sizeof j);
+            j.m = (model)m;
+            j.micro_batches = stages == 1 ? 1 : 2 + stages;
+            j.adamw = stages % 2;
+            compare(&j, stages, 1, b);
+        }
+    free(b);
+}
+
+static void replicas_of_stages_have_the_bits_of_as_many_workers(void **state)
+{
+    static const ddp_strategy all[] = {DDP_WFBP, DDP_LOCALSGD, DDP_USBYTE, DDP_DREAMDDP};
+    board *b = boards();
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        job j;
+        memset(&j, 0, sizeof j);
+        j.m = (model)(i % 2);
+        j.micro_batches = 3;
+        j.cfg.strategy = all[i];
+        j.cfg.period = 2;
+        j.adamw = i == 1;
+        compare(&j, 2, i == 0 ? 3 : 2, b);
+    }
+    free(b);
+}
+
+static void any_cut_of_any_graph_has_the_same_bits(void **state)
+{
+    board *b = boards();
+
+    (void)state;
+    for (uint64_t seed = 0; seed < SAMPLED(60); seed++) {
+        job j;
+        memset(&j, 0, sizeof j);
+        j.m = DAG;
+        j.dag = seed;
+        j.random_cut = 1;
+        j.micro_batches = 3;
+        compare(&j, 2 + (int)(seed % 4), 1, b);
+    }
+    free(b);
+}
+
+static void evaluation_changes_nothing(void **state)
+{
+    board *b = boards();
+    job j;
+
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.m = RESNET;
+    j.micro_batches = 4;
+    j.evaluate = 1;
+    compare(&j, 3, 1, b);
+    free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_pipeline_has_the_bits_of_one_worker),
+        cmocka_unit_test(replicas_of_stages_have_the_bits_of_as_many_workers),
+        cmocka_unit_test(any_cut_of_any_graph_has_the_same_bits),
+        cmocka_unit_test(evaluation_changes_nothing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
