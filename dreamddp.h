@@ -2855,6 +2855,14 @@ DDP_API int       ddp_pipe_step(ddp_pipe *p);
 DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
 DDP_API float     ddp_pipe_loss(ddp_pipe *p);
 
+/* ddp_pipe_output - the array of a node in the micro-batch that was evaluated last, on the stage that computes it, else
+ *   NULL; valid until the next step or evaluation. On the host. */
+DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
+
+/* ddp_pipe_hash - of all parameters of the pipeline, layer by layer: that of the model on one worker. All ranks of the
+ *   pipeline call it after ddp_sync_all. */
+DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
+
 /* Where this rank stands. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);
 DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-1 */
@@ -4863,7 +4871,8 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: one operator; a part of its backward; the uses of a layer's tied weights, in the last pass of a step. */
+/* exec.c: a node's output on the host; one operator; a part of its backward; the uses of a layer's tied weights, in the last pass of a step. */
+DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
 DDP_LIB void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training);
 DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
 DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
@@ -5911,7 +5920,7 @@ void ddp__feed_inputs(const ddp_graph *g)
 }
 
 /* What a node shows comes from the device when it is asked for; NULL where that fails. */
-static const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
+const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     const size_t count = (size_t)ddp_shape_count(&n->spec.out);
@@ -6710,7 +6719,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = g->nodes - 1; i >= 0; i--) { /* owners behind the uses of their weight */
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (ddp__use_is_guest(g, n)) {
@@ -51644,14 +51653,14 @@ void ddp_pipeline_times_free(ddp_pipeline_times *t)
 /* What a pipeline's executor is made of; inside of src/pipe. */
 
 /* All outputs that hop between this stage and another one, as one message for each micro-batch. */
-typedef struct ddp__edge {
+typedef struct ddp__hop {
     int   peer;        /* rank */
     int   stage;       /* of it */
     int  *node;        /* [nodes] rising */
     int   nodes;
     int   gradients;   /* of them have a gradient, which goes the other way */
     long *data, *back; /* [micro_batches] tickets of activations, of gradients; -1: none */
-} ddp__edge;
+} ddp__hop;
 
 /* One use of a tied weight away from it, seen from either end. */
 typedef struct ddp__guest {
@@ -51671,7 +51680,7 @@ struct ddp_pipe {
     int          tasks;
     ddp_state  **state;     /* [states]; micro-batch m runs on state m % states */
     int          states;
-    ddp__edge   *in, *out;  /* from earlier stages, to later ones */
+    ddp__hop   *in, *out;  /* from earlier stages, to later ones */
     int          ins, outs;
     ddp_piece   *piece;     /* room for the longest list */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
@@ -51680,6 +51689,7 @@ struct ddp_pipe {
     int         *input;     /* [inputs] nodes */
     int          inputs;
     int          received, finished; /* micro-batches whose activations are asked for; whose last task has run */
+    int          evaluated; /* the micro-batch that was last; -1: none */
     double       loss_sum;
     int          losses;
 };
@@ -51716,7 +51726,7 @@ static ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
 }
 
 /* The edge's outputs in the state of micro-batch m, or the gradients of those that have one. */
-static int ddp__edge_list(ddp_pipe *p, const ddp__edge *e, int m, int gradients)
+static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 {
     ddp_state *s = ddp__pipe_state(p, m);
     int n = 0;
@@ -51730,15 +51740,15 @@ static int ddp__edge_list(ddp_pipe *p, const ddp__edge *e, int m, int gradients)
     return n;
 }
 
-static ddp_status ddp__edges_post(ddp_pipe *p, ddp__edge *e, int edges, int m, int gradients, ddp_verb verb)
+static ddp_status ddp__hops_post(ddp_pipe *p, ddp__hop *e, int edges, int m, int gradients, ddp_verb verb)
 {
     for (int i = 0; i < edges; i++)
-        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__edge_list(p, &e[i], m, gradients), 1,
+        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1,
                                 gradients ? &e[i].back[m] : &e[i].data[m]));
     return DDP_OK;
 }
 
-static ddp_status ddp__edges_hold(ddp_pipe *p, ddp__edge *e, int edges, int m, int gradients)
+static ddp_status ddp__hops_hold(ddp_pipe *p, ddp__hop *e, int edges, int m, int gradients)
 {
     for (int i = 0; i < edges; i++) DDP__TRY(ddp__pipe_hold(p, gradients ? &e[i].back[m] : &e[i].data[m]));
     return DDP_OK;
@@ -51747,8 +51757,8 @@ static ddp_status ddp__edges_hold(ddp_pipe *p, ddp__edge *e, int edges, int m, i
 /* What was sent out of the state of micro-batch m has left it. */
 static ddp_status ddp__state_leave(ddp_pipe *p, int m)
 {
-    DDP__TRY(ddp__edges_hold(p, p->out, p->outs, m, 0));
-    return ddp__edges_hold(p, p->in, p->ins, m, 1);
+    DDP__TRY(ddp__hops_hold(p, p->out, p->outs, m, 0));
+    return ddp__hops_hold(p, p->in, p->ins, m, 1);
 }
 
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
@@ -51763,7 +51773,7 @@ static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
         for (int i = 0; before >= 0 && i < p->ins; i++)
             if (p->in[i].back[before] != -1 && !ddp__post_is_done(p->d, 0, p->in[i].back[before])) return DDP_OK;
         if (before >= 0) DDP__TRY(ddp__state_leave(p, before));
-        DDP__TRY(ddp__edges_post(p, p->in, p->ins, p->received, 0, DDP_RECEIVE));
+        DDP__TRY(ddp__hops_post(p, p->in, p->ins, p->received, 0, DDP_RECEIVE));
     }
     return DDP_OK;
 }
@@ -51850,13 +51860,13 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
 
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
-    DDP__TRY(ddp__edges_hold(p, p->in, p->ins, m, 0));
+    DDP__TRY(ddp__hops_hold(p, p->in, p->ins, m, 0));
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     if (ddp__cut_forward(s, training)) return p->d->host.error.code;
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
-    DDP__TRY(ddp__edges_post(p, p->out, p->outs, m, 0, DDP_SEND));
-    if (training) DDP__TRY(ddp__edges_post(p, p->out, p->outs, m, 1, DDP_RECEIVE));
+    DDP__TRY(ddp__hops_post(p, p->out, p->outs, m, 0, DDP_SEND));
+    if (training) DDP__TRY(ddp__hops_post(p, p->out, p->outs, m, 1, DDP_RECEIVE));
     return ddp__loss_take(p, m);
 }
 
@@ -51865,9 +51875,9 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     const int m = t->micro_batch, inputs = t->kind != DDP_TASK_WEIGHT_GRADIENT;
     const ddp__cut_part part = t->kind == DDP_TASK_BACKWARD ? DDP__CUT_BOTH : inputs ? DDP__CUT_INPUTS : DDP__CUT_WEIGHTS;
 
-    if (inputs) DDP__TRY(ddp__edges_hold(p, p->out, p->outs, m, 1));
+    if (inputs) DDP__TRY(ddp__hops_hold(p, p->out, p->outs, m, 1));
     if (ddp__cut_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
-    if (inputs) DDP__TRY(ddp__edges_post(p, p->in, p->ins, m, 1, DDP_SEND));
+    if (inputs) DDP__TRY(ddp__hops_post(p, p->in, p->ins, m, 1, DDP_SEND));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
     p->finished = m + 1;
     for (int i = 0; m + 1 == p->micro_batches && i < p->guests; i++)
@@ -51878,6 +51888,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
     p->received = p->finished = p->losses = 0;
+    p->evaluated = -1;
     p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
         DDP__TRY(p->task[i].kind == DDP_TASK_FORWARD ? ddp__pipe_forward(p, p->task[i].micro_batch, 1)
@@ -51904,6 +51915,7 @@ static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
     }
     for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
     for (int m = 0; m < n; m++) DDP__TRY(ddp__state_leave(p, m));
+    p->evaluated = n - 1;
     return DDP_OK;
 }
 
@@ -51938,6 +51950,12 @@ float ddp_pipe_loss(ddp_pipe *p)
         return NAN;
     }
     return mean;
+}
+
+const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
+{
+    if (!p || p->evaluated < 0 || !n || n->graph != p->g || !n->op || n->here != (int)DDP__HERE_OWN) return NULL;
+    return ddp__output_show(p->g, n, ddp_state_data(ddp__pipe_state(p, p->evaluated), n));
 }
 
 int ddp_pipe_stage(const ddp_pipe *p) { return p ? p->stage : -1; }
@@ -52036,10 +52054,10 @@ static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 /* ---- lists ---- */
 
 /* The edge to a stage, made where it is the first. NULL: out of memory. */
-static ddp__edge *ddp__edge_of(ddp_pipe *p, ddp__edge *list, int *n, int stage)
+static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
 {
     const size_t M = (size_t)p->micro_batches;
-    ddp__edge *e = list;
+    ddp__hop *e = list;
 
     while (e < list + *n && e->stage != stage) e++;
     if (e < list + *n) return e;
@@ -52054,26 +52072,26 @@ static ddp__edge *ddp__edge_of(ddp_pipe *p, ddp__edge *list, int *n, int stage)
     return e;
 }
 
-static void ddp__edge_add(ddp__edge *e, const ddp_node *n)
+static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
 {
     e->node[e->nodes++] = n->index;
     e->gradients += n->has_gradient;
 }
 
 /* 0: out of memory. */
-static int ddp__edges_open(ddp_pipe *p)
+static int ddp__hops_open(ddp_pipe *p)
 {
-    p->in = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->in);
-    p->out = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->out);
+    p->in = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->in);
+    p->out = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->out);
     p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
     if (!p->in || !p->out || !p->piece) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i];
-        ddp__edge *from = n->from >= 0 ? ddp__edge_of(p, p->in, &p->ins, n->from) : NULL;
-        ddp__edge *to = n->to >= 0 ? ddp__edge_of(p, p->out, &p->outs, n->to) : NULL;
+        ddp__hop *from = n->from >= 0 ? ddp__hop_of(p, p->in, &p->ins, n->from) : NULL;
+        ddp__hop *to = n->to >= 0 ? ddp__hop_of(p, p->out, &p->outs, n->to) : NULL;
         if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
-        if (from) ddp__edge_add(from, n);
-        if (to) ddp__edge_add(to, n);
+        if (from) ddp__hop_add(from, n);
+        if (to) ddp__hop_add(to, n);
     }
     return 1;
 }
@@ -52161,12 +52179,13 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->stage = p->d->rank % c->stages;
     p->number = p->d->rank / c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
+    p->evaluated = -1;
     if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
                          (int)p->schedule, p->stages);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
-    if (ddp__edges_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
+    if (ddp__hops_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
                      ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
@@ -52193,7 +52212,7 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     return NULL;
 }
 
-static void ddp__edges_close(ddp__edge *e, int n)
+static void ddp__hops_close(ddp__hop *e, int n)
 {
     for (int i = 0; e && i < n; i++) {
         if (e[i].node) DDP_FREE(e[i].node);
@@ -52210,8 +52229,8 @@ void ddp_pipe_close(ddp_pipe *p)
     for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
-    ddp__edges_close(p->in, p->ins);
-    ddp__edges_close(p->out, p->outs);
+    ddp__hops_close(p->in, p->ins);
+    ddp__hops_close(p->out, p->outs);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);
@@ -52220,6 +52239,95 @@ void ddp_pipe_close(ddp_pipe *p)
     if (p->guest) DDP_FREE(p->guest);
     if (p->host) DDP_FREE(p->host);
     DDP_FREE(p);
+}
+
+/* ==== pipe/hash.c ==== [pipe] */
+/* The hash of all parameters of a model whose stages lie on several ranks: that of the whole model. */
+
+static ddp_status ddp__hash_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
+{
+    ddp_piece piece;
+    ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
+
+    m.peer = p->number * p->stages + stage;
+    return ddp__run(p->d, &m, 0, &p->d->host.error);
+}
+
+/* A layer's values at its first operator's stage, in order; other stages send theirs. */
+static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
+{
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        size_t at = n->place;
+        for (int k = n->tied >= 0; n->layer == layer && k < n->spec.params; k++) {
+            const size_t count = (size_t)ddp_shape_count(&n->spec.param[k].shape);
+            float *part = values + at;
+            at += count;
+            if (p->stage == n->stage) {
+                if (p->stage != home) part = values;
+                DDP__TRY(ddp__host_download(&p->d->host, part, n->param[k], count * sizeof *part, &p->d->host.error));
+                if (p->stage != home) DDP__TRY(ddp__hash_exchange(p, DDP_SEND, home, part, count * sizeof *part));
+            } else if (p->stage == home) {
+                DDP__TRY(ddp__hash_exchange(p, DDP_RECEIVE, n->stage, part, count * sizeof *part));
+            }
+        }
+    }
+    return DDP_OK;
+}
+
+static size_t ddp__whole_layer(const ddp_graph *g, int layer)
+{
+    size_t count = 0;
+
+    for (int i = 0; i < g->nodes; i++)
+        for (int k = g->node[i]->tied >= 0; g->node[i]->layer == layer && k < g->node[i]->spec.params; k++)
+            count += (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
+    return count;
+}
+
+static int ddp__layer_home(const ddp_graph *g, int layer)
+{
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->op && g->node[i]->layer == layer) return g->node[i]->stage;
+    return 0;
+}
+
+static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
+{
+    int at = 0;
+    ddp_piece piece;
+    ddp_message m;
+
+    for (int l = 0; l < p->g->layers; l++) {
+        const int home = ddp__layer_home(p->g, l);
+        if (home != at && p->stage == at) DDP__TRY(ddp__hash_exchange(p, DDP_SEND, home, hash, sizeof *hash));
+        if (home != at && p->stage == home) DDP__TRY(ddp__hash_exchange(p, DDP_RECEIVE, at, hash, sizeof *hash));
+        at = home;
+        DDP__TRY(ddp__hash_layer(p, l, home, values));
+        if (p->stage == home) *hash = ddp_hash_floats(*hash, values, ddp__whole_layer(p->g, l));
+    }
+    if (p->stages == 1) return DDP_OK;
+    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, hash, sizeof *hash);
+    m.peer = p->number * p->stages + at;
+    return ddp__run(p->d, &m, 0, &p->d->host.error);
+}
+
+int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
+{
+    size_t most = 0;
+    float *values;
+    ddp_status s;
+
+    if (!p || !hash) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    *hash = 0;
+    for (int l = 0; l < p->g->layers; l++)
+        if (ddp__whole_layer(p->g, l) > most) most = ddp__whole_layer(p->g, l);
+    values = (float *)ddp__calloc(most + 1, sizeof *values);
+    if (!values) return ddp__ctx_failf(p->d, DDP_MEMORY, "out of memory for the %zu parameters of a layer", most);
+    s = ddp__pipe_hash(p, values, hash);
+    DDP_FREE(values);
+    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 #endif

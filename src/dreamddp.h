@@ -326,6 +326,7 @@
 #include "pipe/executor.h"
 #include "pipe/pipe.c"
 #include "pipe/open.c"
+#include "pipe/hash.c"
 #endif
 #endif
 #ifndef DDP_NO_REPORTS

@@ -76,8 +76,8 @@ typedef struct training_task {
     /* adds to sum the loss, what is told right, and the number of samples, of every world-th batch
        of what is held out from batch number rank on; returns 0 or the first error */
     int (*validate)(const struct training *t, const struct training_model *m, int rank, int world, double sum[3]);
-    /* test_accuracy, on rank 0 after the training; returns 0 or the first error */
-    int (*judge)(const struct training *t, const struct training_model *m, training_result *r);
+    /* the same of test images, for test_accuracy; returns 0 or the first error */
+    int (*judge)(const struct training *t, const struct training_model *m, double sum[3]);
 } training_task;
 
 typedef struct training {
@@ -106,6 +106,8 @@ typedef struct training {
     const char       *load, *store; /* weights to begin with, and where they go; or NULL */
     const char       *dump;         /* where SIGUSR1 writes; NULL = the working directory */
     int               workers, period;
+    int               stages;       /* 0 or 1: no pipeline; else each rank holds one of so many stages */
+    ddp_pipeline      pipeline;     /* its schedule */
     int               elastic;      /* others may go on without this worker */
     int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
@@ -153,8 +155,13 @@ static int training_leads(const ddp_ctx *d)
     return rank < 64 && (live >> rank & 1) && !(live & (((uint64_t)1 << rank) - 1));
 }
 
-/* Ranks that train: data are dealt over them. Those behind them serve. */
-static int training_workers(const ddp_ctx *d) { return ddp_world(d) - ddp_servers(d); }
+/* Those who train: data are dealt over them. A pipeline is one; ranks behind them serve. */
+static int training_workers(const ddp_ctx *d, const training *t)
+{
+    return (ddp_world(d) - ddp_servers(d)) / (t->stages > 1 ? t->stages : 1);
+}
+
+static int training_worker(const ddp_ctx *d, const training *t) { return ddp_rank(d) / (t->stages > 1 ? t->stages : 1); }
 
 /* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
  * own place, whatever its number. */
@@ -185,7 +192,10 @@ static inline float training_deviation(long dim) { return dim < 512 ? (float)(0.
 typedef struct training_model {
     ddp_graph *graph;
     ddp_node  *loss, *logits;
-    int32_t   *tokens, *labels;
+    ddp_pipe  *pipe;            /* of a stage; else NULL */
+    int32_t   *tokens, *labels; /* of a stage: of no micro-batch */
+    long       micro_batch;     /* of a step, that training_data fills */
+    void      *nowhere;         /* of a stage: what it does not read */
     int        layers;
     float    **params, **grads; /* emulated layers */
     size_t    *count;
@@ -260,6 +270,26 @@ static int training_fail(ddp_ctx *d, training_result *r, int code, const char *w
     return code;
 }
 
+/* Registers what this rank holds of the model. */
+static int training_build_stage(ddp_ctx *d, const training *t, training_model *m)
+{
+    ddp_pipe_config c;
+    ddp_node_info info;
+    size_t most = 0;
+
+    memset(&c, 0, sizeof c);
+    c.stages = t->stages;
+    c.schedule = t->pipeline;
+    m->pipe = ddp_pipe_open(d, m->graph, m->loss, &c);
+    if (!m->pipe) return training_fail(d, t->result, (int)ddp_last_error(d)->code, ddp_last_error(d)->msg);
+    m->layers = ddp_layers(d);
+    for (int i = 0; i < ddp_node_count(m->graph); i++)
+        if (!ddp_node_describe(m->graph, i, &info) && !strcmp(info.name, "input") && (size_t)info.output_bytes > most)
+            most = (size_t)info.output_bytes;
+    m->nowhere = calloc(most + 1, 1);
+    return m->nowhere ? 0 : (int)DDP_MEMORY;
+}
+
 static int training_build(ddp_ctx *d, const training *t, training_model *m)
 {
     int bad;
@@ -268,6 +298,7 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     if (t->emulate) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
     m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, &m->logits);
+    if (t->stages > 1) return training_build_stage(d, t, m);
     bad = ddp_graph_build(m->graph);
     if (bad) {
         if (m->graph) {
@@ -292,10 +323,34 @@ static void training_free(training_model *m)
 {
     int l;
 
+    free(m->nowhere);
+    ddp_pipe_close(m->pipe);
     for (l = 0; m->count && l < m->layers; l++) free(m->params[l]), free(m->grads[l]);
     free(m->params);
     free(m->grads);
     free(m->count);
+}
+
+/* Where the next micro-batch's input is filled. */
+static void *training_data(const training_model *m, const char *name)
+{
+    void *at;
+
+    if (!m->pipe) return ddp_data(m->graph, name);
+    at = ddp_pipe_input(m->pipe, (int)m->micro_batch, name);
+    return at ? at : m->nowhere;
+}
+
+/* Without hooks; then the array of a node, NULL where it is not here. */
+static int training_forward(const training_model *m)
+{
+    if (cli_interrupted) return (int)DDP_ABORTED;
+    return m->pipe ? ddp_pipe_evaluate(m->pipe, 1) : ddp_evaluate(m->graph);
+}
+
+static const float *training_output(const training_model *m, const ddp_node *n)
+{
+    return m->pipe ? ddp_pipe_output(m->pipe, n) : ddp_output(m->graph, n);
 }
 
 /* Lets the emulated computer work for seconds more; waiting in a hook delays it, oversleeping
@@ -345,6 +400,26 @@ static int training_emulated_step(ddp_ctx *d, const training *t, training_model 
     return bad;
 }
 
+static void training_fill(ddp_ctx *d, const training *t, training_model *m, long pass)
+{
+    const int worker = training_worker(d, t), workers = training_workers(d, t);
+
+    if (t->task) t->task->batch(t, m, pass, worker, workers);
+    else ddp_tokens_batch(&t->train, t->seed, pass, worker, workers, t->model.batch,
+                          (int32_t *)training_data(m, "tokens"), (int32_t *)training_data(m, "labels"));
+}
+
+static int training_stage_step(ddp_ctx *d, const training *t, training_model *m, long pass, double *loss)
+{
+    int bad;
+
+    for (m->micro_batch = 0; m->micro_batch < t->accumulate; m->micro_batch++) training_fill(d, t, m, pass + m->micro_batch);
+    m->micro_batch = 0;
+    bad = ddp_pipe_step(m->pipe);
+    *loss = bad ? NAN : (double)ddp_pipe_loss(m->pipe);
+    return bad ? bad : (int)ddp_last_error(d)->code;
+}
+
 /* pass: number of the first micro-batch. */
 static int training_step(ddp_ctx *d, const training *t, training_model *m, long pass, double *loss)
 {
@@ -353,12 +428,9 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
 
     *loss = 0;
     if (t->emulate) return training_emulated_step(d, t, m);
+    if (m->pipe) return training_stage_step(d, t, m, pass, loss);
     for (a = 0; !bad && a < t->accumulate; a++) {
-        if (t->task)
-            t->task->batch(t, m, pass + a, ddp_rank(d), training_workers(d));
-        else
-            ddp_tokens_batch(&t->train, t->seed, pass + a, ddp_rank(d), training_workers(d),
-                         t->model.batch, m->tokens, m->labels);
+        training_fill(d, t, m, pass + a);
         bad = ddp_forward(m->graph);
         if (t->sleep && a == 0) training_pace(m, training_sleep_of(t->sleep, ddp_rank(d)));
         if (!bad) bad = ddp_backward(m->graph, m->loss);
@@ -373,21 +445,23 @@ static int training_validate_gpt(const training *t, const training_model *m, int
 {
     const long windows = ddp_tokens_windows(&t->val), batch = t->model.batch,
                most = t->val_batches ? t->val_batches : 20;
+    int32_t *const tokens = (int32_t *)training_data(m, "tokens"), *const labels = (int32_t *)training_data(m, "labels");
     long batches = windows / batch + (windows > 0 && windows < batch), b, i, k;
 
     if (batches > most) batches = most;
     for (b = rank; b < batches; b += world) {
+        const float *loss;
         int bad;
 
         for (i = 0; i < batch; i++) {
             const long at = b * batch + i, place = i * t->model.context;
-            ddp_tokens_window(&t->val, at < windows ? at : 0, m->tokens + place, m->labels + place);
-            for (k = 0; at >= windows && k < t->model.context; k++) m->labels[place + k] = -1;
+            ddp_tokens_window(&t->val, at < windows ? at : 0, tokens + place, labels + place);
+            for (k = 0; at >= windows && k < t->model.context; k++) labels[place + k] = -1;
         }
-        bad = cli_interrupted ? (int)DDP_ABORTED : ddp_evaluate(m->graph);
+        bad = training_forward(m);
         if (bad) return bad;
-        sum[0] += (double)ddp_value(m->graph, m->loss);
-        sum[2] += 1;
+        loss = training_output(m, m->loss);
+        if (loss) sum[0] += (double)*loss, sum[2] += 1;
     }
     return 0;
 }
@@ -396,7 +470,7 @@ static int training_validate_gpt(const training *t, const training_model *m, int
  * each rank, by its own parameters, and the mean of these. */
 static int training_validate(ddp_ctx *d, const training *t, const training_model *m, double *loss, double *accuracy)
 {
-    const int rank = d ? ddp_rank(d) : 0, world = d ? training_workers(d) : 1;
+    const int rank = d ? training_worker(d, t) : 0, world = d ? training_workers(d, t) : 1;
     double sum[3] = {0, 0, 0};
     float all[3];
     int i, bad = 0;
@@ -405,7 +479,7 @@ static int training_validate(ddp_ctx *d, const training *t, const training_model
     if (t->emulate) return 0;
     if (t->task) bad = t->task->validate(t, m, rank, world, sum);
     else bad = training_validate_gpt(t, m, rank, world, sum);
-    if (world > 1 && !bad) {
+    if ((world > 1 || m->pipe) && !bad) {
         for (i = 0; i < 3; i++) all[i] = (float)sum[i];
         bad = ddp_all_reduce(d, all, 3, 1);
         for (i = 0; i < 3; i++) sum[i] = (double)all[i];
@@ -462,6 +536,7 @@ static int training_hash(const training_model *m, uint64_t *hash)
     int l, bad = 0;
 
     *hash = 0;
+    if (m->pipe) return ddp_pipe_hash(m->pipe, hash);
     for (l = 0; !bad && l < m->layers; l++) {
         size_t n = m->graph ? 0 : m->count[l];
         const float *p = m->graph ? ddp_layer_params(m->graph, l, &n) : m->params[l];
@@ -479,7 +554,7 @@ static int training_hash(const training_model *m, uint64_t *hash)
  * run, since nothing else would tell. */
 static int training_compare(ddp_ctx *d, training_result *r, uint64_t hash)
 {
-    const int world = training_workers(d), rank = ddp_rank(d);
+    const int world = ddp_world(d) - ddp_servers(d), rank = ddp_rank(d);
     float *word = (float *)calloc((size_t)world * 4, sizeof *word);
     char why[DDP_ERROR_TEXT];
     int bad, i, other = -1;
@@ -502,7 +577,7 @@ static int training_gather(ddp_ctx *d, const training *t, const ddp_stats *own, 
 {
     training_result *r = t->result;
     const training_rank *rank = training_place(r, ddp_rank(d));
-    size_t n = (size_t)t->steps, L = (size_t)m->layers, i;
+    size_t n = (size_t)t->steps, L = m->pipe ? 0 : (size_t)m->layers, i; /* stages have other layers */
     float *x = (float *)calloc(2 * n + L + 2, sizeof *x);
     int bad;
 
@@ -558,6 +633,23 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
     snprintf(r->plan_cost, sizeof r->plan_cost, "%s", ddp_cost_name(plan->cost));
 }
 
+/* test_accuracy: rank 0 alone, or the first pipeline. */
+static int training_judge(ddp_ctx *d, const training *t, const training_model *m)
+{
+    double sum[3] = {0, 0, 0};
+    float all[3];
+    int bad = 0;
+
+    t->result->test_accuracy = NAN;
+    if (!t->task || t->emulate) return 0;
+    if (training_worker(d, t) == 0) bad = t->task->judge(t, m, sum);
+    for (int i = 0; i < 3; i++) all[i] = (float)sum[i];
+    if (m->pipe && !bad) bad = ddp_all_reduce(d, all, 3, 1);
+    for (int i = 0; m->pipe && i < 3; i++) sum[i] = (double)all[i];
+    if (!bad && sum[2] > 0) t->result->test_accuracy = sum[1] / sum[2];
+    return bad;
+}
+
 /* paused: seconds of the counted steps in which nothing was trained. profiled: the last figures of
  * the steps before the plan, which are all there is where the plan came with the last step. */
 static int training_finish(ddp_ctx *d, const training *t, training_model *m, double begin,
@@ -586,6 +678,8 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     if (bad) return bad;
     bad = training_hash(m, &hash);
     if (!bad) bad = training_compare(d, r, hash);
+    if (!bad && (m->pipe || training_leads(d))) bad = training_judge(d, t, m);
+    if (!bad && m->pipe) bad = training_validate(d, t, m, &r->val_loss, &r->val_accuracy);
     if (bad || !training_leads(d)) return bad;
     training_describe(d, t, m);
     r->seconds = seconds;
@@ -595,10 +689,9 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     r->bytes_sent = own->stats.bytes_sent;
     r->samples_per_s = 0;
     if (!t->emulate && r->step_s > 0)
-        r->samples_per_s = (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d)) / r->step_s;
-    r->test_accuracy = NAN;
-    bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
-    if (!bad && t->task && !t->emulate) bad = t->task->judge(t, m, r);
+        r->samples_per_s = (double)(t->model.batch * t->model.context * t->accumulate * ddp_workers(d) /
+                                    (t->stages > 1 ? t->stages : 1)) / r->step_s;
+    if (!m->pipe) bad = training_validate(NULL, t, m, &r->val_loss, &r->val_accuracy);
     if (bad) return bad;
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)hash);
     getrusage(RUSAGE_SELF, &use);
@@ -653,7 +746,7 @@ static int training_resume(ddp_ctx *d, training *t, long *first)
     int bad = t->resume ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
 
     *first = ddp_step(d);
-    if (!bad) t->first_pass = (long)(ddp_taken(d) / training_workers(d)) - *first * t->accumulate;
+    if (!bad) t->first_pass = (long)(ddp_taken(d) / training_workers(d, t)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
     if (*first < t->steps) return 0;
     snprintf(why, sizeof why, "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
@@ -673,17 +766,17 @@ static int training_loop(ddp_ctx *d, void *user)
     ddp_progress progress;
     ddp_stats s, before, profiled;
     double begin, paused = 0, pause,
-        samples = (double)(t->model.batch * t->model.context * t->accumulate * training_workers(d));
+        samples = (double)(t->model.batch * t->model.context * t->accumulate * training_workers(d, t));
     long step, first = 0;
     int bad = training_build(d, t, &m);
 
     if (t->windows) { /* the launcher may have started more workers than the command line says */
-        long per_step = (long)(t->model.batch * t->accumulate * training_workers(d));
+        long per_step = (long)(t->model.batch * t->accumulate * training_workers(d, t));
         t->steps = t->schedule.total = (t->windows + per_step - 1) / per_step;
         t->schedule.step_size = t->steps / 3 + 1;
         if (!bad && t->steps > r->room) {
             char why[DDP_ERROR_TEXT];
-            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out", training_workers(d),
+            snprintf(why, sizeof why, "%d workers were launched, but --workers says %d; leave it out", training_workers(d, t),
                      t->workers);
             bad = training_fail(d, r, DDP_ARG, why);
         }
@@ -692,7 +785,7 @@ static int training_loop(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     if (!bad) bad = training_resume(d, t, &first);
     if (!bad) bad = training_probe(d, t);
-    if (!bad && ddp_rank(d) >= training_workers(d)) { /* it serves instead */
+    if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* it serves instead */
         bad = ddp_serve(d);
         training_free(&m);
         return bad;
@@ -717,7 +810,7 @@ static int training_loop(ddp_ctx *d, void *user)
         info.loss = loss;
         info.samples = t->model.batch * t->accumulate;
         if (t->data_length)
-            info.epoch = (double)(step * training_workers(d)) * (double)info.samples / (double)t->data_length;
+            info.epoch = (double)(step * training_workers(d, t)) * (double)info.samples / (double)t->data_length;
         if (!bad) bad = ddp_report(d, &info);
         if (!bad) bad = ddp_step_end(d);
         if (bad) break;

@@ -15,6 +15,8 @@ typedef struct program {
     ddp_backend backend; /* of --device cuda */
     const char *report;
     const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
+    long stages;
+    const char *pipeline;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
@@ -63,6 +65,7 @@ static void defaults(program *p, const char *name)
 {
     memset(p, 0, sizeof *p);
     p->name = name, p->optimizer = "adamw", p->schedule = "constant";
+    p->stages = 1;
     p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
     p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
     p->samples = "sequence";
@@ -86,7 +89,7 @@ static const char *strategy_help(program *p)
     return p->help;
 }
 
-enum { OPTIONS = 112 }; /* most of a program */
+enum { OPTIONS = 116 }; /* most of a program */
 
 /* own: the count options that only this program has. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
@@ -97,6 +100,9 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--batch", CLI_COUNT, &p->batch, "N",
          "sequences or images per worker and micro-batch [4]"},
         {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
+        {"--microbatches", CLI_COUNT, &p->accumulate, "N", "the same"},
+        {"--stages", CLI_COUNT, &p->stages, "N", "pipeline: each of --workers holds one of N stages of the model [1]"},
+        {"--pipeline", CLI_TEXT, &p->pipeline, "NAME", "its schedule: gpipe, 1f1b or zb [1f1b]"},
         {"--recompute", CLI_FLAG, &p->recompute, "",
          "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
@@ -267,6 +273,7 @@ static ddp_status choose(program *p, ddp_error *err)
         return refuse(err, "unknown strategy %s; choose %s", p->strategy, p->strategies);
     if (p->algorithm && strcmp(p->algorithm, "auto") && !ddp_algorithm_named(p->algorithm, &c->algorithm))
         return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring", p->algorithm);
+    if (p->pipeline && ddp_pipeline_named(p->pipeline, &p->t.pipeline, err)) return err->code;
     if (p->servers && !ddp_servers_named(p->servers, &c->servers))
         return refuse(err, "--servers %s: a number of ranks that serve, or colocated", p->servers);
     if (p->defer && !ddp_defer_named(p->defer, &c->defer))
@@ -322,6 +329,14 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
         return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch", p->accumulate);
+    if (p->stages < 1 || p->workers % p->stages)
+        return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
+    if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
+    if (p->stages > 1 && p->emulate)
+        return refuse(err, "--emulate-compute with --stages %ld: layers that sleep pass nothing on", p->stages);
+    if (p->stages > 1 && (p->t.load || p->t.store || p->t.save || p->t.resume || p->sample))
+        return refuse(err, "--load, --export, --save, --resume and --sample with --stages %ld: a rank holds one stage of "
+                      "the model only; train without them", p->stages);
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
     if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);

@@ -67,7 +67,7 @@ static void fill(const training *t, const training_model *m, long pass, int rank
 {
     const pictures *own = (const pictures *)t->data;
     ddp_images_batch(&own->train, &own->norm, t->seed, pass, rank, world, t->model.batch,
-                     (float *)ddp_data(m->graph, "inputs"), (int32_t *)ddp_data(m->graph, "labels"));
+                     (float *)training_data(m, "inputs"), (int32_t *)training_data(m, "labels"));
 }
 
 /* Adds to sum the loss, what is told right and the number of images, of every world-th batch of a
@@ -79,8 +79,8 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
     const pictures *own = (const pictures *)t->data;
     const long batch = t->model.batch, classes = own->images->classes,
                size = own->images->channels * own->images->height * own->images->width;
-    float *inputs = (float *)ddp_data(m->graph, "inputs");
-    int32_t *labels = (int32_t *)ddp_data(m->graph, "labels");
+    float *inputs = (float *)training_data(m, "inputs");
+    int32_t *labels = (int32_t *)training_data(m, "labels");
     long first, i, c;
 
     for (first = rank * batch; first < r->count; first += world * batch) {
@@ -92,11 +92,11 @@ static int evaluate(const training *t, const training_model *m, const ddp_image_
             ddp_images_get(r, &own->norm, i < n ? first + i : 0, inputs + i * size, labels + i);
             if (i >= n) labels[i] = -1;
         }
-        bad = cli_interrupted ? (int)DDP_ABORTED : ddp_evaluate(m->graph);
+        bad = training_forward(m);
         if (bad) return bad;
-        sum[0] += (double)ddp_value(m->graph, m->loss) * (double)n;
-        sum[2] += (double)n;
-        x = ddp_output(m->graph, m->logits);
+        x = training_output(m, m->loss);
+        if (x) sum[0] += (double)*x * (double)n, sum[2] += (double)n;
+        x = training_output(m, m->logits);
         for (i = 0; x && i < n; i++, x += classes) {
             long best = 0;
             for (c = 1; c < classes; c++)
@@ -114,13 +114,9 @@ static int validate(const training *t, const training_model *m, int rank, int wo
     return evaluate(t, m, &part, rank, world, sum);
 }
 
-static int judge(const training *t, const training_model *m, training_result *r)
+static int judge(const training *t, const training_model *m, double sum[3])
 {
-    double sum[3] = {0, 0, 0};
-    int bad = evaluate(t, m, &((const pictures *)t->data)->test, 0, 1, sum);
-
-    if (!bad && sum[2] > 0) r->test_accuracy = sum[1] / sum[2];
-    return bad;
+    return evaluate(t, m, &((const pictures *)t->data)->test, 0, 1, sum);
 }
 
 /* ---- the command line ---- */

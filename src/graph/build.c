@@ -396,7 +396,7 @@ static void ddp__graph_destroy(ddp__owned *self)
         ddp__host_release(h, l->buffers, l->buffer_count * sizeof(float));
         DDP_FREE(l->name);
     }
-    for (int i = 0; i < g->nodes; i++) {
+    for (int i = g->nodes - 1; i >= 0; i--) { /* owners behind the uses of their weight */
         ddp_node *n = g->node[i];
         if (n->tied >= 0) ddp__host_release(h, n->grad[0], ddp__use_bytes(n));
         if (ddp__use_is_guest(g, n)) {

@@ -105,7 +105,7 @@ void ddp__feed_inputs(const ddp_graph *g)
 }
 
 /* What a node shows comes from the device when it is asked for; NULL where that fails. */
-static const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
+const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from)
 {
     const ddp_backend *b = ddp__graph_backend(g);
     const size_t count = (size_t)ddp_shape_count(&n->spec.out);

@@ -7,14 +7,14 @@
 #include "run/device.h"
 
 /* All outputs that hop between this stage and another one, as one message for each micro-batch. */
-typedef struct ddp__edge {
+typedef struct ddp__hop {
     int   peer;        /* rank */
     int   stage;       /* of it */
     int  *node;        /* [nodes] rising */
     int   nodes;
     int   gradients;   /* of them have a gradient, which goes the other way */
     long *data, *back; /* [micro_batches] tickets of activations, of gradients; -1: none */
-} ddp__edge;
+} ddp__hop;
 
 /* One use of a tied weight away from it, seen from either end. */
 typedef struct ddp__guest {
@@ -34,7 +34,7 @@ struct ddp_pipe {
     int          tasks;
     ddp_state  **state;     /* [states]; micro-batch m runs on state m % states */
     int          states;
-    ddp__edge   *in, *out;  /* from earlier stages, to later ones */
+    ddp__hop   *in, *out;  /* from earlier stages, to later ones */
     int          ins, outs;
     ddp_piece   *piece;     /* room for the longest list */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
@@ -43,6 +43,7 @@ struct ddp_pipe {
     int         *input;     /* [inputs] nodes */
     int          inputs;
     int          received, finished; /* micro-batches whose activations are asked for; whose last task has run */
+    int          evaluated; /* the micro-batch that was last; -1: none */
     double       loss_sum;
     int          losses;
 };

@@ -83,10 +83,10 @@ static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 /* ---- lists ---- */
 
 /* The edge to a stage, made where it is the first. NULL: out of memory. */
-static ddp__edge *ddp__edge_of(ddp_pipe *p, ddp__edge *list, int *n, int stage)
+static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
 {
     const size_t M = (size_t)p->micro_batches;
-    ddp__edge *e = list;
+    ddp__hop *e = list;
 
     while (e < list + *n && e->stage != stage) e++;
     if (e < list + *n) return e;
@@ -101,26 +101,26 @@ static ddp__edge *ddp__edge_of(ddp_pipe *p, ddp__edge *list, int *n, int stage)
     return e;
 }
 
-static void ddp__edge_add(ddp__edge *e, const ddp_node *n)
+static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
 {
     e->node[e->nodes++] = n->index;
     e->gradients += n->has_gradient;
 }
 
 /* 0: out of memory. */
-static int ddp__edges_open(ddp_pipe *p)
+static int ddp__hops_open(ddp_pipe *p)
 {
-    p->in = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->in);
-    p->out = (ddp__edge *)ddp__calloc((size_t)p->stages, sizeof *p->out);
+    p->in = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->in);
+    p->out = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->out);
     p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
     if (!p->in || !p->out || !p->piece) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i];
-        ddp__edge *from = n->from >= 0 ? ddp__edge_of(p, p->in, &p->ins, n->from) : NULL;
-        ddp__edge *to = n->to >= 0 ? ddp__edge_of(p, p->out, &p->outs, n->to) : NULL;
+        ddp__hop *from = n->from >= 0 ? ddp__hop_of(p, p->in, &p->ins, n->from) : NULL;
+        ddp__hop *to = n->to >= 0 ? ddp__hop_of(p, p->out, &p->outs, n->to) : NULL;
         if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
-        if (from) ddp__edge_add(from, n);
-        if (to) ddp__edge_add(to, n);
+        if (from) ddp__hop_add(from, n);
+        if (to) ddp__hop_add(to, n);
     }
     return 1;
 }
@@ -208,12 +208,13 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->stage = p->d->rank % c->stages;
     p->number = p->d->rank / c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
+    p->evaluated = -1;
     if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
                          (int)p->schedule, p->stages);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
-    if (ddp__edges_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
+    if (ddp__hops_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
                      ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
@@ -240,7 +241,7 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     return NULL;
 }
 
-static void ddp__edges_close(ddp__edge *e, int n)
+static void ddp__hops_close(ddp__hop *e, int n)
 {
     for (int i = 0; e && i < n; i++) {
         if (e[i].node) DDP_FREE(e[i].node);
@@ -257,8 +258,8 @@ void ddp_pipe_close(ddp_pipe *p)
     for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
-    ddp__edges_close(p->in, p->ins);
-    ddp__edges_close(p->out, p->outs);
+    ddp__hops_close(p->in, p->ins);
+    ddp__hops_close(p->out, p->outs);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);

@@ -28,7 +28,7 @@ static ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
 }
 
 /* The edge's outputs in the state of micro-batch m, or the gradients of those that have one. */
-static int ddp__edge_list(ddp_pipe *p, const ddp__edge *e, int m, int gradients)
+static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 {
     ddp_state *s = ddp__pipe_state(p, m);
     int n = 0;
@@ -42,15 +42,15 @@ static int ddp__edge_list(ddp_pipe *p, const ddp__edge *e, int m, int gradients)
     return n;
 }
 
-static ddp_status ddp__edges_post(ddp_pipe *p, ddp__edge *e, int edges, int m, int gradients, ddp_verb verb)
+static ddp_status ddp__hops_post(ddp_pipe *p, ddp__hop *e, int edges, int m, int gradients, ddp_verb verb)
 {
     for (int i = 0; i < edges; i++)
-        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__edge_list(p, &e[i], m, gradients), 1,
+        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1,
                                 gradients ? &e[i].back[m] : &e[i].data[m]));
     return DDP_OK;
 }
 
-static ddp_status ddp__edges_hold(ddp_pipe *p, ddp__edge *e, int edges, int m, int gradients)
+static ddp_status ddp__hops_hold(ddp_pipe *p, ddp__hop *e, int edges, int m, int gradients)
 {
     for (int i = 0; i < edges; i++) DDP__TRY(ddp__pipe_hold(p, gradients ? &e[i].back[m] : &e[i].data[m]));
     return DDP_OK;
@@ -59,8 +59,8 @@ static ddp_status ddp__edges_hold(ddp_pipe *p, ddp__edge *e, int edges, int m, i
 /* What was sent out of the state of micro-batch m has left it. */
 static ddp_status ddp__state_leave(ddp_pipe *p, int m)
 {
-    DDP__TRY(ddp__edges_hold(p, p->out, p->outs, m, 0));
-    return ddp__edges_hold(p, p->in, p->ins, m, 1);
+    DDP__TRY(ddp__hops_hold(p, p->out, p->outs, m, 0));
+    return ddp__hops_hold(p, p->in, p->ins, m, 1);
 }
 
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
@@ -75,7 +75,7 @@ static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
         for (int i = 0; before >= 0 && i < p->ins; i++)
             if (p->in[i].back[before] != -1 && !ddp__post_is_done(p->d, 0, p->in[i].back[before])) return DDP_OK;
         if (before >= 0) DDP__TRY(ddp__state_leave(p, before));
-        DDP__TRY(ddp__edges_post(p, p->in, p->ins, p->received, 0, DDP_RECEIVE));
+        DDP__TRY(ddp__hops_post(p, p->in, p->ins, p->received, 0, DDP_RECEIVE));
     }
     return DDP_OK;
 }
@@ -162,13 +162,13 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
 
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
-    DDP__TRY(ddp__edges_hold(p, p->in, p->ins, m, 0));
+    DDP__TRY(ddp__hops_hold(p, p->in, p->ins, m, 0));
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     if (ddp__cut_forward(s, training)) return p->d->host.error.code;
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
-    DDP__TRY(ddp__edges_post(p, p->out, p->outs, m, 0, DDP_SEND));
-    if (training) DDP__TRY(ddp__edges_post(p, p->out, p->outs, m, 1, DDP_RECEIVE));
+    DDP__TRY(ddp__hops_post(p, p->out, p->outs, m, 0, DDP_SEND));
+    if (training) DDP__TRY(ddp__hops_post(p, p->out, p->outs, m, 1, DDP_RECEIVE));
     return ddp__loss_take(p, m);
 }
 
@@ -177,9 +177,9 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     const int m = t->micro_batch, inputs = t->kind != DDP_TASK_WEIGHT_GRADIENT;
     const ddp__cut_part part = t->kind == DDP_TASK_BACKWARD ? DDP__CUT_BOTH : inputs ? DDP__CUT_INPUTS : DDP__CUT_WEIGHTS;
 
-    if (inputs) DDP__TRY(ddp__edges_hold(p, p->out, p->outs, m, 1));
+    if (inputs) DDP__TRY(ddp__hops_hold(p, p->out, p->outs, m, 1));
     if (ddp__cut_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
-    if (inputs) DDP__TRY(ddp__edges_post(p, p->in, p->ins, m, 1, DDP_SEND));
+    if (inputs) DDP__TRY(ddp__hops_post(p, p->in, p->ins, m, 1, DDP_SEND));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
     p->finished = m + 1;
     for (int i = 0; m + 1 == p->micro_batches && i < p->guests; i++)
@@ -190,6 +190,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
     p->received = p->finished = p->losses = 0;
+    p->evaluated = -1;
     p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
         DDP__TRY(p->task[i].kind == DDP_TASK_FORWARD ? ddp__pipe_forward(p, p->task[i].micro_batch, 1)
@@ -216,6 +217,7 @@ static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
     }
     for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
     for (int m = 0; m < n; m++) DDP__TRY(ddp__state_leave(p, m));
+    p->evaluated = n - 1;
     return DDP_OK;
 }
 
@@ -250,6 +252,12 @@ float ddp_pipe_loss(ddp_pipe *p)
         return NAN;
     }
     return mean;
+}
+
+const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
+{
+    if (!p || p->evaluated < 0 || !n || n->graph != p->g || !n->op || n->here != (int)DDP__HERE_OWN) return NULL;
+    return ddp__output_show(p->g, n, ddp_state_data(ddp__pipe_state(p, p->evaluated), n));
 }
 
 int ddp_pipe_stage(const ddp_pipe *p) { return p ? p->stage : -1; }

@@ -33,6 +33,14 @@ DDP_API int       ddp_pipe_step(ddp_pipe *p);
 DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
 DDP_API float     ddp_pipe_loss(ddp_pipe *p);
 
+/* ddp_pipe_output - the array of a node in the micro-batch that was evaluated last, on the stage that computes it, else
+ *   NULL; valid until the next step or evaluation. On the host. */
+DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
+
+/* ddp_pipe_hash - of all parameters of the pipeline, layer by layer: that of the model on one worker. All ranks of the
+ *   pipeline call it after ddp_sync_all. */
+DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
+
 /* Where this rank stands. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);
 DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-1 */
