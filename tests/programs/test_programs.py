@@ -31,6 +31,7 @@ OUTER = ["diloco", "sparseloco"]
 STRATEGIES = GRADIENTS + PARAMETERS + ["deft"] + OUTER
 MEAN = ["--outer-lr", 1, "--outer-momentum", 0]
 SMALL = "--layers 1 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet".split()
+TEXT_MODEL = "--layers 2 --heads 2 --dim 16 --seq 16 --batch 2 --data text --quiet".split()
 LAYERS = 4  # embed, h.0.attn, h.0.mlp, head
 PERIOD = ["--period", "4"]
 LONG = SMALL + ["--steps", "100000000"]
@@ -154,6 +155,13 @@ def csv(*rows, header="layer,params,forward_s,backward_s,comm_s"):
     return "\n".join([header, *rows]) + "\n"
 
 
+mistake("stages that do not divide the workers", 2, ["--stages 3", "--workers 4"], "--stages 3 --workers 4")
+mistake("a schedule without stages", 2, ["--pipeline zb", "--stages"], "--pipeline zb")
+mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
+mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
+mistake("clipping in a pipeline", 2, ["clip_norm 1", "2 stages"], "--stages 2 --workers 2 --clip 1")
+mistake("a checkpoint of a pipeline", 2, ["--save", "--stages 2"], "--stages 2 --workers 2 --save there")
+mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
 mistake("unknown model", 2, ["vgg99", "gpt2"], "--model vgg99")
 mistake("unknown optimizer", 2, ["lion", "adamw", "muon"], "--optimizer lion")
@@ -530,6 +538,23 @@ def check(folder):
     sentence(run(folder, *SMALL, "--workers", 2, "--strategy", "wfbp", "--servers", 1, code=2)[1], "servers 1", "wfbp")
     sentence(run(folder, *SMALL, "--workers", 2, "--servers", "many", code=2)[1], "--servers many", "colocated")
     sentence(run(folder, *SMALL, "--strategy", "osp", "--servers", 1, "--defer", 2, code=2)[1], "--defer 2", "0 to 1")
+
+
+@case("param_hash: a pipeline has the bits of unpipelined workers, under every schedule")
+def pipelines(folder):
+    model = [*TEXT_MODEL, "--strategy", "ssgd", "--deterministic", "--steps", 6]
+    for replicas in 1, 2:
+        one = train(folder, *model, "--workers", replicas, "--accumulate", 4)
+        for schedule, stages in ("gpipe", 3), ("1f1b", 2), ("zb", 4):
+            for transport in "threads", "tcp":
+                r = train(folder, *model, "--workers", replicas * stages, "--stages", stages, "--pipeline", schedule,
+                          "--microbatches", 4, "--transport", transport)
+                expect(r["param_hash"] == one["param_hash"], "%s, %d stages, %d replicas, %s: %s, not %s" % (
+                    schedule, stages, replicas, transport, r["param_hash"], one["param_hash"]))
+                expect(abs(r["val_loss"] - one["val_loss"]) < 1e-5, "another val_loss")
+    r = train(folder, *TEXT_MODEL, "--workers", 4, "--stages", 2, "--microbatches", 2, "--strategy", "dreamddp", "--period", 2,
+              "--steps", 40, "--lr", 0.01)
+    expect(r["final_loss"] < 0.95 * r["first_loss"], "2 x 2 under dreamddp learns nothing: %s" % r)
 
 
 @case("servers: a killed run goes on with the same parameters, a killed server is a lost peer")
