@@ -45592,9 +45592,14 @@ static ddp_status ddp__guard_layers(ddp_ctx *d, ddp_error *err)
 /* Without this, ranks whose program forgot to give the gradients would part in silence. */
 static ddp_status ddp__gradients_given(const ddp_ctx *d, ddp_error *err)
 {
+    int frozen = 0;
+
     if (d->ops.averages != DDP_AVERAGES_GRADIENTS || !d->engine) return DDP_OK;
-    for (int l = 0; l < d->layers; l++)
+    for (int l = 0; l < d->layers; l++) {
         if (d->unit[l].gradients) return DDP_OK;
+        frozen += d->unit[l].blocks;
+    }
+    if (d->team && !frozen) return DDP_OK; /* a stage of a pipeline that has nothing to train */
     return ddp__fail(err, DDP_USAGE, "strategy %s averages gradients, and none of %d layers has any: give them in "
                      "ddp_layer.grads, or choose a strategy that averages parameters", d->ops.name, d->layers);
 }
