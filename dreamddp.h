@@ -519,6 +519,7 @@ DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_overlap_named(const char *name, ddp_overlap *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
+DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
 DDP_API int ddp_servers_named(const char *name, int *out);
 DDP_API int ddp_defer_named(const char *name, double *out);
 DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);
@@ -1106,6 +1107,8 @@ typedef struct ddp_stats {
     double  hidden_pct;       /* 100 x (1 - exposed / comm); 100 without communication */
     double  peer_wait_s;      /* waiting for a slower peer, counted apart */
     int64_t bytes_sent;       /* all bytes of the whole run, headers included */
+    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* of them, without headers, by ddp_wire: how they travelled; TOPK: all bytes that
+                                 a strategy packed itself; DEFAULT: the library's own words, probes, newcomers' state */
     double  comm_cpu_s;       /* processor time of the comm threads in the whole run, without what
                                  blocking calls moved themselves; 0: the system does not tell */
     double  predicted_step_s; /* by the plan's model, forward included; 0 = no plan */
@@ -19282,7 +19285,8 @@ DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span
 
 typedef struct ddp__net_stats {
     int64_t bytes_sent, bytes_received; /* all bytes handed to or taken from the wire, headers included */
-    int64_t payload_sent;
+    int64_t payload_sent;                 /* of messages */
+    int64_t sent_as[DDP__AS_BYTES + 2];   /* of it the library's own words, then by ddp_coding */
     int64_t operations;
     double  busy_s;                       /* union of operation spans */
     double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */
@@ -19709,6 +19713,8 @@ DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t of
 DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
 /* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's end. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
+/* So many bytes of it have been sent, coded so. */
+DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
 DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op); /* nothing reads its input any more */
@@ -20287,6 +20293,12 @@ void ddp__op_release(ddp__engine *e, ddp__op *op)
     op->released = 1;
     pthread_cond_broadcast(&e->changed);
     pthread_mutex_unlock(&e->lock);
+}
+
+void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
+{
+    op->bytes += bytes;
+    ddp__atomic_add(&e->stats.sent_as[op->m.layer == DDP__OWN_WORD ? 0 : coding + 1], bytes);
 }
 
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
@@ -21982,8 +21994,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
     const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
-    op->bytes += bytes;
-    ddp__atomic_add(&e->stats.payload_sent, bytes);
+    ddp__count_sent(e, op, DDP_AS_FLOAT, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_received, bytes);
 }
@@ -23181,8 +23192,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
     p->out_state = DDP__OUT_IDLE;
     p->out_op = NULL;
     if (!op || e->fault.code != DDP_OK) return;
-    op->bytes += p->out.length;
-    ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
+    ddp__count_sent(e, op, p->out.coding, (int64_t)p->out.length);
     ddp__op_moves(e, op, now);
     if (op->way->sent) op->way->sent(e, op, &p->out, now);
     else ddp__op_advance(e, op, ddp__frame_values(&p->out));
@@ -23320,7 +23330,9 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 {
     out->bytes_sent = ddp__atomic_load(&e->stats.bytes_sent);
     out->bytes_received = ddp__atomic_load(&e->stats.bytes_received);
-    out->payload_sent = ddp__atomic_load(&e->stats.payload_sent);
+    out->payload_sent = 0;
+    for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
+        out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->stats.sent_as[i]);
     out->cpu_s = ddp__thread_cpu_s(e->thread);
     pthread_mutex_lock(&e->lock);
     out->operations = e->stats.operations;
@@ -38771,7 +38783,6 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 /* The pieces that this period's average of a layer takes of a whole list. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
-DDP_LIB const char  *ddp__wire_name(ddp_coding coding); /* "int8" */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
  * have too. */
@@ -39746,16 +39757,14 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
     }
     out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
-    if (d->engine) {
+    for (int link = 0; link < 2; link++) {
+        ddp__engine *e = link ? d->second : d->engine;
         ddp__net_stats net;
-        ddp__engine_stats(d->engine, &net);
-        out->bytes_sent = net.bytes_sent;
-        out->comm_cpu_s = net.cpu_s;
-        if (d->second) {
-            ddp__engine_stats(d->second, &net);
-            out->bytes_sent += net.bytes_sent;
-            out->comm_cpu_s += net.cpu_s;
-        }
+        if (!e) continue;
+        ddp__engine_stats(e, &net);
+        out->bytes_sent += net.bytes_sent;
+        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
+        out->comm_cpu_s += net.cpu_s;
     }
     out->divergence = 0;
     out->optimizer_bytes = d->muon_count * sizeof(float);
@@ -40738,7 +40747,7 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
         return ddp__ctx_failf(d, DDP_ARG, "%s: the context was opened for %s; open it with wire = DDP_WIRE_%s or "
                               "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
-                              m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp__wire_name(m->coding));
+                              m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -41605,7 +41614,10 @@ int ddp_algorithm_named(const char *name, ddp_algorithm *out)
 
 static const char *const ddp__wire_names[] = {"", "f32", "bf16", "int8", "int4", "e3m0", "topk", NULL};
 
-const char *ddp__wire_name(ddp_coding coding) { return ddp__wire_names[(int)coding + 1]; }
+const char *ddp_wire_name(ddp_wire wire)
+{
+    return ddp__wire_names[wire > DDP_WIRE_DEFAULT && wire <= DDP_WIRE_TOPK ? wire : DDP_WIRE_F32];
+}
 
 int ddp_wire_named(const char *name, ddp_wire *out)
 {
@@ -45055,7 +45067,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
     snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
-             d->cfg.micro_batches, ddp__wire_name(ddp__wire_coding(d->cfg.wire)));
+             d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
     for (int i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);

@@ -110,6 +110,11 @@ static void write_results(const program *p, ddp_jsonl *j)
         ddp_jsonl_number(j, "deferred_pct", r->rank[r->leader].stats.deferred_pct);
     }
     ddp_jsonl_integer(j, "bytes_sent", r->bytes_sent);
+    ddp_jsonl_object(j, "bytes_by_coding");
+    for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++)
+        if (r->rank[r->leader].stats.bytes_as[as])
+            ddp_jsonl_integer(j, as ? ddp_wire_name((ddp_wire)as) : "own", r->rank[r->leader].stats.bytes_as[as]);
+    ddp_jsonl_up(j);
     ddp_jsonl_number(j, "comm_cpu_s", r->rank[0].stats.comm_cpu_s);
     ddp_jsonl_number(j, "planned_mb", planned_mb(r));
     ddp_jsonl_number(j, "peak_rss_mb", r->peak_rss_mb);

@@ -143,7 +143,8 @@ DDP_LIB int ddp__engine_spans(ddp__engine *e, double t0, double t1, ddp__op_span
 
 typedef struct ddp__net_stats {
     int64_t bytes_sent, bytes_received; /* all bytes handed to or taken from the wire, headers included */
-    int64_t payload_sent;
+    int64_t payload_sent;                 /* of messages */
+    int64_t sent_as[DDP__AS_BYTES + 2];   /* of it the library's own words, then by ddp_coding */
     int64_t operations;
     double  busy_s;                       /* union of operation spans */
     double  cpu_s;                        /* processor time of the comm thread; 0 = unknown */

@@ -248,6 +248,12 @@ void ddp__op_release(ddp__engine *e, ddp__op *op)
     pthread_mutex_unlock(&e->lock);
 }
 
+void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes)
+{
+    op->bytes += bytes;
+    ddp__atomic_add(&e->stats.sent_as[op->m.layer == DDP__OWN_WORD ? 0 : coding + 1], bytes);
+}
+
 void ddp__op_moves(ddp__engine *e, ddp__op *op, double now)
 {
     e->last_move = now;

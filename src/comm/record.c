@@ -44,7 +44,9 @@ void ddp__engine_stats(ddp__engine *e, ddp__net_stats *out)
 {
     out->bytes_sent = ddp__atomic_load(&e->stats.bytes_sent);
     out->bytes_received = ddp__atomic_load(&e->stats.bytes_received);
-    out->payload_sent = ddp__atomic_load(&e->stats.payload_sent);
+    out->payload_sent = 0;
+    for (size_t i = 0; i < sizeof out->sent_as / sizeof *out->sent_as; i++)
+        out->payload_sent += out->sent_as[i] = ddp__atomic_load(&e->stats.sent_as[i]);
     out->cpu_s = ddp__thread_cpu_s(e->thread);
     pthread_mutex_lock(&e->lock);
     out->operations = e->stats.operations;

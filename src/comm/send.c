@@ -198,8 +198,7 @@ static void ddp__frame_sent(ddp__engine *e, int peer, double now)
     p->out_state = DDP__OUT_IDLE;
     p->out_op = NULL;
     if (!op || e->fault.code != DDP_OK) return;
-    op->bytes += p->out.length;
-    ddp__atomic_add(&e->stats.payload_sent, (int64_t)p->out.length);
+    ddp__count_sent(e, op, p->out.coding, (int64_t)p->out.length);
     ddp__op_moves(e, op, now);
     if (op->way->sent) op->way->sent(e, op, &p->out, now);
     else ddp__op_advance(e, op, ddp__frame_values(&p->out));

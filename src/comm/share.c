@@ -224,8 +224,7 @@ static void ddp__share_account(ddp__engine *e, ddp__op *op)
     const size_t own = ddp__segment_length(e, op, e->rank), others = (size_t)(ddp__team_of(e, op).members - 1);
     const int64_t bytes = (int64_t)((own * others + op->n - own) * sizeof(float));
 
-    op->bytes += bytes;
-    ddp__atomic_add(&e->stats.payload_sent, bytes);
+    ddp__count_sent(e, op, DDP_AS_FLOAT, bytes);
     ddp__atomic_add(&e->stats.bytes_sent, bytes);
     ddp__atomic_add(&e->stats.bytes_received, bytes);
 }

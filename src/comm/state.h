@@ -362,6 +362,8 @@ DDP_LIB void ddp__describe(ddp__frame *f, const ddp__op *op, int type, size_t of
 DDP_LIB double ddp__still_since(const ddp__op *op); /* since when an operation has not moved */
 /* Subtracts values from what is left; completes the operation at zero, which stays valid until the round's end. */
 DDP_LIB void ddp__op_advance(ddp__engine *e, ddp__op *op, size_t values);
+/* So many bytes of it have been sent, coded so. */
+DDP_LIB void ddp__count_sent(ddp__engine *e, ddp__op *op, int coding, int64_t bytes);
 /* First sign of an operation on this rank, and the end of any wait for a peer. */
 DDP_LIB void ddp__op_moves(ddp__engine *e, ddp__op *op, double now);
 DDP_LIB void ddp__op_release(ddp__engine *e, ddp__op *op); /* nothing reads its input any more */

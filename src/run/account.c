@@ -158,16 +158,14 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->wait_s = d->sum_wait_s / (double)d->stats.counted_steps;
     }
     out->hidden_pct = d->stats.comm_s > 0 ? 100 * (1 - d->stats.exposed_s / d->stats.comm_s) : 100;
-    if (d->engine) {
+    for (int link = 0; link < 2; link++) {
+        ddp__engine *e = link ? d->second : d->engine;
         ddp__net_stats net;
-        ddp__engine_stats(d->engine, &net);
-        out->bytes_sent = net.bytes_sent;
-        out->comm_cpu_s = net.cpu_s;
-        if (d->second) {
-            ddp__engine_stats(d->second, &net);
-            out->bytes_sent += net.bytes_sent;
-            out->comm_cpu_s += net.cpu_s;
-        }
+        if (!e) continue;
+        ddp__engine_stats(e, &net);
+        out->bytes_sent += net.bytes_sent;
+        for (int as = 0; as <= (int)DDP_WIRE_TOPK; as++) out->bytes_as[as] += net.sent_as[as];
+        out->comm_cpu_s += net.cpu_s;
     }
     out->divergence = 0;
     out->optimizer_bytes = d->muon_count * sizeof(float);

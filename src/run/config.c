@@ -20,7 +20,10 @@ int ddp_algorithm_named(const char *name, ddp_algorithm *out)
 
 static const char *const ddp__wire_names[] = {"", "f32", "bf16", "int8", "int4", "e3m0", "topk", NULL};
 
-const char *ddp__wire_name(ddp_coding coding) { return ddp__wire_names[(int)coding + 1]; }
+const char *ddp_wire_name(ddp_wire wire)
+{
+    return ddp__wire_names[wire > DDP_WIRE_DEFAULT && wire <= DDP_WIRE_TOPK ? wire : DDP_WIRE_F32];
+}
 
 int ddp_wire_named(const char *name, ddp_wire *out)
 {

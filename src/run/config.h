@@ -205,6 +205,7 @@ DDP_API ddp_transport ddp_transport_named(const char *name);
 DDP_API int ddp_algorithm_named(const char *name, ddp_algorithm *out);
 DDP_API int ddp_overlap_named(const char *name, ddp_overlap *out);
 DDP_API int ddp_wire_named(const char *name, ddp_wire *out);
+DDP_API const char *ddp_wire_name(ddp_wire wire); /* the default's is f32 */
 DDP_API int ddp_servers_named(const char *name, int *out);
 DDP_API int ddp_defer_named(const char *name, double *out);
 DDP_API int ddp_lgp_named(const char *name, ddp_lgp *out);

@@ -210,7 +210,6 @@ DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
 /* The pieces that this period's average of a layer takes of a whole list. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
-DDP_LIB const char  *ddp__wire_name(ddp_coding coding); /* "int8" */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
  * have too. */

@@ -30,7 +30,7 @@ static void ddp__layout_fill(const ddp_ctx *d, ddp__join_layout *l)
     l->hash = ddp__hash(ddp__layout_hash(d), &model, sizeof model);
     l->layers = d->layers;
     snprintf(l->how, sizeof l->how, "%.40s with period %d, %d micro-batches and wire %s", d->ops.name, d->cfg.period,
-             d->cfg.micro_batches, ddp__wire_name(ddp__wire_coding(d->cfg.wire)));
+             d->cfg.micro_batches, ddp_wire_name(d->cfg.wire));
     for (int i = 0; i < d->sames; i++) {
         const size_t n = strlen(l->how);
         snprintf(l->how + n, sizeof l->how - n, ", %s %lld", d->same[i].name, (long long)d->same[i].value);

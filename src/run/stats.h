@@ -3,6 +3,7 @@
 #define DDP_RUN_STATS_H
 
 #include "profile/profile.h"
+#include "run/config.h"
 #include "run/session.h"
 
 struct ddp_plan;
@@ -22,6 +23,8 @@ typedef struct ddp_stats {
     double  hidden_pct;       /* 100 x (1 - exposed / comm); 100 without communication */
     double  peer_wait_s;      /* waiting for a slower peer, counted apart */
     int64_t bytes_sent;       /* all bytes of the whole run, headers included */
+    int64_t bytes_as[DDP_WIRE_TOPK + 1]; /* of them, without headers, by ddp_wire: how they travelled; TOPK: all bytes that
+                                 a strategy packed itself; DEFAULT: the library's own words, probes, newcomers' state */
     double  comm_cpu_s;       /* processor time of the comm threads in the whole run, without what
                                  blocking calls moved themselves; 0: the system does not tell */
     double  predicted_step_s; /* by the plan's model, forward included; 0 = no plan */

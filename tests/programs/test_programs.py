@@ -619,7 +619,7 @@ def check(folder):
 
 
 KEYS = {"final_loss", "first_loss", "val_loss", "steps", "step_ms", "tokens_per_s", "hidden_pct", "bytes_sent",
-        "planned_mb", "peak_rss_mb", "param_hash", "comm_cpu_s"}
+        "bytes_by_coding", "planned_mb", "peak_rss_mb", "param_hash", "comm_cpu_s"}
 
 
 @case("the JSON object, the JSON lines and the trace")
@@ -630,6 +630,8 @@ def check(folder):
     expect(KEYS <= set(r), "missing: %s" % (KEYS - set(r)))
     expect(r["steps"] == 24 and 0 <= r["hidden_pct"] <= 100 and r["bytes_sent"] > 0 and r["step_ms"] > 0, str(r))
     expect(0 < r["comm_cpu_s"] < 60, str(r))
+    as_floats = r["bytes_by_coding"]
+    expect(set(as_floats) == {"own", "f32"} and 0 < sum(as_floats.values()) < r["bytes_sent"], str(r))
     with open(os.path.join(folder, "x.jsonl")) as f:
         events = [json.loads(line) for line in f]
     kinds = [e["event"] for e in events if e["event"] != "note"]  # a busy machine may have a slow rank

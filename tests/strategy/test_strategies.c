@@ -243,6 +243,39 @@ static void averaged_state_travels_with_the_parameters(void **state)
     lab_free(&b);
 }
 
+/* Of two workers each sends, by the direct algorithm, its part of the other's segment and the sum of its own: a layer's
+ * values once, as the coding says, and of top-k what it packed. Rank 1 sends no start. */
+static void bytes_are_counted_by_coding(void **state)
+{
+    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0,
+                                     DDP_WIRE_TOPK};
+
+    (void)state;
+    for (size_t k = 0; k < sizeof wires / sizeof *wires; k++) {
+        const ddp_wire wire = wires[k];
+        size_t count[LAB_LAYERS], expected = 0;
+        int L = lab_sizes(LAB_ODD, count);
+        lab x;
+        lab_new(&x, 2, DDP_DILOCO, 3);
+        x.model = LAB_ODD;
+        x.steps = 6;
+        x.no_sync_all = 1;
+        x.cfg.algorithm = DDP_DIRECT;
+        x.cfg.wire = wire;
+        lab_run(&x);
+        for (int l = 0; l < L; l++)
+            expected += wire == DDP_WIRE_TOPK ? 1 + ddp_sparse_bytes(count[l], ddp_sparse_keep(0))
+                                              : ddp__frame_payload((int)wire - (int)DDP_WIRE_F32, count[l]);
+        for (int as = (int)DDP_WIRE_F32; as <= (int)DDP_WIRE_TOPK; as++)
+            if (x.stats[1].bytes_as[as] != (as == (int)wire ? 2 * (int64_t)expected : 0))
+                fail_msg("wire %s: %ld bytes as %s", ddp_wire_name(wire), (long)x.stats[1].bytes_as[as],
+                         ddp_wire_name((ddp_wire)as));
+        assert_true(x.stats[1].bytes_as[0] > 0 && x.stats[1].bytes_as[0] + 2 * (int64_t)expected <
+                                                      x.stats[1].bytes_sent); /* with headers */
+        lab_free(&x);
+    }
+}
+
 /* The mean of k micro-batches is one gradient: k equal passes change nothing but rounding. */
 static void micro_batches_are_averaged_before_the_update(void **state)
 {
@@ -312,6 +345,7 @@ int main(void)
         cmocka_unit_test(a_slow_link_changes_no_bit),
         cmocka_unit_test(everybody_starts_from_the_parameters_of_rank_0),
         cmocka_unit_test(averaged_state_travels_with_the_parameters),
+        cmocka_unit_test(bytes_are_counted_by_coding),
         cmocka_unit_test(micro_batches_are_averaged_before_the_update),
         cmocka_unit_test(clipping_limits_the_step_under_every_strategy),
     };
