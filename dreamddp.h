@@ -38711,13 +38711,13 @@ struct ddp_ctx {
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
     ddp__timer   timer;
-    ddp_linkfit  fit;            /* follows the link while training */
+    ddp_linkfit  fit[2];         /* follows each link while training */
     double       mean_layer_bytes;
     int          plan_steps;     /* of a period of what the strategy sends */
     long         drift_ticket;   /* the first rank's word on planning again, or -1 */
     struct {
         int      again;
-        ddp_link link;
+        ddp_link link[2];
     } drift_word;
     double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
     long         compute_steps;
@@ -38776,6 +38776,7 @@ DDP_LIB int          ddp__is_first(const ddp_ctx *d);
 DDP_LIB int          ddp__leads(const ddp_ctx *d);
 DDP_LIB int          ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+DDP_LIB ddp_link    *ddp__link_at(ddp_ctx *d, int link); /* as measured */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
@@ -39436,6 +39437,8 @@ int ddp__two_links(const ddp_config *c) { return c->world > 1 && (c->net2 || c->
 
 ddp__engine *ddp__engine_of(const ddp_ctx *d, int link) { return link && d->second ? d->second : d->engine; }
 
+ddp_link *ddp__link_at(ddp_ctx *d, int link) { return link ? &d->second_link : &d->link; }
+
 int ddp_links(const ddp_ctx *d) { return !d || !d->engine ? 0 : d->second || d->cfg.nccl == 2 ? 2 : 1; }
 
 int ddp__group_root(const ddp_ctx *d, int group)
@@ -39772,7 +39775,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
     }
-    out->link = d->measured ? d->fit.link : d->link;
+    out->link = d->measured ? d->fit[0].link : d->link;
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
@@ -39959,6 +39962,34 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
     return size;
 }
 
+/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for bytes: counted
+ * from the last end before, behind which alpha hides. How many these are; 0 if the link was idle in between, or slower
+ * peers were waited for. */
+static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end, double *bytes)
+{
+    double covered, next, waited = 0;
+    int j, n = 0;
+
+    *begin = *end = -1;
+    *bytes = 0;
+    for (j = 0; j < ops; j++)
+        if (o[j].end > *begin && o[j].end <= since) *begin = o[j].end;
+    for (j = 0; j < ops && *begin >= 0; j++) {
+        if (o[j].end <= *begin) continue;
+        if (o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+        if (o[j].end > *end) *end = o[j].end;
+        *bytes += ddp__span_bytes(&o[j]);
+        waited += o[j].peer_wait;
+        n++;
+    }
+    for (covered = *begin; covered < *end; covered = next) {
+        for (next = covered, j = 0; j < ops; j++)
+            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next)) next = o[j].end < 0 ? *end : o[j].end;
+        if (next <= covered) return 0;
+    }
+    return waited < 0.1 * (*end - *begin) ? n : 0;
+}
+
 /* The messages of an average in two levels become one operation, from the first byte of the first
  * to the last byte of the last; one that is not all here has no layer. How many are left. */
 static int ddp__chains(ddp_ctx *d, int ops)
@@ -39987,17 +40018,22 @@ static int ddp__chains(ddp_ctx *d, int ops)
 
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
-    /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops;
-
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
-    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
-    if (d->levels) ops = ddp__chains(d, ops);
-    for (int i = 0; i < ops; i++) {
+    for (int link = 0; link < ddp_links(d); link++) {
+        /* a step more than is new, so that no cluster is seen without its beginning */
+        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room), n, seen = 0;
+        ddp_linkfit *fit = &d->fit[link];
         double begin, end, bytes;
-        int n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
-        /* the fit is of one message: the others' gaps are not its bytes */
-        if (n > 0 && end > since) ddp_linkfit_add(&d->fit, bytes, end - begin - (n - 1) * d->gap_s[0]);
+        if (d->levels) ops = ddp__chains(d, ops);
+        for (int i = 0; i < ops; i++) {
+            n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+            if (n == 0 || !(end > since)) continue;
+            /* the fit is of one message: the others' gaps are not its bytes */
+            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->gap_s[link]);
+            seen++;
+        }
+        n = seen ? 0 : ddp__saturated(d->op_scratch, ops, since, &begin, &end, &bytes);
+        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->gap_s[link]);
     }
 }
 
@@ -40007,7 +40043,8 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
-    ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
+    for (int link = 0; link < 2; link++)
+        ddp_linkfit_start(&d->fit[link], *ddp__link_at(d, link), bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
 }
 
@@ -44290,7 +44327,7 @@ ddp_status ddp__predict(ddp_ctx *d, ddp_error *err)
  * again when the link has moved by a fifth. What a plan says only the strategy knows: here it is bytes. */
 
 enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
-enum { DDP__LINK_MOVED = 1, DDP__PLAN_STALE = 2 }; /* and why */
+enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
 static const double ddp__drift_limit = 0.2;
 
 /* ---- plans from files: the JSON object that `plan partial` prints ---- */
@@ -44527,21 +44564,25 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 /* The first rank's word travels unhurried, during the period after it was given. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
-    double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
+    double most = ddp__drift_limit;
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = 0;
-    if (d->ops.plan_stale && d->ops.plan_stale(d, d->self)) d->drift_word.again = DDP__PLAN_STALE;
-    if (moved > ddp__drift_limit || moved < -ddp__drift_limit) d->drift_word.again = DDP__LINK_MOVED;
-    d->drift_word.link = d->fit.link;
+    d->drift_word.again = d->ops.plan_stale && d->ops.plan_stale(d, d->self) ? DDP__PLAN_STALE : 0;
+    for (int link = 0; link < 2; link++) {
+        double moved = fabs(ddp_link_drift(*ddp__link_at(d, link), d->fit[link].link, &d->mean_layer_bytes, 1));
+        if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
+        most = fmax(most, moved);
+        d->drift_word.link[link] = d->fit[link].link;
+    }
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     long every = (long)(d->plan_steps > d->cfg.period ? d->plan_steps : d->cfg.period) * DDP__DRIFT_PERIODS;
-    double before;
+    ddp_link was, is;
+    int link;
 
     if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
@@ -44549,16 +44590,20 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
+    link = d->drift_word.again == DDP__LINK_MOVED + 1;
+    was = *ddp__link_at(d, link);
+    is = d->drift_word.link[link];
     if (d->drift_word.again == DDP__PLAN_STALE)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was "
-                 "%.2f ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
-                 1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
-    before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
-    d->link = d->drift_word.link;
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
+                 "%.2f ms + %.1f ns): planning again", d->step, link ? " over the second link" : "", 1e3 * is.alpha_s,
+                 1e9 * is.beta_s, 1e3 * was.alpha_s, 1e9 * was.beta_s);
+    d->link = d->drift_word.link[0];
+    d->second_link = d->drift_word.link[1];
     d->stats.replans++;
-    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before, d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
+                  is.alpha_s + is.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);
 }
 
@@ -46840,7 +46885,7 @@ int ddp_measure_links(ddp_ctx *d)
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
+        if (ddp__probe_link(d, link, ddp__link_at(d, link), &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }

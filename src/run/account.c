@@ -173,7 +173,7 @@ void ddp_get_stats(ddp_ctx *d, ddp_stats *out)
         out->divergence += d->unit[l].last_divergence;
         out->optimizer_bytes += d->unit[l].state_count * sizeof(float);
     }
-    out->link = d->measured ? d->fit.link : d->link;
+    out->link = d->measured ? d->fit[0].link : d->link;
 }
 
 double ddp_divergence(const ddp_ctx *d, int layer)
@@ -360,6 +360,34 @@ static int ddp__cluster(const ddp__op_span *o, int ops, int i, double *begin, do
     return size;
 }
 
+/* A link that is never idle has clusters without an end. There what ended since `since` tells seconds for bytes: counted
+ * from the last end before, behind which alpha hides. How many these are; 0 if the link was idle in between, or slower
+ * peers were waited for. */
+static int ddp__saturated(const ddp__op_span *o, int ops, double since, double *begin, double *end, double *bytes)
+{
+    double covered, next, waited = 0;
+    int j, n = 0;
+
+    *begin = *end = -1;
+    *bytes = 0;
+    for (j = 0; j < ops; j++)
+        if (o[j].end > *begin && o[j].end <= since) *begin = o[j].end;
+    for (j = 0; j < ops && *begin >= 0; j++) {
+        if (o[j].end <= *begin) continue;
+        if (o[j].layer < 0 || o[j].verb != DDP_ALL_REDUCE) return 0;
+        if (o[j].end > *end) *end = o[j].end;
+        *bytes += ddp__span_bytes(&o[j]);
+        waited += o[j].peer_wait;
+        n++;
+    }
+    for (covered = *begin; covered < *end; covered = next) {
+        for (next = covered, j = 0; j < ops; j++)
+            if (o[j].begin <= covered && (o[j].end < 0 || o[j].end > next)) next = o[j].end < 0 ? *end : o[j].end;
+        if (next <= covered) return 0;
+    }
+    return waited < 0.1 * (*end - *begin) ? n : 0;
+}
+
 /* The messages of an average in two levels become one operation, from the first byte of the first
  * to the last byte of the last; one that is not all here has no layer. How many are left. */
 static int ddp__chains(ddp_ctx *d, int ops)
@@ -388,17 +416,22 @@ static int ddp__chains(ddp_ctx *d, int ops)
 
 void ddp__drift_observe(ddp_ctx *d, double since, double now)
 {
-    /* a step more than is new, so that no cluster is seen without its beginning */
-    int ops;
-
     if (d->nccl) return; /* the engine's operations tell nothing of the devices' network */
-    ops = ddp__engine_spans(d->engine, 2 * since - now, now, d->op_scratch, d->op_room);
-    if (d->levels) ops = ddp__chains(d, ops);
-    for (int i = 0; i < ops; i++) {
+    for (int link = 0; link < ddp_links(d); link++) {
+        /* a step more than is new, so that no cluster is seen without its beginning */
+        int ops = ddp__engine_spans(ddp__engine_of(d, link), 2 * since - now, now, d->op_scratch, d->op_room), n, seen = 0;
+        ddp_linkfit *fit = &d->fit[link];
         double begin, end, bytes;
-        int n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
-        /* the fit is of one message: the others' gaps are not its bytes */
-        if (n > 0 && end > since) ddp_linkfit_add(&d->fit, bytes, end - begin - (n - 1) * d->gap_s[0]);
+        if (d->levels) ops = ddp__chains(d, ops);
+        for (int i = 0; i < ops; i++) {
+            n = d->op_scratch[i].end < 0 ? 0 : ddp__cluster(d->op_scratch, ops, i, &begin, &end, &bytes);
+            if (n == 0 || !(end > since)) continue;
+            /* the fit is of one message: the others' gaps are not its bytes */
+            ddp_linkfit_add(fit, bytes, end - begin - (n - 1) * d->gap_s[link]);
+            seen++;
+        }
+        n = seen ? 0 : ddp__saturated(d->op_scratch, ops, since, &begin, &end, &bytes);
+        if (n > 0) ddp_linkfit_add(fit, bytes, fit->link.alpha_s + end - begin - n * d->gap_s[link]);
     }
 }
 
@@ -408,6 +441,7 @@ void ddp__drift_start(ddp_ctx *d)
 
     for (int l = 0; l < d->layers; l++) bytes += (double)ddp__layer_bytes(d, l) / d->layers;
     d->mean_layer_bytes = bytes;
-    ddp_linkfit_start(&d->fit, d->link, bytes, 4.0 * d->layers);
+    for (int link = 0; link < 2; link++)
+        ddp_linkfit_start(&d->fit[link], *ddp__link_at(d, link), bytes, 4.0 * d->layers);
     d->drift_ticket = -1;
 }

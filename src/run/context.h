@@ -138,13 +138,13 @@ struct ddp_ctx {
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
     ddp__timer   timer;
-    ddp_linkfit  fit;            /* follows the link while training */
+    ddp_linkfit  fit[2];         /* follows each link while training */
     double       mean_layer_bytes;
     int          plan_steps;     /* of a period of what the strategy sends */
     long         drift_ticket;   /* the first rank's word on planning again, or -1 */
     struct {
         int      again;
-        ddp_link link;
+        ddp_link link[2];
     } drift_word;
     double       compute_this_step, compute_sum_s; /* of this rank, waits left out */
     long         compute_steps;
@@ -203,6 +203,7 @@ DDP_LIB int          ddp__is_first(const ddp_ctx *d);
 DDP_LIB int          ddp__leads(const ddp_ctx *d);
 DDP_LIB int          ddp__two_links(const ddp_config *c);
 DDP_LIB ddp__engine *ddp__engine_of(const ddp_ctx *d, int link);
+DDP_LIB ddp_link    *ddp__link_at(ddp_ctx *d, int link); /* as measured */
 DDP_LIB int          ddp__team_rank(const ddp_ctx *d, int i);        /* number i of its team */
 DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the first rank of a group */
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);

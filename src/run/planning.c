@@ -4,7 +4,7 @@
 #include "run/device.h"
 
 enum { DDP__DRIFT_PERIODS = 4 };    /* how often rank 0 says whether to plan again */
-enum { DDP__LINK_MOVED = 1, DDP__PLAN_STALE = 2 }; /* and why */
+enum { DDP__PLAN_STALE = 1, DDP__LINK_MOVED = 2 }; /* and why: LINK_MOVED + the link that did */
 static const double ddp__drift_limit = 0.2;
 
 /* ---- plans from files: the JSON object that `plan partial` prints ---- */
@@ -241,21 +241,25 @@ ddp_status ddp__plan_again(ddp_ctx *d, ddp_error *err)
 /* The first rank's word travels unhurried, during the period after it was given. */
 static ddp_status ddp__drift_ask(ddp_ctx *d, ddp_error *err)
 {
-    double moved = ddp_link_drift(d->link, d->fit.link, &d->mean_layer_bytes, 1);
+    double most = ddp__drift_limit;
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_BROADCAST, d->team, &d->drift_word, sizeof d->drift_word);
 
-    d->drift_word.again = 0;
-    if (d->ops.plan_stale && d->ops.plan_stale(d, d->self)) d->drift_word.again = DDP__PLAN_STALE;
-    if (moved > ddp__drift_limit || moved < -ddp__drift_limit) d->drift_word.again = DDP__LINK_MOVED;
-    d->drift_word.link = d->fit.link;
+    d->drift_word.again = d->ops.plan_stale && d->ops.plan_stale(d, d->self) ? DDP__PLAN_STALE : 0;
+    for (int link = 0; link < 2; link++) {
+        double moved = fabs(ddp_link_drift(*ddp__link_at(d, link), d->fit[link].link, &d->mean_layer_bytes, 1));
+        if (moved > most) d->drift_word.again = DDP__LINK_MOVED + link;
+        most = fmax(most, moved);
+        d->drift_word.link[link] = d->fit[link].link;
+    }
     return ddp__post(d, &m, 0, &d->drift_ticket, err);
 }
 
 ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
 {
     long every = (long)(d->plan_steps > d->cfg.period ? d->plan_steps : d->cfg.period) * DDP__DRIFT_PERIODS;
-    double before;
+    ddp_link was, is;
+    int link;
 
     if (!d->engine || !d->ops.plan_make || d->nccl) return DDP_OK;
     if (d->step % every == 0) return ddp__drift_ask(d, err);
@@ -263,15 +267,19 @@ ddp_status ddp__drift_step(ddp_ctx *d, ddp_error *err)
     DDP__TRY(ddp__post_wait(d, 0, d->drift_ticket, err));
     d->drift_ticket = -1;
     if (!d->drift_word.again) return DDP_OK;
+    link = d->drift_word.again == DDP__LINK_MOVED + 1;
+    was = *ddp__link_at(d, link);
+    is = d->drift_word.link[link];
     if (d->drift_word.again == DDP__PLAN_STALE)
         ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: strategy %s plans again", d->step, d->ops.name);
     else
-        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer now takes %.2f ms + %.1f ns per byte (was "
-                 "%.2f ms + %.1f ns): planning again", d->step, 1e3 * d->drift_word.link.alpha_s,
-                 1e9 * d->drift_word.link.beta_s, 1e3 * d->link.alpha_s, 1e9 * d->link.beta_s);
-    before = d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes;
-    d->link = d->drift_word.link;
+        ddp__log(&d->host.log, DDP_LOG_INFO, "step %ld: averaging a layer%s now takes %.2f ms + %.1f ns per byte (was "
+                 "%.2f ms + %.1f ns): planning again", d->step, link ? " over the second link" : "", 1e3 * is.alpha_s,
+                 1e9 * is.beta_s, 1e3 * was.alpha_s, 1e9 * was.beta_s);
+    d->link = d->drift_word.link[0];
+    d->second_link = d->drift_word.link[1];
     d->stats.replans++;
-    ddp__note_add(d, DDP_NOTE_REPLAN, -1, before, d->link.alpha_s + d->link.beta_s * d->mean_layer_bytes);
+    ddp__note_add(d, DDP_NOTE_REPLAN, -1, was.alpha_s + was.beta_s * d->mean_layer_bytes,
+                  is.alpha_s + is.beta_s * d->mean_layer_bytes);
     return ddp__plan_again(d, err);
 }

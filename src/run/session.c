@@ -260,7 +260,7 @@ int ddp_measure_links(ddp_ctx *d)
     DDP__ENTER(d);
     if (d->cfg.nccl && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     for (int link = 0; link < ddp_links(d); link++)
-        if (ddp__probe_link(d, link, link ? &d->second_link : &d->link, &d->host.error))
+        if (ddp__probe_link(d, link, ddp__link_at(d, link), &d->host.error))
             return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }

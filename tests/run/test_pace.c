@@ -23,6 +23,7 @@ typedef struct pace {
     size_t count;        /* parameters of a layer */
     long   steps, until; /* rank 1 is slow until that step */
     double compute_s;    /* of a layer, forward and backward each */
+    int    link;         /* whose seconds per byte are noted */
     ddp_stats at[MOST];  /* after `until` steps, */
     ddp_stats end[MOST];
     double   before[MOST], after[MOST]; /* seconds per byte of the link: first measured, last */
@@ -90,15 +91,13 @@ static int worker(ddp_ctx *d, void *user)
         if (!bad) bad = ddp_step_end(d);
         if (step + 1 == p->until) ddp_get_stats(d, &p->at[r]);
         if (step == 8) {
-            ddp_stats now;
-            ddp_get_stats(d, &now);
-            p->before[r] = now.link.beta_s;
+            p->before[r] = ddp__link_at(d, p->link)->beta_s;
             p->plan[r] = ddp_plan_get(d) ? ddp_plan_hash(ddp_plan_get(d)) : 0;
         }
     }
     ddp_get_stats(d, &p->end[r]);
     p->notes[r] = ddp_notes(d, p->note[r], 64);
-    p->after[r] = p->end[r].link.beta_s;
+    p->after[r] = ddp__link_at(d, p->link)->beta_s;
     p->last[r] = ddp_plan_get(d) ? ddp_plan_hash(ddp_plan_get(d)) : 0;
     if (!bad) bad = ddp_sync_all(d);
     free(x);
@@ -196,25 +195,17 @@ static void write_file(char *name, int more, const char *text)
     close(fd);
 }
 
-/* Trains over a link that has become slower, or a network, as the script says. */
-static void follow(pace *p, int world, const char *net, const char *text)
+/* Trains over links of which one becomes slower. */
+static void follow_links(pace *p, ddp_config *cfg)
 {
-    char script[] = "/tmp/test_pace.XXXXXX";
-    ddp_config cfg;
+    const int world = cfg->world;
 
-    write_file(script, 0, text);
-    memset(&cfg, 0, sizeof cfg);
-    cfg.world = world;
-    cfg.strategy = DDP_DREAMDDP;
-    cfg.period = 3;
-    cfg.net = net;
-    cfg.net_script = script;
+    cfg->period = 3;
     p->count = 15000;
     p->steps = 90;
     p->until = -1;
     p->compute_s = 0.006;
-    train(p, &cfg);
-    unlink(script);
+    train(p, cfg);
     for (int r = 0; r < world; r++) {
         long told = 0;
         if (p->end[r].replans < 1 || !(p->after[r] > 1.2 * p->before[r]))
@@ -236,6 +227,22 @@ static void follow(pace *p, int world, const char *net, const char *text)
     assert_non_null(strstr(p->lines, "planning again"));
 }
 
+/* A link, or a network, as the script says. */
+static void follow(pace *p, int world, const char *net, const char *text)
+{
+    char script[] = "/tmp/test_pace.XXXXXX";
+    ddp_config cfg;
+
+    write_file(script, 0, text);
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = world;
+    cfg.strategy = DDP_DREAMDDP;
+    cfg.net = net;
+    cfg.net_script = script;
+    follow_links(p, &cfg);
+    unlink(script);
+}
+
 /* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
 static void the_plan_follows_a_link_that_becomes_slower(void **state)
 {
@@ -244,6 +251,33 @@ static void the_plan_follows_a_link_that_becomes_slower(void **state)
     (void)state;
     memset(&p, 0, sizeof p);
     follow(&p, WORLD, "40mbit,1ms", "t=1.5 slow 0 to 10mbit\n");
+}
+
+/* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the balance. */
+static void the_plan_follows_the_second_link(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_DEFT, DDP_DREAMDDP};
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        static pace p;
+        char net2[] = "/tmp/test_pace_XXXXXX.json";
+        ddp_config cfg;
+        write_file(net2, 5, "{\"groups\": [\"A\"], \"devices_per_group\": [3], \"delay_ms\": [[1]],"
+                            " \"bandwidth_gbps\": [[10]], \"host_gbps\": [0.04],"
+                            " \"events\": [\"t=4 slow 0 to 10mbit\"]}");
+        memset(&p, 0, sizeof p);
+        memset(&cfg, 0, sizeof cfg);
+        p.link = 1;
+        cfg.world = WORLD;
+        cfg.strategy = strategies[i];
+        cfg.update_frequency = i ? 0 : 0.5;
+        cfg.net = "40mbit,1ms";
+        cfg.net2 = net2;
+        follow_links(&p, &cfg);
+        unlink(net2);
+        assert_non_null(strstr(p.lines, "averaging a layer over the second link now takes"));
+    }
 }
 
 /* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, to any rank. */
@@ -274,6 +308,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_slow_rank_is_named_until_it_is_slow_no_more),
         cmocka_unit_test(the_plan_follows_a_link_that_becomes_slower),
+        cmocka_unit_test(the_plan_follows_the_second_link),
         cmocka_unit_test(the_plan_follows_the_link_between_sites),
     };
 

@@ -900,7 +900,7 @@ static int trains_on_a_steady_link(ddp_ctx *d, trial *t)
         for (l = 1; !bad && l >= 0; l--) bad = ddp_backward_end(d, l);
         if (!bad) bad = ddp_step_end(d);
     }
-    if (ddp_rank(d) == 0) t->flag = first.beta_s > 0 && ddp_link_drift(first, d->fit.link, &bytes, 1) > -0.3;
+    if (ddp_rank(d) == 0) t->flag = first.beta_s > 0 && ddp_link_drift(first, d->fit[0].link, &bytes, 1) > -0.3;
     return bad;
 }
 
