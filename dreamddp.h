@@ -435,6 +435,8 @@ struct ddp_config {
     int average_state;        /* 1: average the optimizer state with the parameters */
     int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th period alone,
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */
+    int split_params;         /* [env] dreamddp, enp: a layer of more parameters than this is averaged in equal parts, each in
+                                 the step that the plan gives it; 0 = layers are averaged whole */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
     int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
     int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end;
@@ -774,7 +776,8 @@ enum {
     DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
     DDP_WITH_ALL = 0x7f00,
     DDP_WITH_INT4 = 1 << 15,    /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
-    DDP_WITH_TOPK = 1 << 16     /* wire topk: it averages changes, and packs them itself */
+    DDP_WITH_TOPK = 1 << 16,    /* wire topk: it averages changes, and packs them itself */
+    DDP_WITH_PARTS = 1 << 17    /* split_params: it averages the parts of a layer in steps of their own */
 };
 
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
@@ -869,12 +872,15 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 /* ddp_average - posts the average of a layer over its group, with the wire's coding: parameters with
  *   gradients, buffers, and the optimizer's state where average_state is set. filler: 1 = it fills idle
  *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
- *   ddp_average_exact - the same as float32, held at once.
+ *   ddp_average_exact - the same as float32, held at once. ddp_average_parts - the same of those of the layer's
+ *   ddp_parts_of parts that takes says, as one message: equal numbers of its parameters with gradients in their order,
+ *   each part with its optimizer state, the last with the buffers too.
  * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
  *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
  *   learning rate of the gradient's own step (ddp_rate then) where that is over.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
+DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
@@ -928,7 +934,7 @@ DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) D
 DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers and their names; a layer's memory, as lists that messages take (gradients; what averaging moves; of
+/* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's memory, as lists that messages take (gradients; what averaging moves; of
  * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
  * a group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where
  * they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
@@ -937,6 +943,7 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
 DDP_API const char      *ddp_name_of(const ddp_ctx *d, int layer);
+DDP_API int              ddp_parts_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */
@@ -38624,7 +38631,7 @@ typedef struct ddp__unit {
     ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
     ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
     ddp_piece  *other;          /* [others] what else averaging moves: buffers, optimizer state */
-    ddp_piece  *moved;          /* what of `average` or `other` goes in this period; NULL: all, in every period */
+    ddp_piece  *moved;          /* what of `average` or `other` goes this time; NULL: all, every time */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
     float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
@@ -38634,7 +38641,8 @@ typedef struct ddp__unit {
     long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
     double      divergence;     /* of the last averaging; written by the comm thread while in flight */
-    double      last_divergence;
+    double      last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
+    int         moving, averaged; /* parts in flight, and averaged so far */
 } ddp__unit;
 
 /* A message that the strategy posted and has not held. */
@@ -38782,8 +38790,10 @@ DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the firs
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 /* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
-/* The pieces that this period's average of a layer takes of a whole list. */
+/* The pieces that this period's average of a layer takes of a whole list; and of some parts of the layer. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
+DDP_LIB void         ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m);
+DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
  * have too. */
@@ -38798,6 +38808,7 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
     X("second state_period", d->cfg.state_period[1])                  \
+    X("split_params", d->cfg.split_params)                            \
     X("a site (0: no, 1: yes)", d->cfg.site > 0)                      \
     X("outer_lr", d->cfg.outer_lr)                                    \
     X("outer_momentum", d->cfg.outer_momentum)                        \
@@ -38980,7 +38991,8 @@ DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 DDP_LIB int        ddp__last_pass(const ddp_ctx *d, int layer);
 
 /* average.c: a layer's average */
-DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
+                                      ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
@@ -39508,26 +39520,82 @@ size_t ddp__layer_bytes(const ddp_ctx *d, int layer)
 }
 
 /* Optimizer state goes at the end of every state_period-th period; which one this is follows from the step alone, so that
- * a checkpoint or a newcomer needs no count. */
-void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+ * a checkpoint or a newcomer needs no count. Whether array k of it does in this one. */
+static int ddp__state_due(const ddp_ctx *d, int k)
 {
     const ddp_plan *plan = d->ops.plan_view ? d->ops.plan_view(d->self) : NULL;
-    const long period = d->step / (plan ? plan->period : d->cfg.period) + 1;
+
+    return (d->step / (plan ? plan->period : d->cfg.period) + 1) % d->cfg.state_period[k > 0] == 0;
+}
+
+void ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m)
+{
     const ddp__unit *u = &d->unit[layer];
     float *state = u->state;
     int n = 0;
 
     m->from = list;
     m->from_count = count;
-    if (!u->moved || (period % d->cfg.state_period[0] == 0 && period % d->cfg.state_period[1] == 0)) return;
+    if (!u->moved || !d->cfg.average_state || (ddp__state_due(d, 0) && ddp__state_due(d, 1))) return;
     for (int i = 0; i < count; i++)
         if (list[i].data != u->state) u->moved[n++] = list[i];
     for (int i = 0; i < u->gradients; i++)
         for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += u->gradient[i].count) {
-            if (period % d->cfg.state_period[k > 0]) continue;
+            if (!ddp__state_due(d, k)) continue;
             u->moved[n].data = state;
             u->moved[n++].count = u->gradient[i].count;
         }
+    m->from = u->moved;
+    m->from_count = n;
+}
+
+int ddp_parts_of(const ddp_ctx *d, int layer)
+{
+    const size_t n = d->unit[layer].trained, most = (size_t)d->cfg.split_params;
+
+    return most && n > most ? (int)((n + most - 1) / most) : 1;
+}
+
+int ddp__plan_rows(const ddp_ctx *d)
+{
+    int rows = 0;
+
+    for (int l = 0; l < d->layers; l++) rows += ddp_parts_of(d, l);
+    return rows;
+}
+
+/* Values from..to-1 of those with gradients, and their state where it is due. */
+static int ddp__average_range(const ddp_ctx *d, const ddp__unit *u, size_t from, size_t to, int n)
+{
+    float *state = u->state;
+    size_t at = 0;
+
+    for (int i = 0; i < u->gradients; at += u->trains[i++].count) {
+        const size_t all = u->trains[i].count, begin = from > at ? from - at : 0, end = to < at + all ? to - at : all;
+        const int here = begin < all && to > at;
+        if (here) {
+            u->moved[n].data = u->trains[i].data + begin;
+            u->moved[n++].count = end - begin;
+        }
+        for (int k = 0; k < ddp__piece_state(d, u, i); k++, state += all) {
+            if (!here || !d->cfg.average_state || !ddp__state_due(d, k)) continue;
+            u->moved[n].data = state + begin;
+            u->moved[n++].count = end - begin;
+        }
+    }
+    return n;
+}
+
+void ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m)
+{
+    const ddp__unit *u = &d->unit[layer];
+    const size_t parts = (size_t)ddp_parts_of(d, layer);
+    int n = 0;
+
+    for (size_t j = 0; j < parts; j++)
+        if (takes[j]) n = ddp__average_range(d, u, u->trained * j / parts, u->trained * (j + 1) / parts, n);
+    for (int i = 0; takes[parts - 1] && i < u->others; i++)
+        if (u->other[i].data != u->state) u->moved[n++] = u->other[i];
     m->from = u->moved;
     m->from_count = n;
 }
@@ -40876,6 +40944,7 @@ int ddp_barrier(ddp_ctx *d)
     X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
     X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                    \
     X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
+    X(PARTS, "split_params %ld", c->split_params, c->split_params > 0)                              \
     X(GROUPS, "layers of a group", 0, groups)                                                       \
     X(SITE, "site %ld", c->site, c->site > 0)                                                       \
     X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                     \
@@ -40911,8 +40980,12 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
 {
 #define DDP__BIT(id) (1u << DDP__ON_##id)
 #define DDP__ELASTIC_FLOATS "averages in two levels of an elastic world travel as f32: choose that, or leave the site out"
+#define DDP__PARTS_FLOATS \
+    "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"
 #define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
+        DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
+        DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         DDP__NO(SITE, INT4, DDP_ARG,
                 "averages in two levels are not rounded to four bits: choose int8, or leave the site out"),
         DDP__NO(SITE, TOPK, DDP_ARG,
@@ -40969,6 +41042,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
          "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
         {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
          "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
+        {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan is of whole layers: leave split_params 0"},
         {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
         {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
         {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
@@ -40980,6 +41054,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__ELASTIC_FLOATS
+#undef DDP__PARTS_FLOATS
 #undef DDP__BIT
 
     *count = (int)(sizeof trait / sizeof trait[0]);
@@ -41294,7 +41369,7 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
     DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
     DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
-    DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
+    DDP__V("SPLIT_PARAMS", COUNT, split_params), DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
     DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
     DDP__V("STALENESS", COUNT, staleness), DDP__V("OUTER_LR", NUMBER, outer_lr),
     DDP__V("OUTER_MOMENTUM", ZERO, outer_momentum), DDP__V("DETERMINISTIC", FLAG, deterministic),
@@ -41806,6 +41881,8 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
                 c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
                 "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
+    DDP__REFUSE(c->split_params < 0, "split_params %d: 1 or more parameters of a part, or 0 for whole layers",
+                c->split_params);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
     DDP__REFUSE(c->servers < (int)DDP_SERVERS_COLOCATED,
                 "servers %d: 1 or more ranks that serve, DDP_SERVERS_COLOCATED, or 0 for none", c->servers);
@@ -43203,14 +43280,16 @@ void ddp__coded_arrived(ddp_ctx *d, int layer)
 /* ==== run/average.c ==== [run] */
 /* Averages of a layer: what it moves, posted and held. */
 
-/* all: also what a period leaves out. */
-static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int filler, ddp_coding coding, int all,
-                                  ddp_error *err)
+/* takes: of its parts, NULL: all; all: also what a period leaves out. */
+static ddp_status ddp__average_as(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
+                                  ddp_coding coding, int all, ddp_error *err)
 {
+    const int parts = ddp_parts_of(d, layer);
     ddp__unit *u = &d->unit[layer];
     ddp_message m = ddp__message(d, DDP_ALL_REDUCE, u->average, u->averages, layer);
 
     if (!d->engine || u->count == 0) return DDP_OK;
+    for (int j = u->moving = 0; j < parts; j++) u->moving += !takes || takes[j];
     m.mean = 1;
     m.group = u->group ? u->group : d->computing;
     m.priority = priority;
@@ -43218,19 +43297,21 @@ static ddp_status ddp__average_as(ddp_ctx *d, int layer, int priority, int fille
     m.link = u->link;
     if (coding > DDP_AS_BFLOAT) return ddp__coded_average(d, layer, &m, err);
     m.coding = coding;
-    if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
+    if (u->moving < parts) ddp__average_cut(d, layer, takes, &m);
+    else if (!all) ddp__average_takes(d, layer, u->average, u->averages, &m);
     m.divergence = &u->divergence;
     return ddp__post(d, &m, 1, &u->ticket, err);
 }
 
-ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err)
+ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
+                              ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
 
     /* where changes travel in blocks, these are parameters */
     if (d->ops.averages == DDP_AVERAGES_CHANGES && coding > DDP_AS_BFLOAT)
-        return ddp__average_as(d, layer, priority, filler, DDP_AS_FLOAT, 0, err);
-    return ddp__average_as(d, layer, priority, filler, coding, 0, err);
+        return ddp__average_as(d, layer, takes, priority, filler, DDP_AS_FLOAT, 0, err);
+    return ddp__average_as(d, layer, takes, priority, filler, coding, 0, err);
 }
 
 static ddp_status ddp__layer_hold(ddp_ctx *d, long ticket, int layer, ddp_error *err)
@@ -43250,14 +43331,20 @@ ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err)
     if (u->other_ticket != -1) s = ddp__layer_hold(d, u->other_ticket, layer, err);
     if (s == DDP_OK && u->ticket != -1) s = ddp__layer_hold(d, u->ticket, layer, err);
     u->ticket = u->other_ticket = -1;
-    u->last_divergence = d->stager ? ddp__stager_divergence(d->stager, layer) : u->divergence;
+    u->part_divergence += d->stager ? ddp__stager_divergence(d->stager, layer) : u->divergence;
+    u->averaged += u->moving;
+    if (u->averaged >= ddp_parts_of(d, layer)) {
+        u->last_divergence = u->part_divergence;
+        u->part_divergence = 0;
+        u->averaged = 0;
+    }
     if (s == DDP_OK && u->base) ddp__coded_arrived(d, layer);
     return s;
 }
 
 ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err)
 {
-    DDP__TRY(ddp__average_as(d, layer, 0, 1, DDP_AS_FLOAT, 1, err));
+    DDP__TRY(ddp__average_as(d, layer, NULL, 0, 1, DDP_AS_FLOAT, 1, err));
     return ddp__average_hold(d, layer, err);
 }
 
@@ -43566,14 +43653,25 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 
 /* ---- layers ---- */
 
-int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
+/* takes NULL: whole. */
+static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsigned char *takes, int priority, int filler)
 {
-    DDP__DO(ddp__verb_layer(d, "ddp_average", layer));
+    DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return ddp_complain(d, DDP_USAGE, "ddp_average of layer %s, whose last average is still on its way: hold it "
-                            "first with ddp_average_hold", d->unit[layer].name);
-    return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
+        return ddp_complain(d, DDP_USAGE, "%s of layer %s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold", name, d->unit[layer].name);
+    return (int)ddp__average_layer(d, layer, takes, priority, filler, &d->host.error);
+}
+
+int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
+{
+    return ddp__verb_average(d, "ddp_average", layer, NULL, priority, filler);
+}
+
+int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler)
+{
+    return ddp__verb_average(d, "ddp_average_parts", layer, takes, priority, filler);
 }
 
 int ddp_average_hold(ddp_ctx *d, int layer)
@@ -44474,7 +44572,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     ddp_status s = DDP_OK;
 
     memset(&plan, 0, sizeof plan);
-    DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
+    DDP__TRY(ddp_plan_read(d->cfg.plan_path, ddp__plan_rows(d), &plan, err));
     if (plan.period != d->cfg.period)
         s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
                       d->cfg.plan_path, plan.period, d->cfg.period, plan.period);
@@ -45368,6 +45466,18 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     return DDP_OK;
 }
 
+/* Room for the lists of what does not go whole. */
+static ddp_status ddp__unit_moved(const ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
+    const int parts = ddp_parts_of(d, (int)(u - d->unit)), arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
+    const size_t most = (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
+
+    if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
+        return DDP_OK;
+    u->moved = (ddp_piece *)ddp__calloc(most, sizeof *u->moved);
+    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+}
+
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     if (u->state_count) {
@@ -45375,11 +45485,6 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         if (!u->state)
             return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
                              u->state_count * sizeof(float));
-        if (d->cfg.average_state && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)) {
-            const size_t room = (size_t)(u->blocks + u->gradients * d->optimizer.state_per_param);
-            u->moved = (ddp_piece *)ddp__calloc(room, sizeof *u->moved);
-            if (!u->moved) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-        }
         if (d->cfg.average_state) {
             const ddp_piece state = {{u->state}, u->state_count};
             u->average[u->averages++] = u->other[u->others++] = state;
@@ -45438,7 +45543,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    for (int l = 0; l < d->layers; l++) {
+        DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+        DDP__TRY(ddp__unit_moved(d, &d->unit[l], err));
+    }
     DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));
@@ -46863,9 +46971,9 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     if (!d->ops.plan_adopt)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
                               "each layer in its own step of a period, as dreamddp does", d->ops.name);
-    if (!plan || plan->layers != d->layers || plan->period < 1)
+    if (!plan || plan->layers != ddp__plan_rows(d) || plan->period < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
-                              "period %d", d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+                              "period %d", ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
     if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
         ddp__plan_set(d, &blob, NULL, err) ||
@@ -47036,15 +47144,15 @@ DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
 DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
 DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
-/* The plan of layers that each have their step: made (enp: equal numbers; unmeasured: no times to leave slack for), as
- * bytes, and taken from them. self begins with a ddp__partial. */
+/* The plan of rows (layers, or parts of them) that each have their step: made (enp: equal numbers; unmeasured: no times to
+ * leave slack for), as bytes, and taken from them. self begins with a ddp__partial. */
 typedef struct ddp__partial {
     ddp_plan plan;
 } ddp__partial;
 DDP_LIB int  ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
 DDP_LIB int  ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out);
 DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out);
-DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
+DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile);
 DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
 DDP_LIB double ddp__partial_exposed(const void *self);
@@ -48656,20 +48764,37 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
     ops->transfers = ddp__local_transfers;
 }
 
-/* ---- enp, dreamddp: each layer once per period, by a plan ---- */
+/* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
+
+typedef struct ddp__dreamddp {
+    ddp__partial   partial; /* of rows: the parts of all layers */
+    unsigned char *due;     /* [period x rows] 1: it is averaged in that step */
+    int           *first;   /* [layers + 1] row of a layer's first part */
+} ddp__dreamddp;
+
+static int ddp__any_part(const unsigned char *takes, int parts)
+{
+    for (int j = 0; j < parts; j++)
+        if (takes[j]) return 1;
+    return 0;
+}
 
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
-    const ddp_plan *p = &((const ddp__partial *)self)->plan;
+    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
+    const ddp_plan *p = &x->partial.plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
+    const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
+    const int parts = x->first[layer + 1] - x->first[layer];
     /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
      * averaged as they stand and updated at step end, once the norm is known */
     int bad = ddp__local_backward_end(d, NULL, layer);
 
     if (bad) return bad;
-    if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
-    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer]) return ddp_average(d, layer, priority, 1);
+    /* one message for a layer: what fills a step in which other parts are due is left out */
+    if (ddp__any_part(x->due + at, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
+    if (ddp__any_part(p->fill + at, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
     return 0;
 }
 
@@ -48728,7 +48853,7 @@ int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     return 0;
 }
 
-int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile)
 {
     ddp__partial *x = (ddp__partial *)self;
     ddp__packed_plan head;
@@ -48739,11 +48864,10 @@ int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_pr
 
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
-    if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
+    if (head.layers != rows || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
         return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
-                            "of %d layers", (unsigned long)blob->size, (int)head.layers,
-                            (int)head.period, ddp_layers(d));
+                            "of %d layers", (unsigned long)blob->size, (int)head.layers, (int)head.period, rows);
     if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
     p.solver = (ddp_solver)head.solver;
     p.cost = (ddp_cost)head.cost;
@@ -48833,23 +48957,89 @@ int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured,
     return bad;
 }
 
+/* ---- in parts ---- */
+
+enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
+
+static int ddp__rows_of(const ddp_ctx *d)
+{
+    int rows = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) rows += ddp_parts_of(d, l);
+    return rows;
+}
+
+/* The profile with a row for each part, as the planner's --split-params; freed by the caller. */
+static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
+{
+    const int layers = ddp_layers(d), rows = ddp__rows_of(d), split = ddp_settings(d)->split_params;
+    ddp_profile own = *p;
+    ddp_status s;
+    ddp_error err;
+
+    if (rows > DDP__PARTS * layers)
+        return ddp_complain(d, DDP_ARG, "split_params %d makes %d parts of %d layers, more than %d of each: choose a larger "
+                            "one", split, rows, layers, (int)DDP__PARTS);
+    own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
+    if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
+    for (int l = 0, n; l < layers; l++) { /* the model's own: a profile of another size may come from a file */
+        const ddp_piece *trained = ddp_trained_of(d, l, &n);
+        for (int i = 0; i < n; i++) own.params[l] += (double)trained[i].count;
+    }
+    s = ddp_profile_split(&own, split ? split : DBL_MAX, 0, out, NULL, &err);
+    DDP_FREE(own.params);
+    return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
+}
+
+static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+{
+    ddp_profile rows;
+    int bad = ddp__rows_profile(d, p, &rows);
+
+    if (bad) return bad;
+    bad = ddp__partial_make(d, &rows, enp, unmeasured, out);
+    ddp_profile_free(&rows);
+    return bad;
+}
+
+static int ddp__rows_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+{
+    ddp__dreamddp *x = (ddp__dreamddp *)self;
+    const size_t layers = (size_t)ddp_layers(d);
+    const ddp_plan *p = &x->partial.plan;
+    ddp_profile rows;
+    int bad = profile ? ddp__rows_profile(d, profile, &rows) : 0;
+
+    if (bad) return bad;
+    bad = ddp__partial_take(d, self, blob, ddp__rows_of(d), profile ? &rows : NULL);
+    if (profile) ddp_profile_free(&rows);
+    if (bad) return bad;
+    if (x->due) DDP_FREE(x->due);
+    x->due = (unsigned char *)ddp__calloc((size_t)p->period, (size_t)p->layers);
+    if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
+    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
+    for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
+    for (int r = 0; r < p->layers; r++) x->due[(size_t)p->step_of[r] * (size_t)p->layers + (size_t)r] = 1;
+    return 0;
+}
+
 /* While profiling: equal numbers of layers, which needs no measurement. */
 static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__partial_make(d, p, 1, 1, out);
+    return ddp__rows_make(d, p, 1, 1, out);
 }
 
 static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__partial_make(d, p, 0, 0, out);
+    return ddp__rows_make(d, p, 0, 0, out);
 }
 
 static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__partial_make(d, p, 1, 0, out);
+    return ddp__rows_make(d, p, 1, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
@@ -48882,18 +49072,38 @@ int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *ou
     return n;
 }
 
+/* A layer in parts counts once, in the step of its last one. */
+static int ddp__rows_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+{
+    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
+    const ddp_plan *p = &x->partial.plan;
+    int n = 0;
+
+    *period = p->layers ? p->period : 1;
+    for (int h = 0; p->layers && h < p->period; h++)
+        for (int l = ddp_layers(d) - 1; l >= 0 && n < room; l--) {
+            const ddp_transfer t = {h, l, l, l};
+            if (p->step_of[x->first[l + 1] - 1] == h) out[n++] = t;
+        }
+    return n;
+}
+
 static void ddp__partial_close(ddp_ctx *d, void *self)
 {
+    ddp__dreamddp *x = (ddp__dreamddp *)self;
+
     (void)d;
-    ddp_plan_free(&((ddp__partial *)self)->plan);
+    ddp_plan_free(&x->partial.plan);
+    if (x->due) DDP_FREE(x->due);
+    if (x->first) DDP_FREE(x->first);
 }
 
 void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 {
     ops->name = "dreamddp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
-    ops->traits = DDP_WITH_ALL;
-    ops->self_bytes = sizeof(ddp__partial);
+    ops->traits = DDP_WITH_ALL | DDP_WITH_PARTS;
+    ops->self_bytes = sizeof(ddp__dreamddp);
     ops->forward_begin = ddp__partial_forward_begin;
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;
@@ -48901,10 +49111,10 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->plan_first = ddp__partial_first;
     ops->plan_make = ddp__dreamddp_make;
     ops->plan_adopt = ddp__partial_adopt;
-    ops->plan_take = ddp__partial_take;
+    ops->plan_take = ddp__rows_take;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
-    ops->transfers = ddp__partial_transfers;
+    ops->transfers = ddp__rows_transfers;
 }
 
 void ddp__strategy_enp(ddp_strategy_ops *ops)
@@ -50554,7 +50764,7 @@ static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob 
     int bad;
 
     memset(&made, 0, sizeof made);
-    bad = ddp__partial_take(d, &made, packed, NULL);
+    bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
     if (!bad && ddp_plan_landing(p, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
     ddp_plan_free(&made.plan);
     return bad;
@@ -50603,7 +50813,7 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     if (profile) bad = ddp__late_read(d, o);
     if (profile && !bad) bad = ddp__late_land_before(d, o, LONG_MAX);
     partial.size = blob->size > more ? blob->size - more : 0;
-    if (!bad) bad = ddp__partial_take(d, self, &partial, NULL);
+    if (!bad) bad = ddp__partial_take(d, self, &partial, (int)L, NULL);
     if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
     if (!bad && !o->landing) bad = ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
     if (bad) return bad;

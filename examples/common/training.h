@@ -612,7 +612,7 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
     const ddp_profile *p = ddp_profile_get(d);
     const ddp_plan *plan = ddp_plan_get(d);
     training_result *r = t->result;
-    int l;
+    int l, last = 0;
 
     r->layers = m->layers < TRAINING_LAYERS ? m->layers : TRAINING_LAYERS;
     for (l = 0; p && l < r->layers; l++) {
@@ -624,9 +624,12 @@ static void training_describe(ddp_ctx *d, const training *t, const training_mode
     }
     if (!plan || m->layers > TRAINING_LAYERS) return;
     r->period = plan->period;
-    memcpy(r->step_of, plan->step_of, (size_t)r->layers * sizeof *r->step_of);
-    if (plan->fill && plan->period <= r->fill_room)
-        memcpy(r->fill, plan->fill, (size_t)r->layers * (size_t)plan->period);
+    for (l = 0; l < r->layers; l++) { /* a layer in parts is shown in the step of its last one */
+        int h, row = (last += ddp_parts_of(d, l)) - 1;
+        r->step_of[l] = plan->step_of[row];
+        for (h = 0; plan->fill && plan->period <= r->fill_room && h < plan->period; h++)
+            r->fill[h * r->layers + l] = plan->fill[h * plan->layers + row];
+    }
     r->objective_s = plan->objective_s;
     r->lower_bound_s = plan->lower_bound_s;
     snprintf(r->plan_solver, sizeof r->plan_solver, "%s", ddp_solver_name(plan->solver));

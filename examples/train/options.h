@@ -23,7 +23,7 @@ typedef struct program {
     long   bucket_bytes, partition_bytes;
     double credit, outer_lr, outer_momentum, mixture, compensation, update_frequency, preserve;
     int    merge_sum, no_barrier;
-    long   fragments, landing;
+    long   fragments, landing, split_params;
     const char *overlap;
     double lr, muon_lr, clip, weight_decay, dropout, held_out, emulate_scale, temperature;
     double connect_timeout, join_timeout, peer_timeout, op_timeout; /* 0 = not given */
@@ -124,6 +124,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--partition-bytes", CLI_COUNT, &p->partition_bytes, "N",
          "bytescheduler, usbyte, deft: most bytes of a layer in one part [26 MB]"},
         {"--credit", CLI_REAL, &p->credit, "C", "bytescheduler: parts on their way at once [1]"},
+        {"--split-params", CLI_COUNT, &p->split_params, "N",
+         "dreamddp, enp: average layers of more than N parameters in equal parts, each in a step of its own [0 = whole]"},
         {"--servers", CLI_TEXT, &p->servers, "N",
          "bsp, asp, ssp, r2sp, osp: ranks that serve, beside --workers, or colocated"},
         {"--staleness", CLI_COUNT, &p->staleness, "S", "ssp: steps that a worker may be ahead; 0 = as bsp [0]"},
@@ -430,6 +432,7 @@ static void configure(program *p)
     c->partition_bytes = (size_t)p->partition_bytes;
     c->credit = p->credit;
     if (p->mixture >= 0) c->mixture = p->mixture > 0 ? p->mixture : DDP_OVERWRITE;
+    c->split_params = (int)p->split_params;
     c->fragments = (int)p->fragments, c->landing = (int)p->landing;
     c->compensation = p->compensation;
     if (p->outer_lr > 0) c->outer_lr = p->outer_lr;

@@ -175,6 +175,8 @@ static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
     DDP__REFUSE(c->state_period[0] < 0 || c->state_period[1] < 0 || c->state_period[0] > 1000000 ||
                 c->state_period[1] > 1000000 || (c->state_period[1] > 0 && !c->state_period[0]),
                 "state_period %d,%d: 1 to 1000000 periods each, or 0,0", c->state_period[0], c->state_period[1]);
+    DDP__REFUSE(c->split_params < 0, "split_params %d: 1 or more parameters of a part, or 0 for whole layers",
+                c->split_params);
     DDP__REFUSE(c->micro_batches < 0, "micro_batches %d: at least 1", c->micro_batches);
     DDP__REFUSE(c->servers < (int)DDP_SERVERS_COLOCATED,
                 "servers %d: 1 or more ranks that serve, DDP_SERVERS_COLOCATED, or 0 for none", c->servers);

@@ -121,6 +121,8 @@ struct ddp_config {
     int average_state;        /* 1: average the optimizer state with the parameters */
     int state_period[2];      /* average_state with the first array of state (momentum) in every so many-th period alone,
                                  the other arrays in every so many-th; the second as the first; 1 with average_state */
+    int split_params;         /* [env] dreamddp, enp: a layer of more parameters than this is averaged in equal parts, each in
+                                 the step that the plan gives it; 0 = layers are averaged whole */
     ddp_algorithm algorithm;  /* of all-reduces; by size and link */
     int deterministic;        /* [env] 1: equal bits on every transport, plan from FLOPs and bytes, not from clocks */
     int paper;                /* 1: the paper's own rule: contiguous sets, timeline cost, all complete at step end;

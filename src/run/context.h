@@ -51,7 +51,7 @@ typedef struct ddp__unit {
     ddp_piece  *gradient, *trains; /* [gradients] gradients, and what they are of, as the optimizer takes them */
     ddp_matrix *shape;          /* [gradients] rows 0: no matrix */
     ddp_piece  *other;          /* [others] what else averaging moves: buffers, optimizer state */
-    ddp_piece  *moved;          /* what of `average` or `other` goes in this period; NULL: all, in every period */
+    ddp_piece  *moved;          /* what of `average` or `other` goes this time; NULL: all, every time */
     int         averages, gradients, others;
     long        ticket, other_ticket; /* transfers in flight, or -1 */
     float      *residual, *base, *delta; /* [trained] int8 blocks: still to be sent, the last average, what is in
@@ -61,7 +61,8 @@ typedef struct ddp__unit {
     long        updates;        /* updates applied so far */
     long        forward_step;   /* last step with a forward_begin */
     double      divergence;     /* of the last averaging; written by the comm thread while in flight */
-    double      last_divergence;
+    double      last_divergence, part_divergence; /* of all parts; of those of them averaged so far */
+    int         moving, averaged; /* parts in flight, and averaged so far */
 } ddp__unit;
 
 /* A message that the strategy posted and has not held. */
@@ -209,8 +210,10 @@ DDP_LIB int          ddp__group_root(const ddp_ctx *d, int group);   /* the firs
 DDP_LIB ddp_coding   ddp__wire_coding(ddp_wire wire);
 /* Floats of state of a parameter of trains[i]; array k of it lies k counts behind the first. */
 DDP_LIB int          ddp__piece_state(const ddp_ctx *d, const ddp__unit *u, int i);
-/* The pieces that this period's average of a layer takes of a whole list. */
+/* The pieces that this period's average of a layer takes of a whole list; and of some parts of the layer. */
 DDP_LIB void         ddp__average_takes(ddp_ctx *d, int layer, const ddp_piece *list, int count, ddp_message *m);
+DDP_LIB void         ddp__average_cut(ddp_ctx *d, int layer, const unsigned char *takes, ddp_message *m);
+DDP_LIB int          ddp__plan_rows(const ddp_ctx *d); /* parts of all layers */
 DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that averaging it moves */
 /* Settings that all ranks must have the same, as numbers: X(name, value) of a context d. Those of JOIN a newcomer must
  * have too. */
@@ -225,6 +228,7 @@ DDP_LIB size_t       ddp__layer_bytes(const ddp_ctx *d, int layer);  /* that ave
     X("learning rate", d->optimizer.lr)                               \
     X("first state_period", d->cfg.state_period[0])                   \
     X("second state_period", d->cfg.state_period[1])                  \
+    X("split_params", d->cfg.split_params)                            \
     X("a site (0: no, 1: yes)", d->cfg.site > 0)                      \
     X("outer_lr", d->cfg.outer_lr)                                    \
     X("outer_momentum", d->cfg.outer_momentum)                        \
@@ -407,7 +411,8 @@ DDP_LIB ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err);
 DDP_LIB int        ddp__last_pass(const ddp_ctx *d, int layer);
 
 /* average.c: a layer's average */
-DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, int priority, int filler, ddp_error *err);
+DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler,
+                                      ddp_error *err);
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */

@@ -35,7 +35,7 @@ static const ddp__env_variable ddp__env_known[] = {
     DDP__V("PEER_TIMEOUT", SECONDS, peer_timeout_s), DDP__V("OP_TIMEOUT", SECONDS, op_timeout_s),
     DDP__V("JOIN", FLAG, join), DDP__V("INSECURE", FLAG, insecure), DDP__V("NO_CHECKSUM", FLAG, no_checksum),
     DDP__V("BUCKET_BYTES", BYTES, bucket_bytes), DDP__V("PARTITION_BYTES", BYTES, partition_bytes),
-    DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
+    DDP__V("SPLIT_PARAMS", COUNT, split_params), DDP__V("CREDIT", NUMBER, credit), DDP__V("MERGE_SUM", FLAG, merge_sum), DDP__V("NO_BARRIER", FLAG, no_barrier),
     DDP__V("UPDATE_FREQUENCY", NUMBER, update_frequency), DDP__V("PRESERVE", NUMBER, preserve),
     DDP__V("STALENESS", COUNT, staleness), DDP__V("OUTER_LR", NUMBER, outer_lr),
     DDP__V("OUTER_MOMENTUM", ZERO, outer_momentum), DDP__V("DETERMINISTIC", FLAG, deterministic),

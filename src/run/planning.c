@@ -151,7 +151,7 @@ static ddp_status ddp__plan_from_file(ddp_ctx *d, const ddp_profile *p, ddp_erro
     ddp_status s = DDP_OK;
 
     memset(&plan, 0, sizeof plan);
-    DDP__TRY(ddp_plan_read(d->cfg.plan_path, d->layers, &plan, err));
+    DDP__TRY(ddp_plan_read(d->cfg.plan_path, ddp__plan_rows(d), &plan, err));
     if (plan.period != d->cfg.period)
         s = ddp__fail(err, DDP_MISMATCH, "the plan %s is for period %d, this run has period %d: set the period to %d",
                       d->cfg.plan_path, plan.period, d->cfg.period, plan.period);

@@ -10,6 +10,7 @@
     X(INT8, "wire int8", 0, c->wire == DDP_WIRE_INT8)                                               \
     X(INT4, "wire int4 or e3m0", 0, c->wire == DDP_WIRE_INT4 || c->wire == DDP_WIRE_E3M0)                    \
     X(TOPK, "wire topk", 0, c->wire == DDP_WIRE_TOPK)                                               \
+    X(PARTS, "split_params %ld", c->split_params, c->split_params > 0)                              \
     X(GROUPS, "layers of a group", 0, groups)                                                       \
     X(SITE, "site %ld", c->site, c->site > 0)                                                       \
     X(ELASTIC, "min_world %ld", c->min_world, c->min_world > 0)                                     \
@@ -45,8 +46,12 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
 {
 #define DDP__BIT(id) (1u << DDP__ON_##id)
 #define DDP__ELASTIC_FLOATS "averages in two levels of an elastic world travel as f32: choose that, or leave the site out"
+#define DDP__PARTS_FLOATS \
+    "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"
 #define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
+        DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
+        DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         DDP__NO(SITE, INT4, DDP_ARG,
                 "averages in two levels are not rounded to four bits: choose int8, or leave the site out"),
         DDP__NO(SITE, TOPK, DDP_ARG,
@@ -103,6 +108,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
          "four bits are enough for changes, not for what it averages: choose int8, bf16 or f32"},
         {DDP_WITH_TOPK, DDP__BIT(TOPK), 0,
          "what is left out of a change comes later, what it averages would be lost: choose int8, bf16 or f32"},
+        {DDP_WITH_PARTS, DDP__BIT(PARTS), 0, "its plan is of whole layers: leave split_params 0"},
         {DDP_WITH_GROUPS, DDP__BIT(GROUPS), 0, "it sends to all ranks: leave the layers to all of them"},
         {DDP_WITH_SITES, DDP__BIT(SITE), 0, "its messages go in one level: leave the site out"},
         {DDP_WITH_ELASTIC, DDP__BIT(ELASTIC), 0, "it cannot lose a worker: set min_world to 0"},
@@ -114,6 +120,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__ELASTIC_FLOATS
+#undef DDP__PARTS_FLOATS
 #undef DDP__BIT
 
     *count = (int)(sizeof trait / sizeof trait[0]);

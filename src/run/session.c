@@ -238,9 +238,9 @@ int ddp_plan_adopt(ddp_ctx *d, const ddp_plan *plan)
     if (!d->ops.plan_adopt)
         return ddp__ctx_failf(d, DDP_USAGE, "ddp_plan_adopt: strategy %s follows no such plan; use one that averages "
                               "each layer in its own step of a period, as dreamddp does", d->ops.name);
-    if (!plan || plan->layers != d->layers || plan->period < 1)
+    if (!plan || plan->layers != ddp__plan_rows(d) || plan->period < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_plan_adopt: a plan for %d layers is needed, this one has %d layers and "
-                              "period %d", d->layers, plan ? plan->layers : 0, plan ? plan->period : 0);
+                              "period %d", ddp__plan_rows(d), plan ? plan->layers : 0, plan ? plan->period : 0);
     if (!d->started && ddp__session_start(d, err)) return ddp__ctx_fail(d, err);
     if (ddp__strategy_wait(d, err) || DDP__EVENT(d, plan_adopt, (d, d->self, plan, &blob)) ||
         ddp__plan_set(d, &blob, NULL, err) ||

@@ -60,6 +60,18 @@ static ddp_status ddp__unit_lists(ddp_ctx *d, ddp__unit *u, ddp_error *err)
     return DDP_OK;
 }
 
+/* Room for the lists of what does not go whole. */
+static ddp_status ddp__unit_moved(const ddp_ctx *d, ddp__unit *u, ddp_error *err)
+{
+    const int parts = ddp_parts_of(d, (int)(u - d->unit)), arrays = d->cfg.average_state ? d->optimizer.state_per_param : 0;
+    const size_t most = (size_t)(u->gradients + parts - 1) * (size_t)(1 + arrays) + (size_t)u->blocks;
+
+    if (parts == 1 && !(u->state_count && arrays && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)))
+        return DDP_OK;
+    u->moved = (ddp_piece *)ddp__calloc(most, sizeof *u->moved);
+    return u->moved ? DDP_OK : ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
+}
+
 static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
 {
     if (u->state_count) {
@@ -67,11 +79,6 @@ static ddp_status ddp__unit_state(ddp_ctx *d, ddp__unit *u, ddp_error *err)
         if (!u->state)
             return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory for %zu bytes of optimizer state", u->name,
                              u->state_count * sizeof(float));
-        if (d->cfg.average_state && (d->cfg.state_period[0] > 1 || d->cfg.state_period[1] > 1)) {
-            const size_t room = (size_t)(u->blocks + u->gradients * d->optimizer.state_per_param);
-            u->moved = (ddp_piece *)ddp__calloc(room, sizeof *u->moved);
-            if (!u->moved) return ddp__fail(err, DDP_MEMORY, "layer %s: out of memory", u->name);
-        }
         if (d->cfg.average_state) {
             const ddp_piece state = {{u->state}, u->state_count};
             u->average[u->averages++] = u->other[u->others++] = state;
@@ -130,7 +137,10 @@ static ddp_status ddp__session_memory(ddp_ctx *d, ddp_error *err)
 
     for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_lists(d, &d->unit[l], err));
     DDP__TRY(ddp__session_fits(d, err));
-    for (int l = 0; l < d->layers; l++) DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+    for (int l = 0; l < d->layers; l++) {
+        DDP__TRY(ddp__unit_state(d, &d->unit[l], err));
+        DDP__TRY(ddp__unit_moved(d, &d->unit[l], err));
+    }
     DDP__TRY(ddp__session_muon(d, err));
     DDP__TRY(ddp__coded_memory(d, err));
     DDP__TRY(ddp__posted_open(d, err));

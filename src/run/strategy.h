@@ -33,7 +33,8 @@ enum {
     DDP_WITH_DEVICE = 1 << 14,  /* a backend: it reaches memory through the verbs below alone */
     DDP_WITH_ALL = 0x7f00,
     DDP_WITH_INT4 = 1 << 15,    /* wire int4, e3m0: it averages changes, and posts them with ddp_coding_of */
-    DDP_WITH_TOPK = 1 << 16     /* wire topk: it averages changes, and packs them itself */
+    DDP_WITH_TOPK = 1 << 16,    /* wire topk: it averages changes, and packs them itself */
+    DDP_WITH_PARTS = 1 << 17    /* split_params: it averages the parts of a layer in steps of their own */
 };
 
 /* One transfer of a schedule, for predictions and for the choice between two links: the gradients or
@@ -128,12 +129,15 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
 /* ddp_average - posts the average of a layer over its group, with the wire's coding: parameters with
  *   gradients, buffers, and the optimizer's state where average_state is set. filler: 1 = it fills idle
  *   time and is left out of the hidden share. ddp_average_hold - holds it, a no-op where none is in flight.
- *   ddp_average_exact - the same as float32, held at once.
+ *   ddp_average_exact - the same as float32, held at once. ddp_average_parts - the same of those of the layer's
+ *   ddp_parts_of parts that takes says, as one message: equal numbers of its parameters with gradients in their order,
+ *   each part with its optimizer state, the last with the buffers too.
  * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
  *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
  *   learning rate of the gradient's own step (ddp_rate then) where that is over.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
+DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
 DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
@@ -187,7 +191,7 @@ DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) D
 DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
 DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DDP__PRINTF(3, 4);
 
-/* Reading: layers and their names; a layer's memory, as lists that messages take (gradients; what averaging moves; of
+/* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's memory, as lists that messages take (gradients; what averaging moves; of
  * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
  * a group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where
  * they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
@@ -196,6 +200,7 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
  * ddp_forward_begin in this step, or had it in the last. */
 DDP_API int              ddp_layers(const ddp_ctx *d);
 DDP_API const char      *ddp_name_of(const ddp_ctx *d, int layer);
+DDP_API int              ddp_parts_of(const ddp_ctx *d, int layer);
 DDP_API const ddp_piece *ddp_gradients_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_parameters_of(const ddp_ctx *d, int layer, int *count);
 DDP_API const ddp_piece *ddp_trained_of(const ddp_ctx *d, int layer, int *count); /* what the gradients are of */

@@ -306,14 +306,25 @@ int ddp_is_done(ddp_ctx *d, long ticket)
 
 /* ---- layers ---- */
 
-int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
+/* takes NULL: whole. */
+static int ddp__verb_average(ddp_ctx *d, const char *name, int layer, const unsigned char *takes, int priority, int filler)
 {
-    DDP__DO(ddp__verb_layer(d, "ddp_average", layer));
+    DDP__DO(ddp__verb_layer(d, name, layer));
     DDP__DO(ddp__verb_posts(d));
     if (d->unit[layer].ticket != -1 || d->unit[layer].other_ticket != -1)
-        return ddp_complain(d, DDP_USAGE, "ddp_average of layer %s, whose last average is still on its way: hold it "
-                            "first with ddp_average_hold", d->unit[layer].name);
-    return (int)ddp__average_layer(d, layer, priority, filler, &d->host.error);
+        return ddp_complain(d, DDP_USAGE, "%s of layer %s, whose last average is still on its way: hold it "
+                            "first with ddp_average_hold", name, d->unit[layer].name);
+    return (int)ddp__average_layer(d, layer, takes, priority, filler, &d->host.error);
+}
+
+int ddp_average(ddp_ctx *d, int layer, int priority, int filler)
+{
+    return ddp__verb_average(d, "ddp_average", layer, NULL, priority, filler);
+}
+
+int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler)
+{
+    return ddp__verb_average(d, "ddp_average_parts", layer, takes, priority, filler);
 }
 
 int ddp_average_hold(ddp_ctx *d, int layer)

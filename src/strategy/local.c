@@ -64,20 +64,37 @@ void ddp__strategy_localsgd(ddp_strategy_ops *ops)
     ops->transfers = ddp__local_transfers;
 }
 
-/* ---- enp, dreamddp: each layer once per period, by a plan ---- */
+/* ---- enp, dreamddp: each layer, or each part of it, once per period, by a plan ---- */
+
+typedef struct ddp__dreamddp {
+    ddp__partial   partial; /* of rows: the parts of all layers */
+    unsigned char *due;     /* [period x rows] 1: it is averaged in that step */
+    int           *first;   /* [layers + 1] row of a layer's first part */
+} ddp__dreamddp;
+
+static int ddp__any_part(const unsigned char *takes, int parts)
+{
+    for (int j = 0; j < parts; j++)
+        if (takes[j]) return 1;
+    return 0;
+}
 
 static int ddp__partial_backward_end(ddp_ctx *d, void *self, int layer)
 {
-    const ddp_plan *p = &((const ddp__partial *)self)->plan;
+    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
+    const ddp_plan *p = &x->partial.plan;
     /* the layer that the next forward needs first goes first; the paper's rule is first come */
     const int priority = ddp_settings(d)->paper ? 0 : layer, h = (int)(ddp_step(d) % p->period);
+    const size_t at = (size_t)h * (size_t)p->layers + (size_t)x->first[layer];
+    const int parts = x->first[layer + 1] - x->first[layer];
     /* without clipping Eq. 5 holds as printed: update, then average; with it the weights are
      * averaged as they stand and updated at step end, once the norm is known */
     int bad = ddp__local_backward_end(d, NULL, layer);
 
     if (bad) return bad;
-    if (p->step_of[layer] == h) return ddp_average(d, layer, priority, 0);
-    if (p->fill && p->fill[(size_t)h * (size_t)p->layers + (size_t)layer]) return ddp_average(d, layer, priority, 1);
+    /* one message for a layer: what fills a step in which other parts are due is left out */
+    if (ddp__any_part(x->due + at, parts)) return ddp_average_parts(d, layer, x->due + at, priority, 0);
+    if (ddp__any_part(p->fill + at, parts)) return ddp_average_parts(d, layer, p->fill + at, priority, 1);
     return 0;
 }
 
@@ -136,7 +153,7 @@ int ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out)
     return 0;
 }
 
-int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile)
 {
     ddp__partial *x = (ddp__partial *)self;
     ddp__packed_plan head;
@@ -147,11 +164,10 @@ int ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_pr
 
     memset(&head, 0, sizeof head);
     if (blob->size >= sizeof head) memcpy(&head, blob->bytes, sizeof head);
-    if (head.layers != ddp_layers(d) || head.period < 1 || head.period > 1000000 ||
+    if (head.layers != rows || head.period < 1 || head.period > 1000000 ||
         blob->size != sizeof head + (size_t)head.layers * (sizeof(int32_t) + (size_t)head.period))
         return ddp_complain(d, DDP_MISMATCH, "a plan of %lu bytes for %d layers and period %d does not fit this model "
-                            "of %d layers", (unsigned long)blob->size, (int)head.layers,
-                            (int)head.period, ddp_layers(d));
+                            "of %d layers", (unsigned long)blob->size, (int)head.layers, (int)head.period, rows);
     if (ddp_plan_new(head.layers, head.period, &p, &err)) return ddp__plan_failed(d, &err);
     p.solver = (ddp_solver)head.solver;
     p.cost = (ddp_cost)head.cost;
@@ -241,23 +257,89 @@ int ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured,
     return bad;
 }
 
+/* ---- in parts ---- */
+
+enum { DDP__PARTS = 16 }; /* of a layer, on average: what a plan may have */
+
+static int ddp__rows_of(const ddp_ctx *d)
+{
+    int rows = 0;
+
+    for (int l = 0; l < ddp_layers(d); l++) rows += ddp_parts_of(d, l);
+    return rows;
+}
+
+/* The profile with a row for each part, as the planner's --split-params; freed by the caller. */
+static int ddp__rows_profile(ddp_ctx *d, const ddp_profile *p, ddp_profile *out)
+{
+    const int layers = ddp_layers(d), rows = ddp__rows_of(d), split = ddp_settings(d)->split_params;
+    ddp_profile own = *p;
+    ddp_status s;
+    ddp_error err;
+
+    if (rows > DDP__PARTS * layers)
+        return ddp_complain(d, DDP_ARG, "split_params %d makes %d parts of %d layers, more than %d of each: choose a larger "
+                            "one", split, rows, layers, (int)DDP__PARTS);
+    own.params = (double *)ddp__calloc((size_t)layers, sizeof *own.params);
+    if (!own.params) return ddp_complain(d, DDP_MEMORY, "out of memory for a profile of %d layers", layers);
+    for (int l = 0, n; l < layers; l++) { /* the model's own: a profile of another size may come from a file */
+        const ddp_piece *trained = ddp_trained_of(d, l, &n);
+        for (int i = 0; i < n; i++) own.params[l] += (double)trained[i].count;
+    }
+    s = ddp_profile_split(&own, split ? split : DBL_MAX, 0, out, NULL, &err);
+    DDP_FREE(own.params);
+    return s == DDP_OK ? 0 : ddp__plan_failed(d, &err);
+}
+
+static int ddp__rows_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out)
+{
+    ddp_profile rows;
+    int bad = ddp__rows_profile(d, p, &rows);
+
+    if (bad) return bad;
+    bad = ddp__partial_make(d, &rows, enp, unmeasured, out);
+    ddp_profile_free(&rows);
+    return bad;
+}
+
+static int ddp__rows_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile)
+{
+    ddp__dreamddp *x = (ddp__dreamddp *)self;
+    const size_t layers = (size_t)ddp_layers(d);
+    const ddp_plan *p = &x->partial.plan;
+    ddp_profile rows;
+    int bad = profile ? ddp__rows_profile(d, profile, &rows) : 0;
+
+    if (bad) return bad;
+    bad = ddp__partial_take(d, self, blob, ddp__rows_of(d), profile ? &rows : NULL);
+    if (profile) ddp_profile_free(&rows);
+    if (bad) return bad;
+    if (x->due) DDP_FREE(x->due);
+    x->due = (unsigned char *)ddp__calloc((size_t)p->period, (size_t)p->layers);
+    if (!x->first) x->first = (int *)ddp__calloc(layers + 1, sizeof *x->first);
+    if (!x->due || !x->first) return ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", p->layers);
+    for (size_t l = 0; l < layers; l++) x->first[l + 1] = x->first[l] + ddp_parts_of(d, (int)l);
+    for (int r = 0; r < p->layers; r++) x->due[(size_t)p->step_of[r] * (size_t)p->layers + (size_t)r] = 1;
+    return 0;
+}
+
 /* While profiling: equal numbers of layers, which needs no measurement. */
 static int ddp__partial_first(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__partial_make(d, p, 1, 1, out);
+    return ddp__rows_make(d, p, 1, 1, out);
 }
 
 static int ddp__dreamddp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__partial_make(d, p, 0, 0, out);
+    return ddp__rows_make(d, p, 0, 0, out);
 }
 
 static int ddp__enp_make(ddp_ctx *d, void *self, const ddp_profile *p, ddp_blob *out)
 {
     (void)self;
-    return ddp__partial_make(d, p, 1, 0, out);
+    return ddp__rows_make(d, p, 1, 0, out);
 }
 
 static int ddp__partial_adopt(ddp_ctx *d, void *self, const ddp_plan *plan, ddp_blob *out)
@@ -290,18 +372,38 @@ int ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *ou
     return n;
 }
 
+/* A layer in parts counts once, in the step of its last one. */
+static int ddp__rows_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room)
+{
+    const ddp__dreamddp *x = (const ddp__dreamddp *)self;
+    const ddp_plan *p = &x->partial.plan;
+    int n = 0;
+
+    *period = p->layers ? p->period : 1;
+    for (int h = 0; p->layers && h < p->period; h++)
+        for (int l = ddp_layers(d) - 1; l >= 0 && n < room; l--) {
+            const ddp_transfer t = {h, l, l, l};
+            if (p->step_of[x->first[l + 1] - 1] == h) out[n++] = t;
+        }
+    return n;
+}
+
 static void ddp__partial_close(ddp_ctx *d, void *self)
 {
+    ddp__dreamddp *x = (ddp__dreamddp *)self;
+
     (void)d;
-    ddp_plan_free(&((ddp__partial *)self)->plan);
+    ddp_plan_free(&x->partial.plan);
+    if (x->due) DDP_FREE(x->due);
+    if (x->first) DDP_FREE(x->first);
 }
 
 void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
 {
     ops->name = "dreamddp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
-    ops->traits = DDP_WITH_ALL;
-    ops->self_bytes = sizeof(ddp__partial);
+    ops->traits = DDP_WITH_ALL | DDP_WITH_PARTS;
+    ops->self_bytes = sizeof(ddp__dreamddp);
     ops->forward_begin = ddp__partial_forward_begin;
     ops->backward_end = ddp__partial_backward_end;
     ops->step_end = ddp__partial_step_end;
@@ -309,10 +411,10 @@ void ddp__strategy_dreamddp(ddp_strategy_ops *ops)
     ops->plan_first = ddp__partial_first;
     ops->plan_make = ddp__dreamddp_make;
     ops->plan_adopt = ddp__partial_adopt;
-    ops->plan_take = ddp__partial_take;
+    ops->plan_take = ddp__rows_take;
     ops->plan_view = ddp__partial_view;
     ops->plan_exposed = ddp__partial_exposed;
-    ops->transfers = ddp__partial_transfers;
+    ops->transfers = ddp__rows_transfers;
 }
 
 void ddp__strategy_enp(ddp_strategy_ops *ops)

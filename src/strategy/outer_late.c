@@ -187,7 +187,7 @@ static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob 
     int bad;
 
     memset(&made, 0, sizeof made);
-    bad = ddp__partial_take(d, &made, packed, NULL);
+    bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
     if (!bad && ddp_plan_landing(p, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
     ddp_plan_free(&made.plan);
     return bad;
@@ -236,7 +236,7 @@ static int ddp__streaming_take(ddp_ctx *d, void *self, const ddp_blob *blob, con
     if (profile) bad = ddp__late_read(d, o);
     if (profile && !bad) bad = ddp__late_land_before(d, o, LONG_MAX);
     partial.size = blob->size > more ? blob->size - more : 0;
-    if (!bad) bad = ddp__partial_take(d, self, &partial, NULL);
+    if (!bad) bad = ddp__partial_take(d, self, &partial, (int)L, NULL);
     if (!o->landing) o->landing = (int *)ddp__calloc(L, sizeof *o->landing);
     if (!bad && !o->landing) bad = ddp_complain(d, DDP_MEMORY, "out of memory for the plan of %d layers", ddp_layers(d));
     if (bad) return bad;

@@ -38,15 +38,15 @@ DDP_LIB int  ddp__local_backward_end(ddp_ctx *d, void *self, int layer);
 DDP_LIB int  ddp__clip_and_update(ddp_ctx *d);
 DDP_LIB int  ddp__local_step_end(ddp_ctx *d, void *self, int forward);
 DDP_LIB int  ddp__local_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
-/* The plan of layers that each have their step: made (enp: equal numbers; unmeasured: no times to leave slack for), as
- * bytes, and taken from them. self begins with a ddp__partial. */
+/* The plan of rows (layers, or parts of them) that each have their step: made (enp: equal numbers; unmeasured: no times to
+ * leave slack for), as bytes, and taken from them. self begins with a ddp__partial. */
 typedef struct ddp__partial {
     ddp_plan plan;
 } ddp__partial;
 DDP_LIB int  ddp__plan_failed(ddp_ctx *d, const ddp_error *err);
 DDP_LIB int  ddp__partial_make(ddp_ctx *d, const ddp_profile *p, int enp, int unmeasured, ddp_blob *out);
 DDP_LIB int  ddp__plan_pack(ddp_ctx *d, const ddp_plan *p, ddp_blob *out);
-DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, const ddp_profile *profile);
+DDP_LIB int  ddp__partial_take(ddp_ctx *d, void *self, const ddp_blob *blob, int rows, const ddp_profile *profile);
 DDP_LIB int  ddp__partial_transfers(ddp_ctx *d, void *self, int *period, ddp_transfer *out, int room);
 DDP_LIB const ddp_plan *ddp__partial_view(const void *self);
 DDP_LIB double ddp__partial_exposed(const void *self);

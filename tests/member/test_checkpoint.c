@@ -307,6 +307,18 @@ static void clipping_and_averaged_state_go_on_too(void **unused)
     remove_folder(folder);
 }
 
+/* Layers in parts: what was averaged and what is due follows from the step. */
+static void parts_go_on_too(void **unused)
+{
+    (void)unused;
+    for (long cut = 1; cut <= 8; cut++) {
+        ddp_config c = world_of(3, DDP_DREAMDDP, 4);
+        c.split_params = 20;
+        c.average_state = (int)cut % 2;
+        same_bits_at(&c, (int)cut % 3, cut % 4 == 0, cut);
+    }
+}
+
 /* Cut in each of the first twelve steps: the period that state is averaged in follows from the step. */
 static void state_periods_go_on_too(void **unused)
 {
@@ -734,6 +746,7 @@ int main(void)
         cmocka_unit_test(servers_of_their_own_go_on_too),
         cmocka_unit_test(changes_that_are_late_go_on_with_the_same_bits),
         cmocka_unit_test(clipping_and_averaged_state_go_on_too),
+        cmocka_unit_test(parts_go_on_too),
         cmocka_unit_test(state_periods_go_on_too),
         cmocka_unit_test(only_a_synchronised_state_goes_to_another_world),
         cmocka_unit_test(waiting_gradients_go_to_no_other_world),

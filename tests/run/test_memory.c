@@ -459,6 +459,7 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                     t.cfg.period =
                         5; /* the first look at a drifted link, which may plan again, comes later */
                     t.cfg.fill = DDP_FILL_EXACT;
+                    if (all_strategies[s] == DDP_DREAMDDP) t.cfg.split_params = 50;
                     t.cfg.state_period[0] = 2;
                     t.cfg.clip_norm = s == 3 ? 1.0f : 0;
                     if (graph) t.inputs = 12, t.width = 9, t.classes = 3, t.muon = s % 2 && !t.cfg.servers;
@@ -522,6 +523,7 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         int code, r;
 
         trial_new(&t, strategy, world);
+        if (strategy == DDP_DREAMDDP) t.cfg.split_params = 50;
         t.cfg.run_id = "exhausted";
         t.cfg.deterministic = (int)(k % 2);
         if (graph) t.inputs = 5, t.width = 4, t.classes = 3;

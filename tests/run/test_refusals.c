@@ -33,6 +33,7 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
     X(INT8, "`wire` int8", 0)                                                   \
     X(INT4, "`wire` int4, e3m0", 0)                                             \
     X(TOPK, "`wire` topk", 0)                                                   \
+    X(PARTS, "`split_params`", 0)                                               \
     X(GROUPS, "layers of a group", 0)                                           \
     X(SITE, "`site`", 0)                                                        \
     X(ELASTIC, "`min_world`", 0)                                                \
@@ -121,6 +122,7 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->clip_norm = has(on, CLIP) ? 0.5f : 0;
     g->wire = has(on, BF16) ? DDP_WIRE_BF16 : has(on, INT8) ? DDP_WIRE_INT8 : has(on, TOPK) ? DDP_WIRE_TOPK :
               has(on, INT4) ? (strategy % 2 ? DDP_WIRE_INT4 : DDP_WIRE_E3M0) : DDP_WIRE_DEFAULT;
+    g->split_params = has(on, PARTS) ? N / 3 : 0;
     g->site = has(on, SITE);
     g->min_world = has(on, ELASTIC);
     g->max_world = has(on, ROOM) ? WORLD + 1 : 0;
@@ -341,7 +343,9 @@ static void every_pair_of_settings_does_what_the_table_says(void **state)
     for (a = 0; a < SETTING_COUNT; a++)
         for (b = 0; b < a; b++, n++)
             if (!exclude_each_other(a, b) && is_tried(n, 8))
-                wrong += check(1u << a | 1u << b, strategies[n % WITHOUT_SERVERS], setting_name[a], setting_name[b]);
+                wrong += check(1u << a | 1u << b,
+                               a == PARTS || b == PARTS ? DDP_DREAMDDP : strategies[n % WITHOUT_SERVERS],
+                               setting_name[a], setting_name[b]);
     assert_int_equal(wrong, 0);
 }
 
@@ -367,11 +371,12 @@ static const struct {
     int         setting;
 } traits[] = {{DDP_WITH_CLIP, "DDP_WITH_CLIP", CLIP},          {DDP_WITH_BF16, "DDP_WITH_BF16", BF16},
               {DDP_WITH_INT8, "DDP_WITH_INT8", INT8},          {DDP_WITH_INT4, "DDP_WITH_INT4", INT4},
-              {DDP_WITH_TOPK, "DDP_WITH_TOPK", TOPK},          {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},
-              {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},        {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", ELASTIC},
-              {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},    {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE},
-              {DDP_NEEDS_SERVERS, "DDP_NEEDS_SERVERS", SERVERS}};
-enum { TRAITS = sizeof traits / sizeof traits[0], EVERY = DDP_WITH_ALL | DDP_WITH_INT4 | DDP_WITH_TOPK };
+              {DDP_WITH_TOPK, "DDP_WITH_TOPK", TOPK},          {DDP_WITH_PARTS, "DDP_WITH_PARTS", PARTS},
+              {DDP_WITH_GROUPS, "DDP_WITH_GROUPS", GROUPS},    {DDP_WITH_SITES, "DDP_WITH_SITES", SITE},
+              {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", ELASTIC}, {DDP_WITH_ELASTIC, "DDP_WITH_ELASTIC", JOIN},
+              {DDP_WITH_DEVICE, "DDP_WITH_DEVICE", DEVICE},    {DDP_NEEDS_SERVERS, "DDP_NEEDS_SERVERS", SERVERS}};
+enum { TRAITS = sizeof traits / sizeof traits[0],
+       EVERY = DDP_WITH_ALL | DDP_WITH_INT4 | DDP_WITH_TOPK | DDP_WITH_PARTS };
 
 static int own_backward_end(ddp_ctx *d, void *self, int layer)
 {
