@@ -954,7 +954,8 @@ DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);           
 DDP_API double           ddp_computed_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_compute_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_rate(const ddp_ctx *d);
-DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was */
+DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was; the loss
+                                                                is the last one that was told */
 DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
@@ -963,7 +964,6 @@ DDP_API int              ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
-DDP_API double           ddp_loss(const ddp_ctx *d); /* of the last ddp_report; 0 = none yet */
 DDP_API ddp_coding       ddp_coding_of(const ddp_ctx *d);
 DDP_API int              ddp_link_of(const ddp_ctx *d, int layer);
 DDP_API float           *ddp_residual_of(const ddp_ctx *d, int layer);
@@ -38693,12 +38693,11 @@ struct ddp_ctx {
     int          layers, room;
     int          computing;      /* group of the ranks that compute, where others serve; 0 = all */
     struct ddp__desk *desk;      /* of a rank that serves; NULL */
-    ddp_step_info info;          /* what was reported of this step */
+    ddp_step_info info;          /* what was reported of this step, and the last loss */
     ddp_optimizer optimizer;
     float        lr;
     ddp__muon_desk muon;         /* of the largest matrix, muon_count floats */
     size_t       muon_count;
-    double       loss;           /* of the last ddp_report; 0 = none yet */
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */
@@ -43894,8 +43893,6 @@ const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 float ddp_rate(const ddp_ctx *d) { return d->lr; }
 
-double ddp_loss(const ddp_ctx *d) { return d->loss; }
-
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 
 int ddp_link_of(const ddp_ctx *d, int layer) { return ddp__has_layer(d, layer) ? d->unit[layer].link : 0; }
@@ -46583,6 +46580,8 @@ int ddp_backward_end(ddp_ctx *d, int layer)
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 {
+    double loss;
+
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
@@ -46591,8 +46590,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     if (info->samples < 0)
         return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step, info->samples);
     if (info->lr > 0) d->lr = info->lr;
-    d->loss = info->loss;
+    loss = info->loss != 0 ? info->loss : d->info.loss;
     d->info = *info;
+    d->info.loss = loss;
     return 0;
 }
 
@@ -46641,10 +46641,12 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
+        const double loss = d->info.loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
         d->taken += (int64_t)(d->world - ddp_servers(d)) * d->cfg.micro_batches;
         memset(&d->info, 0, sizeof d->info);
+        d->info.loss = loss;
         d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)
@@ -48432,7 +48434,7 @@ static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
     value[0] = fmax(product, 0);
     value[1] = fmax(-product, 0);
     value[2] = product * product;
-    value[3] = fmax(ddp_loss(d), 0);
+    value[3] = fmax(ddp_reported(d)->loss, 0);
     for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp_set(d, x->noise.words + i, 1, (float)value[i]);
     memset(&m, 0, sizeof m);
     piece.data = x->noise.words;

@@ -113,12 +113,11 @@ struct ddp_ctx {
     int          layers, room;
     int          computing;      /* group of the ranks that compute, where others serve; 0 = all */
     struct ddp__desk *desk;      /* of a rank that serves; NULL */
-    ddp_step_info info;          /* what was reported of this step */
+    ddp_step_info info;          /* what was reported of this step, and the last loss */
     ddp_optimizer optimizer;
     float        lr;
     ddp__muon_desk muon;         /* of the largest matrix, muon_count floats */
     size_t       muon_count;
-    double       loss;           /* of the last ddp_report; 0 = none yet */
     int          team;           /* group of the ranks that this one plans with; 0 = all ranks; */
     int          team_size, team_place, team_root; /* their number, this rank's place, the first */
     struct ddp__levels *levels;  /* averages go in two; NULL: in one */

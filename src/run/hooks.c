@@ -80,6 +80,8 @@ int ddp_backward_end(ddp_ctx *d, int layer)
 
 int ddp_report(ddp_ctx *d, const ddp_step_info *info)
 {
+    double loss;
+
     DDP__ENTER(d);
     if (!info) return ddp__ctx_failf(d, DDP_ARG, "ddp_report: info is NULL");
     if (!(info->loss >= -DBL_MAX && info->loss <= DBL_MAX))
@@ -88,8 +90,9 @@ int ddp_report(ddp_ctx *d, const ddp_step_info *info)
     if (info->samples < 0)
         return ddp__ctx_failf(d, DDP_ARG, "step %ld: ddp_report tells %ld samples; 0 or more", d->step, info->samples);
     if (info->lr > 0) d->lr = info->lr;
-    d->loss = info->loss;
+    loss = info->loss != 0 ? info->loss : d->info.loss;
     d->info = *info;
+    d->info.loss = loss;
     return 0;
 }
 
@@ -138,10 +141,12 @@ int ddp_step_end(ddp_ctx *d)
         s = ddp__finish_step(d);
     }
     if (s == DDP_OK) {
+        const double loss = d->info.loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
         d->taken += (int64_t)(d->world - ddp_servers(d)) * d->cfg.micro_batches;
         memset(&d->info, 0, sizeof d->info);
+        d->info.loss = loss;
         d->loaded = 1;
         s = ddp__pace_step(d, &d->host.error);
         if (s == DDP_OK && !d->plan_final && d->step == d->cfg.profile_steps)

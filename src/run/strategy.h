@@ -211,7 +211,8 @@ DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);           
 DDP_API double           ddp_computed_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_compute_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_rate(const ddp_ctx *d);
-DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was */
+DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was; the loss
+                                                                is the last one that was told */
 DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
 DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
@@ -220,7 +221,6 @@ DDP_API int              ddp_blocks_of(const ddp_ctx *d, int group, int *own);
 DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
-DDP_API double           ddp_loss(const ddp_ctx *d); /* of the last ddp_report; 0 = none yet */
 DDP_API ddp_coding       ddp_coding_of(const ddp_ctx *d);
 DDP_API int              ddp_link_of(const ddp_ctx *d, int layer);
 DDP_API float           *ddp_residual_of(const ddp_ctx *d, int layer);

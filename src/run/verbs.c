@@ -547,7 +547,6 @@ const ddp_config *ddp_settings(const ddp_ctx *d) { return &d->cfg; }
 
 float ddp_rate(const ddp_ctx *d) { return d->lr; }
 
-double ddp_loss(const ddp_ctx *d) { return d->loss; }
 
 ddp_coding ddp_coding_of(const ddp_ctx *d) { return ddp__wire_coding(d->cfg.wire); }
 

@@ -156,7 +156,7 @@ static int ddp__noise_post(ddp_ctx *d, ddp__delayed *x)
     value[0] = fmax(product, 0);
     value[1] = fmax(-product, 0);
     value[2] = product * product;
-    value[3] = fmax(ddp_loss(d), 0);
+    value[3] = fmax(ddp_reported(d)->loss, 0);
     for (int i = 0; i < DDP__NOISE_WORDS && !bad; i++) bad = ddp_set(d, x->noise.words + i, 1, (float)value[i]);
     memset(&m, 0, sizeof m);
     piece.data = x->noise.words;
