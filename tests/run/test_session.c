@@ -329,6 +329,34 @@ static void misuse_is_a_sentence_with_the_layer(void **state)
         }
 }
 
+static int reports_now_and_then(ddp_ctx *d, trial *t)
+{
+    ddp_step_info info = {3, 5, 2, 0};
+    int bad = start(d, LAYERS, COUNT) || ddp_report(d, &info), good = ddp_reported(d)->samples == 5;
+
+    bad = bad || one_step(d);
+    good &= ddp_reported(d)->loss > 2.9 && ddp_reported(d)->samples == 0 && ddp_reported(d)->epoch < 1;
+    info.loss = 0;
+    info.samples = 4;
+    bad = bad || ddp_report(d, &info);
+    good &= ddp_reported(d)->loss > 2.9 && ddp_reported(d)->samples == 4;
+    info.loss = -1;
+    bad = bad || ddp_report(d, &info);
+    if (ddp_rank(d) == 0) t->flag = good && ddp_reported(d)->loss < 0;
+    return bad || one_step(d);
+}
+
+static void what_is_reported_is_of_a_step_but_the_loss_stays(void **state)
+{
+    trial t;
+    ddp_error err;
+
+    (void)state;
+    trial_new(&t, 2, reports_now_and_then);
+    if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+    assert_true(t.flag);
+}
+
 static int trains_without_gradients(ddp_ctx *d, trial *t)
 {
     ddp_layer layer;
@@ -1017,6 +1045,7 @@ int main(void)
         cmocka_unit_test(switches_of_the_environment_are_1_or_0),
         cmocka_unit_test(a_launcher_that_does_not_know_rank_0_is_not_guessed),
         cmocka_unit_test(a_forgotten_backward_end_is_named_on_every_rank),
+        cmocka_unit_test(what_is_reported_is_of_a_step_but_the_loss_stays),
         cmocka_unit_test(misuse_is_a_sentence_with_the_layer),
         cmocka_unit_test(gradient_strategies_need_gradients),
         cmocka_unit_test(the_first_error_stays_and_later_calls_do_nothing),
