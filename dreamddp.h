@@ -464,8 +464,8 @@ struct ddp_config {
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
-    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7, and 1 */
-    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9, and none */
+    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
+    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those two */
     ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
     double mixture;           /* stream: the share of its own parameters that a worker keeps when the others' land; 0.5,
                                  DDP_OVERWRITE is 0 */
@@ -50534,6 +50534,8 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
+    /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
+    const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
 
     if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
         return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
@@ -50547,8 +50549,8 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
     if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
-    if (!(c->outer_lr > 0)) c->outer_lr = sparse ? 1 : 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = sparse ? DDP_NO_MOMENTUM : 0.9;
+    if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }

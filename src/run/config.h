@@ -150,8 +150,8 @@ struct ddp_config {
     ddp_lgp lgp;              /* osp: on */
     ddp_correct correct;      /* osp: deferred */
     ddp_osp_rule split;       /* osp: which layers are late; by rising importance */
-    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7, and 1 */
-    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9, and none */
+    double outer_lr;          /* [env] diloco, sparseloco: nu; 0.7; 1 of sparseloco and of eager */
+    double outer_momentum;    /* [env] mu of Nesterov's momentum, below 1; DDP_NO_MOMENTUM is 0; 0.9; none of those two */
     ddp_overlap overlap;      /* [env] diloco, sparseloco: none */
     double mixture;           /* stream: the share of its own parameters that a worker keeps when the others' land; 0.5,
                                  DDP_OVERWRITE is 0 */

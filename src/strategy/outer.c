@@ -302,6 +302,8 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
 static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_error *err)
 {
     const int sparse = !strcmp(ops->name, "sparseloco");
+    /* momentum overshoots where few values are sent, or a period late (docs/outer.md) */
+    const int plain = sparse || c->overlap == DDP_OVERLAP_EAGER;
 
     if ((c->mixture != 0 || c->fragments || c->landing) && c->overlap != DDP_OVERLAP_STREAM)
         return ddp__fail(err, DDP_ARG, "strategy %s: mixture, fragments and landing are of overlap stream: choose that, "
@@ -315,8 +317,8 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
     if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
-    if (!(c->outer_lr > 0)) c->outer_lr = sparse ? 1 : 0.7;
-    if (c->outer_momentum == 0) c->outer_momentum = sparse ? DDP_NO_MOMENTUM : 0.9;
+    if (!(c->outer_lr > 0)) c->outer_lr = plain ? 1 : 0.7;
+    if (c->outer_momentum == 0) c->outer_momentum = plain ? DDP_NO_MOMENTUM : 0.9;
     if (sparse && c->wire == DDP_WIRE_DEFAULT) c->wire = DDP_WIRE_TOPK;
     return DDP_OK;
 }

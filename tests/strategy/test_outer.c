@@ -491,17 +491,19 @@ static void eager_is_the_rule_replayed(void **state)
 }
 
 /* D = mean(d(t-1)) + (d_w(t) - d_w(t-1)) / W, as the paper prints it, but for rounding. */
-static void eager_without_momentum_is_the_printed_form(void **state)
+static void eager_is_the_printed_form(float nu)
 {
     static float theta[LAB_RANKS][LAB_VALUES], begun[LAB_RANKS][LAB_VALUES], before[LAB_RANKS][LAB_VALUES],
         change[LAB_RANKS][LAB_VALUES], g[LAB_VALUES], s[LAB_RANKS][2 * LAB_VALUES];
-    lab x = outer_lab(3, LAB_ODD, LAB_SGD, 0.7, 0);
+    lab x = outer_lab(3, LAB_ODD, LAB_SGD, (double)nu, 0);
     size_t count[LAB_LAYERS], n = 0;
     const int L = lab_sizes(LAB_ODD, count), K = x.cfg.world;
     ddp_optimizer o = lab_optimizer(LAB_SGD);
 
-    (void)state;
     x.cfg.overlap = DDP_OVERLAP_EAGER;
+    if (nu >= 1) x.cfg.outer_lr = x.cfg.outer_momentum = 0; /* its defaults */
+    memset(before, 0, sizeof before);
+    memset(s, 0, sizeof s);
     x.steps = 12;
     x.no_sync_all = 1;
     lab_run(&x);
@@ -524,7 +526,7 @@ static void eager_without_momentum_is_the_printed_form(void **state)
             for (int r = 0; r < K; r++) mean += before[r][i] / (float)K;
             for (int r = 0; r < K; r++) {
                 change[r][i] = begun[r][i] - theta[r][i];
-                begun[r][i] -= 0.7f * (mean + (change[r][i] - before[r][i]) / (float)K);
+                begun[r][i] -= nu * (mean + (change[r][i] - before[r][i]) / (float)K);
                 theta[r][i] = begun[r][i];
             }
             for (int r = 0; r < K; r++) before[r][i] = change[r][i];
@@ -535,6 +537,13 @@ static void eager_without_momentum_is_the_printed_form(void **state)
             if (fabsf(theta[r][i] - x.params[r][i]) > 2e-5f)
                 fail_msg("rank %d, %zu: %g, printed %g", r, i, (double)x.params[r][i], (double)theta[r][i]);
     lab_free(&x);
+}
+
+static void eager_without_momentum_is_the_printed_form(void **state)
+{
+    (void)state;
+    eager_is_the_printed_form(0.7f);
+    eager_is_the_printed_form(1);
 }
 
 static void eager_ranks_are_equal_after_sync_all(void **state)
