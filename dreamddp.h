@@ -936,8 +936,9 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
 
 /* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's memory, as lists that messages take (gradients; what averaging moves; of
  * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
- * a group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where
- * they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
+ * a group; the blocks of an all-gather over it, and which is this rank's; where averages go in two levels, how this rank
+ * lies in sites (one of all ranks: members alone says so; no groups in elastic worlds), else NULL; how many of n values
+ * this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
  * and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
@@ -961,6 +962,7 @@ DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API int              ddp_group_size(const ddp_ctx *d, int group);
 DDP_API int              ddp_blocks_of(const ddp_ctx *d, int group, int *own);
+DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
 DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);
@@ -1277,9 +1279,11 @@ DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_netwo
 
 /* How the ranks lie in sites, as this rank sees it. */
 typedef struct ddp_sites {
-    int inside;  /* group of the ranks of this rank's site */
+    int inside;  /* group of the ranks of this rank's site; */
+    int gather;  /* the same, or one more of them, whose messages may wait for those across */
     int across;  /* equal sites: group of those with this rank's place in each site; else leaders */
     int equal;   /* all sites have the same number of ranks */
+    int sites;   /* how many there are */
     int members; /* ranks of this site */
     int place;   /* of this rank among them */
     int leader;  /* lowest rank of this site */
@@ -19606,8 +19610,8 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
-    int               *site, *site_place, *site_row; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
-                                         in its site, and the site's number */
+    int               *site, *site_place, *site_part; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
+                                         in its site, and among those of that place */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
@@ -19763,15 +19767,18 @@ DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* Adds the residual to what is to be summed and rounds it; 0 after a failure: one has no code. */
-DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op);
+/* Adds the residual of count values to what is to be summed, and keeps nothing of it. */
+DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
+/* Adds it and rounds the sum, whose rest it becomes; at a block's start. 0 after a failure: one has no code. */
+DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
 /* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
 /* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
 DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
 DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
-/* Sums count values from offset at on, of which terms are the others' contributions. */
-DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence);
+/* Sums count values from offset at on: e->terms are the contributions, the own one's place among them is filled here. */
+DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
+                                 double *divergence);
 
 /* ---- staging.c: slots here and credits for slots there ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);
@@ -20610,15 +20617,14 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
                       (unsigned long)s->f.seq, ddp__coding_name(s->f.coding), err.msg);
 }
 
-int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
+int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
-    const ddp__members team = ddp__team_of(e, op);
     float *sum = e->rounded;
 
     ddp__memory_gather(op, &op->from, at, count, sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
-    e->terms[team.place[e->rank]] = sum;
-    ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
+    e->terms[place] = sum;
+    ddp__floats_sum(sum, e->terms, terms, count, op->scale, NULL);
     if (op->m.owner) op->m.owner->rule(op->m.owner->user, at, sum, count);
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
@@ -20628,14 +20634,27 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
     return 1;
 }
 
-/* What is summed becomes what the others will read. Chunks are whole blocks. */
-int ddp__code_input(ddp__engine *e, const ddp__op *op)
+void ddp__residual_add(const ddp__op *op, size_t at, size_t count)
 {
+    size_t here;
+
+    for (; count > 0; at += here, count -= here) {
+        float *x = (float *)ddp__memory_at(op, &op->from, at, count, &here), *rest = op->m.residual + at;
+        for (size_t i = 0; i < here; i++)
+            if (rest[i] != 0) x[i] += rest[i]; /* -0 stays what it is */
+        memset(rest, 0, here * sizeof *rest);
+    }
+}
+
+/* What is summed becomes what the others will read. Chunks are whole blocks. */
+int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
+{
+    const size_t end = at + n;
     size_t count;
 
-    for (size_t at = 0; at < op->n; at += count) {
+    for (; at < end; at += count) {
         float *x = e->rounded, *rest = op->m.residual + at;
-        count = op->n - at < e->chunk ? op->n - at : e->chunk;
+        count = end - at < e->chunk ? end - at : e->chunk;
         ddp__memory_gather(op, &op->from, at, count, x);
         ddp__floats_add(x, rest, count);
         memcpy(rest, x, count * sizeof *rest);
@@ -21188,7 +21207,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
     if (op->m.coding) {
-        if (!ddp__reduce_coded(e, op, at, count, divergence)) return 0;
+        if (!ddp__reduce_coded(e, op, at, count, team.place[e->rank], team.members, divergence)) return 0;
     } else {
         ddp__memory_sum(e, op, at, count, team.place[e->rank], team.members, divergence);
         if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);
@@ -21277,7 +21296,12 @@ const ddp__algorithm *ddp__direct_way(int whole)
  * order; those of one place cut the slice into a part for each site, send these sums to each other as a direct
  * all-reduce does, and what is final goes on to their sites. Between two ranks of a site a slice travels, between two of
  * one place in unlike sites a part of it, between all others nothing. A rank's contribution to a value is always here
- * before its result goes back, and sums inside wait for nothing between sites: so slots suffice as in direct.c. */
+ * before its result goes back, and sums inside wait for nothing between sites: so slots suffice as in direct.c.
+ *
+ * With a coding the sums of sites and their results travel so, blocks from the start of the slice on; what stays inside
+ * are floats. A residual is added to the sum of the own slice before it is rounded, and keeps what that cuts off. What
+ * of it lies outside the slice was kept when the slice was another: it goes with the own values, inside. Where one site
+ * is left nothing is rounded and nothing kept. */
 
 ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
 {
@@ -21289,12 +21313,12 @@ ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
     if (e->site) DDP_FREE(e->site);
     e->site = own;
     e->site_place = own + e->world;
-    e->site_row = own + 2 * e->world;
+    e->site_part = own + 2 * e->world;
     pthread_mutex_unlock(&e->lock);
     return DDP_OK;
 }
 
-/* Places and rows of the living; sites are numbered by their lowest rank. */
+/* Of the living: the place in the own site, and among those of that place in all sites. */
 static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 {
     int sites = 0, most = 0, least = e->world;
@@ -21302,13 +21326,14 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
     for (int i = 0; i < e->members; i++) {
         const int r = e->member[i];
         int size = 0;
-        e->site_place[r] = 0;
+        e->site_place[r] = e->site_part[r] = 0;
         for (int k = 0; k < e->members; k++) {
             const int other = e->member[k];
-            if (e->site[other] != e->site[r]) continue;
-            if (other < r) e->site_place[r]++;
-            if (size++ == 0) e->site_row[r] = other == r ? sites++ : e->site_row[other];
+            size += e->site[other] == e->site[r];
+            e->site_place[r] += e->site[other] == e->site[r] && other < r;
         }
+        for (int k = 0; k < i; k++) e->site_part[r] += e->site_place[e->member[k]] == e->site_place[r];
+        sites += e->site_place[r] == 0;
         if (size > most) most = size;
         if (size < least) least = size;
         if (r == e->rank) op->u.sites.members = size;
@@ -21317,7 +21342,7 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
     op->u.sites.slices = most == least ? most : 1;
 }
 
-static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site_row[peer] == e->site_row[e->rank]; }
+static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site[peer] == e->site[e->rank]; }
 
 static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_t *from, size_t *to)
 {
@@ -21325,18 +21350,26 @@ static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_
     *to = first + n / parts * (i + 1) + n % parts * (i + 1) / parts;
 }
 
-/* The slice of a place, empty where nobody of that place crosses sites; the part of it that a site finishes. */
+/* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them finishes. */
 static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
 {
     *from = *to = 0;
     if (place >= op->u.sites.slices) return;
     ddp__sites_cut(0, op->n, (size_t)op->u.sites.slices, (size_t)place, from, to);
+    if (op->m.coding < DDP_AS_INT4) return;
+    *from -= *from % 2; /* no byte is cut */
+    if (*to < op->n) *to -= *to % 2;
 }
 
-static void ddp__sites_part(const ddp__op *op, int place, int row, size_t *from, size_t *to)
+static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
-    ddp__sites_slice(op, place, from, to);
-    ddp__sites_cut(*from, *to - *from, (size_t)op->u.sites.sites, (size_t)row, from, to);
+    size_t first, last;
+
+    ddp__sites_slice(op, e->site_place[of], &first, &last);
+    ddp__sites_cut(first, last - first, (size_t)op->u.sites.sites, (size_t)e->site_part[of], from, to);
+    if (!ddp__in_blocks((int)op->m.coding)) return;
+    *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is cut */
+    if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
 /* What this rank adds up with values of a peer (mine 1), whose result goes there; or the other way round. */
@@ -21347,7 +21380,7 @@ static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer
     *from = *to = 0;
     if (ddp__sites_inside(e, peer)) ddp__sites_slice(op, e->site_place[of], from, to);
     else if (e->site_place[peer] == e->site_place[e->rank])
-        ddp__sites_part(op, e->site_place[of], e->site_row[of], from, to);
+        ddp__sites_part(e, op, of, from, to);
     return *to - *from;
 }
 
@@ -21356,14 +21389,28 @@ static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
     return op->m.levels && e->site && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
+/* The sum of the own site, from an offset on, becomes what crosses sites; 0 after a failure. */
+static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t count)
+{
+    if (!op->m.residual) return 1;
+    if (op->u.sites.sites > 1) return ddp__code_input(e, op, at, count);
+    ddp__residual_add(op, at, count);
+    return 1;
+}
+
 static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
 {
     size_t from, to, goes, comes;
 
     ddp__sites_count(e, op);
     op->u.sites.summed = 0;
+    ddp__sites_slice(op, e->site_place[e->rank], &from, &to);
+    if (op->m.residual) {
+        ddp__residual_add(op, 0, from);
+        ddp__residual_add(op, to, op->n - to);
+    }
     if (op->u.sites.members == 1) { /* its own values are the site's sum */
-        ddp__sites_slice(op, 0, &from, &to);
+        if (!ddp__sites_crosses(e, op, from, to - from)) return;
         op->u.sites.summed = to - from;
     }
     for (int i = 0; i < e->members; i++) {
@@ -21382,15 +21429,32 @@ static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
     const int place = e->site_place[e->rank];
     size_t from = 0, to = 0;
 
-    for (int i = 0; i < e->members; i++) { /* sites by their numbers, as their lowest ranks rise */
+    for (int i = 0; i < e->members; i++) {
         const int r = e->member[i];
         if (e->site_place[r] != place) continue;
-        ddp__sites_part(op, place, e->site_row[r], &from, &to);
+        ddp__sites_part(e, op, r, &from, &to);
         if (at < from || at >= to) continue;
         from += r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.finished;
         return from > at ? from - at : 0;
     }
     return 0;
+}
+
+static int ddp__sites_describe(ddp__frame *f, const ddp__op *op, int inside, int type, size_t at, size_t count)
+{
+    ddp__describe(f, op, type, at, count);
+    if (inside) {
+        f->coding = (int)DDP_AS_FLOAT;
+        f->length = (uint32_t)(count * sizeof(float));
+    }
+    return 1;
+}
+
+static int ddp__sites_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    const int coding = ddp__sites_inside(e, peer) ? (int)DDP_AS_FLOAT : (int)op->m.coding;
+
+    return (f->type == DDP__FRAME_PART || f->type == DDP__FRAME_RESULT) && f->coding == coding;
 }
 
 static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
@@ -21403,10 +21467,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         at = from + x->u.flow.results;
         count = inside ? ddp__sites_final(e, op, at) : op->reduced - x->u.flow.results;
         if (count > e->chunk) count = e->chunk;
-        if (count > 0) {
-            ddp__describe(f, op, DDP__FRAME_RESULT, at, count);
-            return 1;
-        }
+        if (count > 0) return ddp__sites_describe(f, op, inside, DDP__FRAME_RESULT, at, count);
     }
     (void)ddp__sites_range(e, op, peer, 0, &from, &to);
     at = from + x->u.flow.sent;
@@ -21417,13 +21478,13 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         if (from + op->u.sites.summed < at + count) return 0;
     }
     if (!ddp__may_stage(e, op, peer, 0)) return 0;
-    ddp__describe(f, op, DDP__FRAME_PART, at, count);
-    return 1;
+    return ddp__sites_describe(f, op, inside, DDP__FRAME_PART, at, count);
 }
 
 /* Adds up a chunk where it lies, with those of all peers on one side, inside or across; 0: one is missing. */
 static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count, float scale)
 {
+    const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
     int terms = 0, own = 0;
     size_t here;
 
@@ -21442,7 +21503,8 @@ static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, si
         if (f->offset != at || ddp__frame_values(f) != count) return ddp__out_of_order(e, r, f, at);
         e->terms[terms++] = e->slot[s].data;
     }
-    for (size_t done = 0; done < count; done += here) {
+    if (coded && !ddp__reduce_coded(e, op, at, count, own, terms, NULL)) return 0;
+    for (size_t done = 0; done < count && !coded; done += here) {
         float *to = (float *)ddp__memory_at(op, &op->to, at + done, count - done, &here);
         e->terms[own] = to;
         ddp__floats_sum(to, e->terms, terms, here, scale, NULL);
@@ -21464,11 +21526,11 @@ static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
     size_t first, last, from, to, at, count;
 
     ddp__sites_slice(op, place, &first, &last);
-    ddp__sites_part(op, place, e->site_row[e->rank], &from, &to);
+    ddp__sites_part(e, op, e->rank, &from, &to);
     while (first + op->u.sites.summed < last) {
         at = first + op->u.sites.summed;
         count = last - at < e->chunk ? last - at : e->chunk;
-        if (!ddp__sites_sum(e, op, 1, at, count, 1)) break;
+        if (!ddp__sites_sum(e, op, 1, at, count, 1) || !ddp__sites_crosses(e, op, at, count)) break;
         op->u.sites.summed += count;
         ddp__op_moves(e, op, now);
     }
@@ -21513,7 +21575,7 @@ const ddp__algorithm *ddp__sites_way(void)
 {
     static const ddp__algorithm way = {
         'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_begin,
-        ddp__sites_next, ddp__flow_leaves, NULL, NULL, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
+        ddp__sites_next, ddp__flow_leaves, NULL, ddp__sites_agrees, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
 
     return &way;
 }
@@ -22822,6 +22884,7 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
+    if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* there is nobody to round for */
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
     if (op->m.verb == DDP_ALL_REDUCE && op->m.owner && op->n) ddp__memory_own(op, 0, op->n);
@@ -22847,7 +22910,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
         pthread_mutex_unlock(&e->lock);
     }
-    if (op->m.round && !ddp__code_input(e, op)) return;
+    if (op->m.round && !ddp__code_input(e, op, 0, op->n)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
         if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* the blocks of the lost */
@@ -22855,6 +22918,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         return;
     }
     op->way->begin(e, op);
+    if (e->fault.code != DDP_OK) return;
     if (op->left == 0) ddp__op_advance(e, op, 0);
     else ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)
@@ -38953,8 +39017,6 @@ DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t 
 /* site: [world] of each rank; all 0: none. Collective. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
 DDP_LIB void       ddp__levels_close(ddp_ctx *d);
-/* How this rank lies in sites; NULL: in one level. */
-DDP_LIB const struct ddp_sites *ddp__levels_site(const ddp_ctx *d);
 /* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
  * measured. takes: whether it goes so. */
 DDP_LIB int        ddp__levels_takes(const ddp_ctx *d, const ddp_message *m);
@@ -40978,21 +41040,16 @@ typedef enum ddp__feature {
 static const ddp__goes_row *ddp__goes_rows(int *count)
 {
 #define DDP__BIT(id) (1u << DDP__ON_##id)
-#define DDP__ELASTIC_FLOATS "averages in two levels of an elastic world travel as f32: choose that, or leave the site out"
 #define DDP__PARTS_FLOATS \
     "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"
 #define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
         DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
-        DDP__NO(SITE, INT4, DDP_ARG,
-                "averages in two levels are not rounded to four bits: choose int8, or leave the site out"),
         DDP__NO(SITE, TOPK, DDP_ARG,
                 "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
         DDP__NO(SITE, JOIN, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
         DDP__NO(SITE, ROOM, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
-        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(BF16), DDP_ARG, DDP__ELASTIC_FLOATS},
-        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(INT8), DDP_ARG, DDP__ELASTIC_FLOATS},
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -41052,7 +41109,6 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
          "it needs servers: set servers (--servers N, or --servers colocated)"},
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
-#undef DDP__ELASTIC_FLOATS
 #undef DDP__PARTS_FLOATS
 #undef DDP__BIT
 
@@ -42478,7 +42534,7 @@ ddp_status ddp__team_layers(ddp_ctx *d, ddp_error *err)
 
 typedef struct ddp__levels {
     ddp_sites  site;
-    int        gather; /* the ranks of site.inside once more, in an order of its own */
+    int        one;     /* site is all there is: floats, in one level */
     int        elastic; /* the engine does it in one operation (comm/sites.c) */
     ddp_piece *slice;  /* [room] a segment of a message */
     int        room;
@@ -42507,9 +42563,10 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
         if (n > most) most = n;
         if (n < least) least = n;
         if (place[r]) continue;
+        out->sites++;
         bad = ddp_group(d, list, n, &group);
         if (site_of[r] != site_of[d->rank]) continue;
-        out->inside = group;
+        out->inside = out->gather = group;
         out->members = n;
         out->leader = r;
     }
@@ -42567,9 +42624,8 @@ static void ddp__sites_across(const ddp_sites *s, float scale, const ddp_message
 }
 
 /* The sum of m over all ranks, times scale, as two or three messages, each of which needs the one
- * before it; slice has as many pieces as m. gather: the group that gathers. */
-static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const ddp_message *m,
-                            ddp_piece *slice, ddp_message *part)
+ * before it; slice has as many pieces as m. */
+static int ddp__sites_parts(const ddp_sites *s, float scale, const ddp_message *m, ddp_piece *slice, ddp_message *part)
 {
     const size_t k = (size_t)s->members, j = (size_t)s->place;
     size_t total = 0;
@@ -42598,7 +42654,7 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
         n++;
     }
     part[2].verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
-    part[2].group = gather;
+    part[2].group = s->gather;
     part[2].peer = s->leader;
     if (n == 1) part[1] = part[2];
     return n + 1;
@@ -42615,7 +42671,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
     whole = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    parts = ddp__sites_parts(s, s->inside, scale, &whole, &slice, part);
+    parts = ddp__sites_parts(s, scale, &whole, &slice, part);
     for (int i = 0; i < parts; i++)
         if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
@@ -42642,7 +42698,7 @@ static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *li
         n = ddp__ranks_with(d->world, site, site[r], list);
         if (list[0] != r) continue;
         bad = ddp_group(d, list, n, &group);
-        if (site[r] == site[d->rank]) v->gather = group;
+        if (site[r] == site[d->rank]) v->site.gather = group;
     }
     return bad;
 }
@@ -42650,7 +42706,7 @@ static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *li
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
-    int *list, bad, alike = 1, unlike = 1;
+    int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(site[0] > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
@@ -42662,22 +42718,25 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
-    v->elastic = d->cfg.min_world > 0;
-    bad = v->elastic ? (int)ddp__engine_sites(d->engine, site, err) : ddp__levels_make(d, v, site, list);
-    DDP_FREE(list);
-    if (bad) return (ddp_status)bad; /* err is the context's */
     for (int r = 1; r < d->world; r++) {
         alike &= site[r] == site[0];
         for (int q = 0; q < r; q++) unlike &= site[r] != site[q];
     }
+    v->elastic = d->cfg.min_world > 0;
+    v->one = alike;
+    if (v->one) v->site.members = d->world;
+    else if (v->elastic) bad = (int)ddp__engine_sites(d->engine, site, err);
+    else bad = ddp__levels_make(d, v, site, list);
+    DDP_FREE(list);
+    if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
-    else if (v->elastic) d->level_messages = 1;
+    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    else if (v->one || v->elastic) d->level_messages = 1;
     else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
 
-const ddp_sites *ddp__levels_site(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
+const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
 
 void ddp__levels_close(ddp_ctx *d)
 {
@@ -42701,16 +42760,18 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     const ddp__levels *v = d->levels;
     ddp_message part[3];
-    int n;
+    int n = 1;
 
-    if (v->elastic) {
-        part[0] = *m;
+    part[0] = *m;
+    if (v->one) {
+        part[0].coding = DDP_AS_FLOAT;
+        part[0].residual = NULL;
+    } else if (v->elastic) {
         part[0].levels = 1;
         part[0].divergence = NULL;
-        return ddp__engine_submit(ddp__engine_of(d, m->link), &part[0], ticket, err);
+    } else {
+        n = ddp__sites_parts(&v->site, 1.0f / (float)d->world, m, v->slice, part);
     }
-    n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
-
     for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */
         part[i].after = i ? *ticket + 1 : m->after;
@@ -42797,7 +42858,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
-    x->site = ddp__levels_site(d);
+    x->site = ddp_sites_of(d);
     x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
     if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));

@@ -6,6 +6,7 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
 {
     double *divergence = op->m.divergence ? &ddp__row(e, op, e->rank)->divergence : NULL;
 
+    if (op->m.levels && op->m.residual) ddp__residual_add(op, 0, op->n); /* there is nobody to round for */
     if (ddp__sums(op) && (op->scale != 1 || op->to.strip != op->from.strip))
         ddp__memory_sum(e, op, 0, op->n, 0, 1, divergence);
     if (op->m.verb == DDP_ALL_REDUCE && op->m.owner && op->n) ddp__memory_own(op, 0, op->n);
@@ -31,7 +32,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
         pthread_mutex_unlock(&e->lock);
     }
-    if (op->m.round && !ddp__code_input(e, op)) return;
+    if (op->m.round && !ddp__code_input(e, op, 0, op->n)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
         if (op->m.verb == DDP_ALL_GATHER) op->way->begin(e, op); /* the blocks of the lost */
@@ -39,6 +40,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         return;
     }
     op->way->begin(e, op);
+    if (e->fault.code != DDP_OK) return;
     if (op->left == 0) ddp__op_advance(e, op, 0);
     else ddp__collect_early(e, op, now);
     for (int r = 0; r < e->world && op->state == DDP__OP_ACTIVE; r++)

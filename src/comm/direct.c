@@ -225,7 +225,7 @@ static int ddp__reduce_chunk(ddp__engine *e, ddp__op *op, size_t at, size_t coun
     for (int i = 0; i < team.members; i++)
         if (team.member[i] != e->rank) e->terms[i] = e->slot[ddp__pending(e, team.member[i], op)].data;
     if (op->m.coding) {
-        if (!ddp__reduce_coded(e, op, at, count, divergence)) return 0;
+        if (!ddp__reduce_coded(e, op, at, count, team.place[e->rank], team.members, divergence)) return 0;
     } else {
         ddp__memory_sum(e, op, at, count, team.place[e->rank], team.members, divergence);
         if (op->m.verb == DDP_ALL_REDUCE && op->m.owner) ddp__memory_own(op, at, count);

@@ -245,15 +245,14 @@ int ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s)
                       (unsigned long)s->f.seq, ddp__coding_name(s->f.coding), err.msg);
 }
 
-int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence)
+int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms, double *divergence)
 {
-    const ddp__members team = ddp__team_of(e, op);
     float *sum = e->rounded;
 
     ddp__memory_gather(op, &op->from, at, count, sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
-    e->terms[team.place[e->rank]] = sum;
-    ddp__floats_sum(sum, e->terms, team.members, count, op->scale, NULL);
+    e->terms[place] = sum;
+    ddp__floats_sum(sum, e->terms, terms, count, op->scale, NULL);
     if (op->m.owner) op->m.owner->rule(op->m.owner->user, at, sum, count);
     if (op->m.residual) memcpy(e->exact, sum, count * sizeof *sum);
     if (!ddp__code_round(e, op, sum, count)) return 0;
@@ -263,14 +262,27 @@ int ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, doub
     return 1;
 }
 
-/* What is summed becomes what the others will read. Chunks are whole blocks. */
-int ddp__code_input(ddp__engine *e, const ddp__op *op)
+void ddp__residual_add(const ddp__op *op, size_t at, size_t count)
 {
+    size_t here;
+
+    for (; count > 0; at += here, count -= here) {
+        float *x = (float *)ddp__memory_at(op, &op->from, at, count, &here), *rest = op->m.residual + at;
+        for (size_t i = 0; i < here; i++)
+            if (rest[i] != 0) x[i] += rest[i]; /* -0 stays what it is */
+        memset(rest, 0, here * sizeof *rest);
+    }
+}
+
+/* What is summed becomes what the others will read. Chunks are whole blocks. */
+int ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t n)
+{
+    const size_t end = at + n;
     size_t count;
 
-    for (size_t at = 0; at < op->n; at += count) {
+    for (; at < end; at += count) {
         float *x = e->rounded, *rest = op->m.residual + at;
-        count = op->n - at < e->chunk ? op->n - at : e->chunk;
+        count = end - at < e->chunk ? end - at : e->chunk;
         ddp__memory_gather(op, &op->from, at, count, x);
         ddp__floats_add(x, rest, count);
         memcpy(rest, x, count * sizeof *rest);

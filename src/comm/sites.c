@@ -6,7 +6,12 @@
  * order; those of one place cut the slice into a part for each site, send these sums to each other as a direct
  * all-reduce does, and what is final goes on to their sites. Between two ranks of a site a slice travels, between two of
  * one place in unlike sites a part of it, between all others nothing. A rank's contribution to a value is always here
- * before its result goes back, and sums inside wait for nothing between sites: so slots suffice as in direct.c. */
+ * before its result goes back, and sums inside wait for nothing between sites: so slots suffice as in direct.c.
+ *
+ * With a coding the sums of sites and their results travel so, blocks from the start of the slice on; what stays inside
+ * are floats. A residual is added to the sum of the own slice before it is rounded, and keeps what that cuts off. What
+ * of it lies outside the slice was kept when the slice was another: it goes with the own values, inside. Where one site
+ * is left nothing is rounded and nothing kept. */
 #include "comm/state.h"
 
 ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
@@ -19,12 +24,12 @@ ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err)
     if (e->site) DDP_FREE(e->site);
     e->site = own;
     e->site_place = own + e->world;
-    e->site_row = own + 2 * e->world;
+    e->site_part = own + 2 * e->world;
     pthread_mutex_unlock(&e->lock);
     return DDP_OK;
 }
 
-/* Places and rows of the living; sites are numbered by their lowest rank. */
+/* Of the living: the place in the own site, and among those of that place in all sites. */
 static void ddp__sites_count(ddp__engine *e, ddp__op *op)
 {
     int sites = 0, most = 0, least = e->world;
@@ -32,13 +37,14 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
     for (int i = 0; i < e->members; i++) {
         const int r = e->member[i];
         int size = 0;
-        e->site_place[r] = 0;
+        e->site_place[r] = e->site_part[r] = 0;
         for (int k = 0; k < e->members; k++) {
             const int other = e->member[k];
-            if (e->site[other] != e->site[r]) continue;
-            if (other < r) e->site_place[r]++;
-            if (size++ == 0) e->site_row[r] = other == r ? sites++ : e->site_row[other];
+            size += e->site[other] == e->site[r];
+            e->site_place[r] += e->site[other] == e->site[r] && other < r;
         }
+        for (int k = 0; k < i; k++) e->site_part[r] += e->site_place[e->member[k]] == e->site_place[r];
+        sites += e->site_place[r] == 0;
         if (size > most) most = size;
         if (size < least) least = size;
         if (r == e->rank) op->u.sites.members = size;
@@ -47,7 +53,7 @@ static void ddp__sites_count(ddp__engine *e, ddp__op *op)
     op->u.sites.slices = most == least ? most : 1;
 }
 
-static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site_row[peer] == e->site_row[e->rank]; }
+static int ddp__sites_inside(const ddp__engine *e, int peer) { return e->site[peer] == e->site[e->rank]; }
 
 static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_t *from, size_t *to)
 {
@@ -55,18 +61,26 @@ static void ddp__sites_cut(size_t first, size_t n, size_t parts, size_t i, size_
     *to = first + n / parts * (i + 1) + n % parts * (i + 1) / parts;
 }
 
-/* The slice of a place, empty where nobody of that place crosses sites; the part of it that a site finishes. */
+/* The slice of a place, empty where nobody of that place crosses sites; the part of it that one of them finishes. */
 static void ddp__sites_slice(const ddp__op *op, int place, size_t *from, size_t *to)
 {
     *from = *to = 0;
     if (place >= op->u.sites.slices) return;
     ddp__sites_cut(0, op->n, (size_t)op->u.sites.slices, (size_t)place, from, to);
+    if (op->m.coding < DDP_AS_INT4) return;
+    *from -= *from % 2; /* no byte is cut */
+    if (*to < op->n) *to -= *to % 2;
 }
 
-static void ddp__sites_part(const ddp__op *op, int place, int row, size_t *from, size_t *to)
+static void ddp__sites_part(const ddp__engine *e, const ddp__op *op, int of, size_t *from, size_t *to)
 {
-    ddp__sites_slice(op, place, from, to);
-    ddp__sites_cut(*from, *to - *from, (size_t)op->u.sites.sites, (size_t)row, from, to);
+    size_t first, last;
+
+    ddp__sites_slice(op, e->site_place[of], &first, &last);
+    ddp__sites_cut(first, last - first, (size_t)op->u.sites.sites, (size_t)e->site_part[of], from, to);
+    if (!ddp__in_blocks((int)op->m.coding)) return;
+    *from -= (*from - first) % DDP__CODING_BLOCK; /* no block is cut */
+    if (*to < last) *to -= (*to - first) % DDP__CODING_BLOCK;
 }
 
 /* What this rank adds up with values of a peer (mine 1), whose result goes there; or the other way round. */
@@ -77,7 +91,7 @@ static size_t ddp__sites_range(const ddp__engine *e, const ddp__op *op, int peer
     *from = *to = 0;
     if (ddp__sites_inside(e, peer)) ddp__sites_slice(op, e->site_place[of], from, to);
     else if (e->site_place[peer] == e->site_place[e->rank])
-        ddp__sites_part(op, e->site_place[of], e->site_row[of], from, to);
+        ddp__sites_part(e, op, of, from, to);
     return *to - *from;
 }
 
@@ -86,14 +100,28 @@ static int ddp__sites_fits(const ddp__engine *e, const ddp__op *op)
     return op->m.levels && e->site && op->m.verb == DDP_ALL_REDUCE && op->m.group == 0;
 }
 
+/* The sum of the own site, from an offset on, becomes what crosses sites; 0 after a failure. */
+static int ddp__sites_crosses(ddp__engine *e, ddp__op *op, size_t at, size_t count)
+{
+    if (!op->m.residual) return 1;
+    if (op->u.sites.sites > 1) return ddp__code_input(e, op, at, count);
+    ddp__residual_add(op, at, count);
+    return 1;
+}
+
 static void ddp__sites_begin(ddp__engine *e, ddp__op *op)
 {
     size_t from, to, goes, comes;
 
     ddp__sites_count(e, op);
     op->u.sites.summed = 0;
+    ddp__sites_slice(op, e->site_place[e->rank], &from, &to);
+    if (op->m.residual) {
+        ddp__residual_add(op, 0, from);
+        ddp__residual_add(op, to, op->n - to);
+    }
     if (op->u.sites.members == 1) { /* its own values are the site's sum */
-        ddp__sites_slice(op, 0, &from, &to);
+        if (!ddp__sites_crosses(e, op, from, to - from)) return;
         op->u.sites.summed = to - from;
     }
     for (int i = 0; i < e->members; i++) {
@@ -112,15 +140,32 @@ static size_t ddp__sites_final(ddp__engine *e, const ddp__op *op, size_t at)
     const int place = e->site_place[e->rank];
     size_t from = 0, to = 0;
 
-    for (int i = 0; i < e->members; i++) { /* sites by their numbers, as their lowest ranks rise */
+    for (int i = 0; i < e->members; i++) {
         const int r = e->member[i];
         if (e->site_place[r] != place) continue;
-        ddp__sites_part(op, place, e->site_row[r], &from, &to);
+        ddp__sites_part(e, op, r, &from, &to);
         if (at < from || at >= to) continue;
         from += r == e->rank ? op->reduced : ddp__row(e, op, r)->u.flow.finished;
         return from > at ? from - at : 0;
     }
     return 0;
+}
+
+static int ddp__sites_describe(ddp__frame *f, const ddp__op *op, int inside, int type, size_t at, size_t count)
+{
+    ddp__describe(f, op, type, at, count);
+    if (inside) {
+        f->coding = (int)DDP_AS_FLOAT;
+        f->length = (uint32_t)(count * sizeof(float));
+    }
+    return 1;
+}
+
+static int ddp__sites_agrees(const ddp__engine *e, const ddp__op *op, int peer, const ddp__frame *f)
+{
+    const int coding = ddp__sites_inside(e, peer) ? (int)DDP_AS_FLOAT : (int)op->m.coding;
+
+    return (f->type == DDP__FRAME_PART || f->type == DDP__FRAME_RESULT) && f->coding == coding;
 }
 
 static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
@@ -133,10 +178,7 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         at = from + x->u.flow.results;
         count = inside ? ddp__sites_final(e, op, at) : op->reduced - x->u.flow.results;
         if (count > e->chunk) count = e->chunk;
-        if (count > 0) {
-            ddp__describe(f, op, DDP__FRAME_RESULT, at, count);
-            return 1;
-        }
+        if (count > 0) return ddp__sites_describe(f, op, inside, DDP__FRAME_RESULT, at, count);
     }
     (void)ddp__sites_range(e, op, peer, 0, &from, &to);
     at = from + x->u.flow.sent;
@@ -147,13 +189,13 @@ static int ddp__sites_next(ddp__engine *e, ddp__op *op, int peer, ddp__frame *f)
         if (from + op->u.sites.summed < at + count) return 0;
     }
     if (!ddp__may_stage(e, op, peer, 0)) return 0;
-    ddp__describe(f, op, DDP__FRAME_PART, at, count);
-    return 1;
+    return ddp__sites_describe(f, op, inside, DDP__FRAME_PART, at, count);
 }
 
 /* Adds up a chunk where it lies, with those of all peers on one side, inside or across; 0: one is missing. */
 static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, size_t count, float scale)
 {
+    const int coded = !inside && op->m.coding && op->u.sites.sites > 1;
     int terms = 0, own = 0;
     size_t here;
 
@@ -172,7 +214,8 @@ static int ddp__sites_sum(ddp__engine *e, ddp__op *op, int inside, size_t at, si
         if (f->offset != at || ddp__frame_values(f) != count) return ddp__out_of_order(e, r, f, at);
         e->terms[terms++] = e->slot[s].data;
     }
-    for (size_t done = 0; done < count; done += here) {
+    if (coded && !ddp__reduce_coded(e, op, at, count, own, terms, NULL)) return 0;
+    for (size_t done = 0; done < count && !coded; done += here) {
         float *to = (float *)ddp__memory_at(op, &op->to, at + done, count - done, &here);
         e->terms[own] = to;
         ddp__floats_sum(to, e->terms, terms, here, scale, NULL);
@@ -194,11 +237,11 @@ static void ddp__sites_ready(ddp__engine *e, ddp__op *op, double now)
     size_t first, last, from, to, at, count;
 
     ddp__sites_slice(op, place, &first, &last);
-    ddp__sites_part(op, place, e->site_row[e->rank], &from, &to);
+    ddp__sites_part(e, op, e->rank, &from, &to);
     while (first + op->u.sites.summed < last) {
         at = first + op->u.sites.summed;
         count = last - at < e->chunk ? last - at : e->chunk;
-        if (!ddp__sites_sum(e, op, 1, at, count, 1)) break;
+        if (!ddp__sites_sum(e, op, 1, at, count, 1) || !ddp__sites_crosses(e, op, at, count)) break;
         op->u.sites.summed += count;
         ddp__op_moves(e, op, now);
     }
@@ -243,7 +286,7 @@ const ddp__algorithm *ddp__sites_way(void)
 {
     static const ddp__algorithm way = {
         'l', "levels", 1u << DDP__FRAME_PART | 1u << DDP__FRAME_RESULT, 0, 1, 0, ddp__sites_fits, ddp__sites_begin,
-        ddp__sites_next, ddp__flow_leaves, NULL, NULL, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
+        ddp__sites_next, ddp__flow_leaves, NULL, ddp__sites_agrees, ddp__sites_arrived, ddp__sites_unsent, ddp__sites_over, NULL};
 
     return &way;
 }

@@ -248,8 +248,8 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
-    int               *site, *site_place, *site_row; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
-                                         in its site, and the site's number */
+    int               *site, *site_place, *site_part; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
+                                         in its site, and among those of that place */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
     ddp__link          link;
     ddp__path         *path;          /* emulated ways to the peers */
@@ -405,15 +405,18 @@ DDP_LIB void ddp__guard_update(ddp__engine *e, ddp__op *op, size_t offset, size_
 DDP_LIB int  ddp__guard_intact(ddp__engine *e, const ddp__op *op, size_t offset, size_t count);
 DDP_LIB int  ddp__guard_fault(ddp__engine *e, const ddp__op *op);
 DDP_LIB int  ddp__guard_check(ddp__engine *e, ddp__op *op, size_t offset, size_t count);
-/* Adds the residual to what is to be summed and rounds it; 0 after a failure: one has no code. */
-DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op);
+/* Adds the residual of count values to what is to be summed, and keeps nothing of it. */
+DDP_LIB void ddp__residual_add(const ddp__op *op, size_t at, size_t count);
+/* Adds it and rounds the sum, whose rest it becomes; at a block's start. 0 after a failure: one has no code. */
+DDP_LIB int  ddp__code_input(ddp__engine *e, const ddp__op *op, size_t at, size_t count);
 /* Values that do not travel as floats. The payload of a frame about to leave; 0 after a failure: one has no code. */
 DDP_LIB int    ddp__code_frame(ddp__engine *e, int peer, ddp__op *op, const ddp__frame *f);
 /* The payload read into a slot, from there on, becomes floats; 0 after a failure. */
 DDP_LIB size_t ddp__coded_at(const ddp__frame *f);
 DDP_LIB int    ddp__decode_slot(ddp__engine *e, int peer, ddp__slot *s);
-/* Sums count values from offset at on, of which terms are the others' contributions. */
-DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, double *divergence);
+/* Sums count values from offset at on: e->terms are the contributions, the own one's place among them is filled here. */
+DDP_LIB int    ddp__reduce_coded(ddp__engine *e, ddp__op *op, size_t at, size_t count, int place, int terms,
+                                 double *divergence);
 
 /* ---- staging.c: slots here and credits for slots there ---- */
 DDP_LIB void ddp__slot_free(ddp__engine *e, int slot);

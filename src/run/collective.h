@@ -93,9 +93,11 @@ DDP_API ddp_status ddp_probe_network(const ddp_probe_result *r, struct ddp_netwo
 
 /* How the ranks lie in sites, as this rank sees it. */
 typedef struct ddp_sites {
-    int inside;  /* group of the ranks of this rank's site */
+    int inside;  /* group of the ranks of this rank's site; */
+    int gather;  /* the same, or one more of them, whose messages may wait for those across */
     int across;  /* equal sites: group of those with this rank's place in each site; else leaders */
     int equal;   /* all sites have the same number of ranks */
+    int sites;   /* how many there are */
     int members; /* ranks of this site */
     int place;   /* of this rank among them */
     int leader;  /* lowest rank of this site */

@@ -76,7 +76,7 @@ ddp_status ddp__nccl_open(ddp_ctx *d, int slots, ddp_error *err)
     if (!x) return ddp__fail(err, DDP_MEMORY, "out of memory for the network of the devices");
     d->nccl = x;
     x->slots = slots;
-    x->site = ddp__levels_site(d);
+    x->site = ddp_sites_of(d);
     x->crossing = (ddp__crossing *)ddp__calloc((size_t)slots, sizeof *x->crossing);
     if (!x->crossing) return ddp__fail(err, DDP_MEMORY, "out of memory for %d messages of devices", slots);
     x->zeros = (float *)b->alloc(d->host.device, DDP__PROBE_FLOATS * sizeof(float));

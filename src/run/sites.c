@@ -5,7 +5,7 @@
 
 typedef struct ddp__levels {
     ddp_sites  site;
-    int        gather; /* the ranks of site.inside once more, in an order of its own */
+    int        one;     /* site is all there is: floats, in one level */
     int        elastic; /* the engine does it in one operation (comm/sites.c) */
     ddp_piece *slice;  /* [room] a segment of a message */
     int        room;
@@ -34,9 +34,10 @@ static int ddp__sites_make(ddp_ctx *d, const int *site_of, ddp_sites *out, int *
         if (n > most) most = n;
         if (n < least) least = n;
         if (place[r]) continue;
+        out->sites++;
         bad = ddp_group(d, list, n, &group);
         if (site_of[r] != site_of[d->rank]) continue;
-        out->inside = group;
+        out->inside = out->gather = group;
         out->members = n;
         out->leader = r;
     }
@@ -94,9 +95,8 @@ static void ddp__sites_across(const ddp_sites *s, float scale, const ddp_message
 }
 
 /* The sum of m over all ranks, times scale, as two or three messages, each of which needs the one
- * before it; slice has as many pieces as m. gather: the group that gathers. */
-static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const ddp_message *m,
-                            ddp_piece *slice, ddp_message *part)
+ * before it; slice has as many pieces as m. */
+static int ddp__sites_parts(const ddp_sites *s, float scale, const ddp_message *m, ddp_piece *slice, ddp_message *part)
 {
     const size_t k = (size_t)s->members, j = (size_t)s->place;
     size_t total = 0;
@@ -125,7 +125,7 @@ static int ddp__sites_parts(const ddp_sites *s, int gather, float scale, const d
         n++;
     }
     part[2].verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
-    part[2].group = gather;
+    part[2].group = s->gather;
     part[2].peer = s->leader;
     if (n == 1) part[1] = part[2];
     return n + 1;
@@ -142,7 +142,7 @@ int ddp_sites_all_reduce(ddp_ctx *d, const ddp_sites *s, float *x, size_t n, flo
     if (!s || s->members < 1)
         return ddp__ctx_failf(d, DDP_ARG, "ddp_sites_all_reduce: the sites come from ddp_sites_open");
     whole = ddp__message(d, DDP_ALL_REDUCE, &p, 1, DDP_NO_LAYER);
-    parts = ddp__sites_parts(s, s->inside, scale, &whole, &slice, part);
+    parts = ddp__sites_parts(s, scale, &whole, &slice, part);
     for (int i = 0; i < parts; i++)
         if (ddp__run(d, &part[i], 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
@@ -169,7 +169,7 @@ static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *li
         n = ddp__ranks_with(d->world, site, site[r], list);
         if (list[0] != r) continue;
         bad = ddp_group(d, list, n, &group);
-        if (site[r] == site[d->rank]) v->gather = group;
+        if (site[r] == site[d->rank]) v->site.gather = group;
     }
     return bad;
 }
@@ -177,7 +177,7 @@ static int ddp__levels_make(ddp_ctx *d, ddp__levels *v, const int *site, int *li
 ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
 {
     ddp__levels *v;
-    int *list, bad, alike = 1, unlike = 1;
+    int *list, bad = 0, alike = 1, unlike = 1;
 
     if (!(site[0] > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
@@ -189,22 +189,25 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
-    v->elastic = d->cfg.min_world > 0;
-    bad = v->elastic ? (int)ddp__engine_sites(d->engine, site, err) : ddp__levels_make(d, v, site, list);
-    DDP_FREE(list);
-    if (bad) return (ddp_status)bad; /* err is the context's */
     for (int r = 1; r < d->world; r++) {
         alike &= site[r] == site[0];
         for (int q = 0; q < r; q++) unlike &= site[r] != site[q];
     }
+    v->elastic = d->cfg.min_world > 0;
+    v->one = alike;
+    if (v->one) v->site.members = d->world;
+    else if (v->elastic) bad = (int)ddp__engine_sites(d->engine, site, err);
+    else bad = ddp__levels_make(d, v, site, list);
+    DDP_FREE(list);
+    if (bad) return (ddp_status)bad; /* err is the context's */
     /* one level is all there is; the devices' own network joins those of a site in any case */
-    if (alike || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
-    else if (v->elastic) d->level_messages = 1;
+    if ((alike && d->cfg.backend) || (unlike && !d->cfg.nccl)) ddp__levels_close(d);
+    else if (v->one || v->elastic) d->level_messages = 1;
     else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
 }
 
-const ddp_sites *ddp__levels_site(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
+const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
 
 void ddp__levels_close(ddp_ctx *d)
 {
@@ -228,16 +231,18 @@ ddp_status ddp__levels_submit(ddp_ctx *d, const ddp_message *m, long *ticket, dd
 {
     const ddp__levels *v = d->levels;
     ddp_message part[3];
-    int n;
+    int n = 1;
 
-    if (v->elastic) {
-        part[0] = *m;
+    part[0] = *m;
+    if (v->one) {
+        part[0].coding = DDP_AS_FLOAT;
+        part[0].residual = NULL;
+    } else if (v->elastic) {
         part[0].levels = 1;
         part[0].divergence = NULL;
-        return ddp__engine_submit(ddp__engine_of(d, m->link), &part[0], ticket, err);
+    } else {
+        n = ddp__sites_parts(&v->site, 1.0f / (float)d->world, m, v->slice, part);
     }
-    n = ddp__sites_parts(&v->site, v->gather, 1.0f / (float)d->world, m, v->slice, part);
-
     for (int i = 0; i < n; i++) {
         /* the next layers' do not wait for the caller to come back */
         part[i].after = i ? *ticket + 1 : m->after;

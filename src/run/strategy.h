@@ -193,8 +193,9 @@ DDP_API void   ddp_say(ddp_ctx *d, ddp_log_level level, const char *fmt, ...) DD
 
 /* Reading: layers and their names; the parts that ddp_config.split_params makes of one, 1 if none; a layer's memory, as lists that messages take (gradients; what averaging moves; of
  * that the parameters with gradients, and the rest: buffers, and averaged optimizer state) and its group; live workers of
- * a group; the blocks of an all-gather over it, and which is this rank's; how many of n values this rank sums and where
- * they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
+ * a group; the blocks of an all-gather over it, and which is this rank's; where averages go in two levels, how this rank
+ * lies in sites (one of all ranks: members alone says so; no groups in elastic worlds), else NULL; how many of n values
+ * this rank sums and where they begin (ddp_message.owner; not in elastic worlds); the settings and the learning rate in force; the wire's coding
  * and the link for a message of that layer, what its
  * rounding cut off (one float for each gradient, NULL without int8 blocks); whether layers have their
  * ddp_forward_begin in this step, or had it in the last. */
@@ -218,6 +219,7 @@ DDP_API const ddp_piece *ddp_others_of(const ddp_ctx *d, int layer, int *count);
 DDP_API int              ddp_group_of(const ddp_ctx *d, int layer);
 DDP_API int              ddp_group_size(const ddp_ctx *d, int group);
 DDP_API int              ddp_blocks_of(const ddp_ctx *d, int group, int *own);
+DDP_API const struct ddp_sites *ddp_sites_of(const ddp_ctx *d);
 DDP_API size_t           ddp_segment_of(const ddp_ctx *d, int group, ddp_coding coding, size_t n, size_t *from);
 DDP_API const ddp_config *ddp_settings(const ddp_ctx *d);
 DDP_API float            ddp_rate(const ddp_ctx *d);

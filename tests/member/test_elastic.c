@@ -50,7 +50,7 @@ typedef struct kill_plan {
     long after[LAB_MAX];         /* bytes that the victim sends before it dies */
     double hold;                 /* seconds between operations */
     double stall_s;              /* the victim is stopped for so long */
-    int coded;                   /* two all-reduces of three travel as int8 blocks */
+    ddp_coding coding;           /* two all-reduces of three travel so */
     int site[LAB_MAX];           /* of each rank: all-reduces go in two levels; 0: in one */
     /* what came out: [OPS] of each rank */
     uint64_t hash[LAB_MAX][OPS];
@@ -84,7 +84,7 @@ static plan_op plan_of(const kill_plan *k, int i)
 
 static int plan_coded(const kill_plan *k, int i)
 {
-    return k->coded && i % 3 && plan_of(k, i).verb == DDP_ALL_REDUCE;
+    return k->coding && i % 3 && plan_of(k, i).verb == DDP_ALL_REDUCE;
 }
 
 static void plan_fill(const kill_plan *k, int i, int rank, float *data)
@@ -102,15 +102,15 @@ static uint64_t hash_of(const float *data, size_t n)
     return ddp__hash(DDP__HASH_START, data, n * sizeof *data);
 }
 
-static void plan_round(float *x, size_t n)
+static void plan_round(const kill_plan *k, float *x, size_t n)
 {
-    static unsigned char blocks[(FLOATS + LAB_MAX) * 2];
+    static float cut[FLOATS + LAB_MAX];
 
-    assert_int_equal(ddp__blocks_coder()->encode(DDP_AS_INT8, blocks, x, n, NULL), DDP_OK);
-    assert_int_equal(ddp__blocks_coder()->decode(DDP_AS_INT8, x, blocks, n, NULL), DDP_OK);
+    memcpy(cut, x, n * sizeof *x);
+    assert_int_equal(ddp_split(k->coding, cut, x, n, NULL), DDP_OK);
 }
 
-/* The same as int8 blocks. Each of `set` keeps what was cut off the segment that it finished in the
+/* The same as blocks. Each of `set` keeps what was cut off the segment that it finished in the
  * world of that set, and nothing of those that were broken off; rest: hashes. */
 static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
 {
@@ -122,12 +122,12 @@ static void plan_expect_coded(const kill_plan *k, int i, unsigned set, float *ou
     for (int r = 0; r < k->world; r++) {
         if (!(set >> r & 1)) continue;
         plan_fill(k, i, r, own);
-        plan_round(own, p.n);
+        plan_round(k, own, p.n);
         for (size_t j = 0; j < p.n; j++) sum[j] = place ? sum[j] + own[j] : own[j];
         place++;
     }
     for (size_t j = 0; j < p.n; j++) out[j] = sum[j] = sum[j] * (1.0f / (float)workers);
-    if (workers > 1) plan_round(out, p.n);
+    if (workers > 1) plan_round(k, out, p.n);
     place = 0;
     for (int r = 0; r < k->world; r++) {
         size_t from, to;
@@ -196,6 +196,83 @@ static int plan_even(const kill_plan *k, unsigned set)
         if (size[s]) one = size[s];
     }
     return 1;
+}
+
+/* Of the ranks of `set`: the place in the own site; how many slices cross, and sites. */
+static int plan_places(const kill_plan *k, unsigned set, int *place, int *sites)
+{
+    int most = 0;
+
+    *sites = 0;
+    for (int r = 0; r < k->world; r++) {
+        place[r] = set >> r & 1 ? 0 : LAB_MAX;
+        for (int q = 0; q < r && (set >> r & 1); q++) place[r] += (set >> q & 1) && k->site[q] == k->site[r];
+        *sites += place[r] == 0;
+        if (place[r] < LAB_MAX && place[r] >= most) most = place[r] + 1;
+    }
+    return plan_even(k, set) ? most : 1;
+}
+
+/* In two levels floats stay inside; who crosses adds its rest to the sum of its site, in its slice, and keeps what is
+ * cut off of that and of the part of the result that it finished. A rest outside the slice goes with the own values. */
+static void plan_expect_crossing(const kill_plan *k, int i, unsigned set, float *out, uint64_t *rest)
+{
+    static float own[LAB_MAX][FLOATS + LAB_MAX], left[LAB_MAX][FLOATS + LAB_MAX], sum[FLOATS + LAB_MAX], exact[FLOATS + LAB_MAX];
+    const plan_op p = plan_of(k, i);
+    const size_t n = p.n;
+    const float scale = 1.0f / (float)ddp__bit_count(set);
+    int place[LAB_MAX], sites;
+    const size_t slices = (size_t)plan_places(k, set, place, &sites);
+
+    memset(own, 0, sizeof own); /* with bfloat16 nothing is kept */
+    for (int r = 0; r < k->world; r++)
+        for (size_t j = 0; j < n; j++) left[r][j] = ddp__in_blocks((int)k->coding) ? 1 : 0;
+    for (size_t q = 0; q < slices; q++) {
+        const size_t half = k->coding >= DDP_AS_INT4 ? 2 : 1, part = (size_t)sites; /* no byte is cut */
+        const size_t first = (n / slices * q + n % slices * q / slices) / half * half;
+        const size_t end = n / slices * (q + 1) + n % slices * (q + 1) / slices;
+        const size_t last = end < n ? end / half * half : n, size = last - first;
+        size_t terms = 0;
+        for (int r = 0; r < k->world; r++) { /* outside of the own slice the rest goes along */
+            if (!(set >> r & 1)) continue;
+            if (q == 0) plan_fill(k, i, r, own[r]);
+            for (size_t j = first; j < last; j++)
+                if (place[r] != (int)q) own[r][j] += left[r][j], left[r][j] = 0;
+        }
+        for (int o = 0; o < k->world; o++) {
+            int inside = 0;
+            if (place[o] != (int)q) continue;
+            for (int r = 0; r < k->world; r++) {
+                if (!(set >> r & 1) || k->site[r] != k->site[o]) continue;
+                for (size_t j = first; j < last; j++) sum[j] = inside ? sum[j] + own[r][j] : own[r][j];
+                inside++;
+            }
+            for (size_t j = first; j < last; j++) sum[j] += left[o][j];
+            memcpy(left[o] + first, sum + first, size * sizeof *sum);
+            if (sites > 1) plan_round(k, sum + first, size);
+            for (size_t j = first; j < last; j++) left[o][j] -= sum[j];
+            for (size_t j = first; j < last; j++) exact[j] = terms ? exact[j] + sum[j] : sum[j];
+            terms++;
+        }
+        for (size_t j = first; j < last; j++) out[j] = exact[j] = exact[j] * scale;
+        if (sites > 1) plan_round(k, out + first, size);
+        terms = 0;
+        for (int o = 0; o < k->world; o++) {
+            size_t from = size / part * terms + size % part * terms / part, to;
+            if (place[o] != (int)q) continue;
+            terms++;
+            to = size / part * terms + size % part * terms / part;
+            if (ddp__in_blocks((int)k->coding)) {
+                from -= from % DDP__CODING_BLOCK;
+                if (to < size) to -= to % DDP__CODING_BLOCK;
+            }
+            for (size_t j = first + from; j < first + to; j++) left[o][j] += (exact[j] - out[j]) / scale;
+        }
+    }
+    for (int r = 0; r < k->world; r++)
+        for (size_t j = 0; j < n; j++)
+            if (!ddp__in_blocks((int)k->coding)) left[r][j] = 0;
+    for (int r = 0; r < k->world; r++) rest[r] = hash_of(left[r], n);
 }
 
 /* What operation i gives where those of `set` take part. */
@@ -276,9 +353,9 @@ static ddp_status plan_run(kill_plan *k, ddp__engine *engine, int rank, ddp_erro
             m.levels = k->site[0] && p.verb == DDP_ALL_REDUCE;
             m.divergence = i % 2 && !m.levels ? &divergence[i] : NULL;
             if (plan_coded(k, i)) {
-                m.coding = DDP_AS_INT8;
-                m.residual = rest + (size_t)i * (FLOATS + LAB_MAX);
-                for (size_t j = 0; j < p.n; j++) m.residual[j] = 1;
+                m.coding = k->coding;
+                if (ddp__in_blocks((int)k->coding)) m.residual = rest + (size_t)i * (FLOATS + LAB_MAX);
+                for (size_t j = 0; m.residual && j < p.n; j++) m.residual[j] = 1;
             }
             s = ddp__engine_submit(engine, &m, &tickets[i], err);
         }
@@ -328,7 +405,8 @@ static void plan_check(const kill_plan *k, unsigned alive)
         }
         for (unsigned set = alive; set <= all && !legal; set++) {
             if ((set & alive) != alive) continue;
-            if (plan_coded(k, i)) plan_expect_coded(k, i, set, want, rest);
+            if (plan_coded(k, i) && k->site[0]) plan_expect_crossing(k, i, set, want, rest);
+            else if (plan_coded(k, i)) plan_expect_coded(k, i, set, want, rest);
             else plan_expect(k, i, set, want);
             legal = hash_of(want, plan_of(k, i).n) == hash;
         }
@@ -417,11 +495,9 @@ static void deaths(uint64_t first, int count, int like, int victims)
         plan_make(&k, &set, seed, world, victims);
         set.tcp = like & OVER_TCP;
         k.ring = (like & BY_RING) != 0;
-        k.coded = (like & CODED) != 0;
-        if (k.coded) {
-            set.cfg.coding = DDP_AS_INT8;
-            set.cfg.coder = ddp__blocks_coder();
-        }
+        k.coding = like & CODED ? DDP_AS_INT8 : DDP_AS_FLOAT;
+        set.cfg.coding = k.coding;
+        set.cfg.coder = ddp__blocks_coder();
         if (k.ring) {
             set.cfg.deterministic = 0;
             set.cfg.ring_bytes = 4096;
@@ -461,8 +537,10 @@ static void two_deaths_in_a_row_or_at_once(void **state)
 }
 
 /* Sites by chance, and each role in turn: the lowest of a site, another of it, all of it. */
-static void deaths_in_sites(int tcp, const int *site, unsigned dead, uint64_t first, int count)
+static void deaths_in_sites(int tcp, const int *site, unsigned dead, int coded, uint64_t first, int count)
 {
+    static const ddp_coding codings[] = {DDP_AS_BFLOAT, DDP_AS_INT8, DDP_AS_INT4, DDP_AS_E3M0};
+
     first += (uint64_t)env_number("SEED_BASE", 0);
     for (uint64_t seed = first; seed < first + (uint64_t)count; seed++) {
         kill_plan k;
@@ -478,6 +556,9 @@ static void deaths_in_sites(int tcp, const int *site, unsigned dead, uint64_t fi
             k.victim[k.victims++] = r;
         }
         set.tcp = tcp;
+        k.coding = coded ? codings[seed % 4] : DDP_AS_FLOAT;
+        set.cfg.coding = k.coding;
+        set.cfg.coder = ddp__blocks_coder();
         if (seed % 7 == 3) set.cfg.delay_s = 0.001;
         if (seed % 7 == 5) set.cfg.rate = 3e7;
         if (getenv("VERBOSE")) printf("seed %lu\n", (unsigned long)seed), fflush(stdout);
@@ -487,16 +568,28 @@ static void deaths_in_sites(int tcp, const int *site, unsigned dead, uint64_t fi
     }
 }
 
-static void deaths_in_two_levels(void **state)
+static void all_deaths_in_sites(int coded, uint64_t first, int runs)
 {
     static const int site[5] = {1, 2, 2, 1, 2};
     static const unsigned dead[] = {1 << 0, 1 << 3, 1 << 1, 1 << 4, 1 << 0 | 1 << 3, 1 << 1 | 1 << 2};
 
-    (void)state;
     for (int tcp = 0; tcp < 2; tcp++) {
-        deaths_in_sites(tcp, NULL, 0, 50001 + 1000 * (uint64_t)tcp, env_runs(50));
-        for (int i = 0; i < 6; i++) deaths_in_sites(tcp, site, dead[i], 52001 + 100 * (uint64_t)i, env_runs(10));
+        deaths_in_sites(tcp, NULL, 0, coded, first + 1000 * (uint64_t)tcp, env_runs(runs));
+        for (int i = 0; i < 6; i++)
+            deaths_in_sites(tcp, site, dead[i], coded, first + 2000 + 100 * (uint64_t)i, env_runs(runs / 5));
     }
+}
+
+static void deaths_in_two_levels(void **state)
+{
+    (void)state;
+    all_deaths_in_sites(0, 50001, 50);
+}
+
+static void deaths_while_blocks_cross_sites(void **state)
+{
+    (void)state;
+    all_deaths_in_sites(1, 60001, 60);
 }
 
 static void deaths_while_int8_blocks_travel(void **state)
@@ -896,6 +989,7 @@ int main(void)
         cmocka_unit_test(one_death_at_any_moment_over_tcp),
         cmocka_unit_test(one_death_in_a_ring),
         cmocka_unit_test(deaths_in_two_levels),
+        cmocka_unit_test(deaths_while_blocks_cross_sites),
         cmocka_unit_test(two_deaths_in_a_row_or_at_once),
         cmocka_unit_test(deaths_while_int8_blocks_travel),
         cmocka_unit_test(a_stall_at_any_moment),

@@ -24,6 +24,8 @@ struct lab {
     int        same_data;     /* hand models: 1 = all ranks have the gradients of rank 0 */
     int        samples;       /* 1: rank r reports r + 1 samples a step */
     int        epoch_steps;   /* > 0: so many steps an epoch, and a loss that falls, are reported */
+    void     (*opened)(ddp_ctx *d, const struct lab *x);               /* NULL */
+    int      (*leaves)(const struct lab *x, int rank, int step);       /* hand models: 1 = before that step. NULL */
     void     (*before_step)(const struct lab *x, int rank, int step); /* NULL */
     const ddp_optimizer *optimizer; /* in place of the rule's; NULL */
     /* results, shared with worker processes */
@@ -155,7 +157,8 @@ static int lab_hand(ddp_ctx *d, lab *x)
     bad = ddp_set_optimizer(d, &o);
     if (!bad && x->plan) bad = ddp_plan_adopt(d, x->plan);
     if (!bad && lab_serves(d)) bad = ddp_serve(d);
-    for (step = 0; !bad && step < x->steps && !lab_serves(d); step++)
+    for (step = 0; !bad && step < x->steps && !lab_serves(d); step++) {
+        if (x->leaves && x->leaves(x, ddp_rank(d), step)) break;
         for (lab_rate(d, x, &o, step), m = 0; !bad && m < (x->cfg.micro_batches ? x->cfg.micro_batches : 1); m++) {
             if (m == 0 && x->before_step) x->before_step(x, ddp_rank(d), step);
             if (x->forward_hooks)
@@ -168,6 +171,7 @@ static int lab_hand(ddp_ctx *d, lab *x)
             if (!bad && m == (x->cfg.micro_batches ? x->cfg.micro_batches : 1) - 1)
                 bad = lab_report(d, x, step) || ddp_step_end(d);
         }
+    }
     if (!bad && !lab_serves(d)) bad = ddp_wait(d);
     if (!bad && !x->no_sync_all && !lab_serves(d)) bad = ddp_sync_all(d);
     for (l = 0; l < L; l++) {
@@ -237,9 +241,12 @@ static int lab_graph(ddp_ctx *d, lab *x)
 static int lab_worker(ddp_ctx *d, void *user)
 {
     lab *x = (lab *)user;
-    int bad = x->model == LAB_TINY || x->model == LAB_ODD ? lab_hand(d, x) : lab_graph(d, x), l;
-    const ddp_plan *plan = ddp_plan_get(d);
+    const ddp_plan *plan;
+    int bad, l;
 
+    if (x->opened) x->opened(d, x);
+    bad = x->model == LAB_TINY || x->model == LAB_ODD ? lab_hand(d, x) : lab_graph(d, x);
+    plan = ddp_plan_get(d);
     ddp_get_stats(d, &x->stats[ddp_rank(d)]);
     if (plan && ddp_rank(d) == 0)
         for (l = 0; l < plan->layers && l < LAB_LAYERS; l++) x->step_of[l] = plan->step_of[l];

@@ -1,0 +1,316 @@
+/* [calm] The outer family between sites, bit for bit: floats inside, each coding between them, and the error feedback on
+ * the rank that codes; with those who live where workers leave. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "run/context.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "strategy/strategy_lab.h"
+
+/* What a run has beside its laboratory, read by its workers. */
+static struct {
+    int site[LAB_RANKS];
+    int leaves[LAB_RANKS]; /* the step before which a rank leaves; 0: never */
+} world_of;
+
+static void own_site(ddp_ctx *d, const lab *x)
+{
+    (void)x;
+    d->cfg.site = world_of.site[ddp_rank(d)]; /* every rank its own, as DREAMDDP_SITE gives it */
+}
+
+static int leaves(const lab *x, int rank, int step)
+{
+    (void)x;
+    return world_of.leaves[rank] && step == world_of.leaves[rank];
+}
+
+static lab sites_lab(int world, const int *site, lab_model model, ddp_wire wire)
+{
+    lab x;
+
+    memset(&world_of, 0, sizeof world_of);
+    memcpy(world_of.site, site, (size_t)world * sizeof *site);
+    lab_new(&x, world, DDP_DILOCO, 3);
+    x.model = model;
+    x.rule = LAB_ADAMW;
+    x.cfg.outer_lr = 0.7;
+    x.cfg.outer_momentum = 0.9;
+    x.cfg.wire = wire;
+    x.no_sync_all = 1; /* ends in the middle of a period */
+    x.opened = own_site;
+    x.leaves = leaves;
+    return x;
+}
+
+static void same(const lab *a, const lab *b, const char *what)
+{
+    for (int r = 0; r < a->cfg.world; r++)
+        if (!world_of.leaves[r] && memcmp(a->params[r], b->params[r], *a->values * sizeof(float)))
+            fail_msg("%s, %d workers, model %d, wire %d, rank %d", what, a->cfg.world, (int)a->model, (int)a->cfg.wire, r);
+}
+
+/* ---- the rule, again ---- */
+
+typedef struct replay {
+    float theta[LAB_RANKS][LAB_VALUES], anchor[LAB_VALUES], m[LAB_VALUES];
+    float kept[LAB_RANKS][LAB_VALUES]; /* of what its site sent, and of results that it finished */
+    float d[LAB_RANKS][LAB_VALUES], step[LAB_VALUES];
+} replay;
+
+/* Where the living are. */
+typedef struct lie {
+    int live, sites, slices;
+    int alive[LAB_RANKS], place[LAB_RANKS]; /* the latter: in the own site; -1: lost */
+} lie;
+
+static float times(float a, float b)
+{
+    volatile float product = a * b;
+
+    return product;
+}
+
+static lie lie_of(const lab *x, int step)
+{
+    int size, most = 0, least = LAB_RANKS;
+    lie s;
+
+    memset(&s, 0, sizeof s);
+    for (int r = 0; r < x->cfg.world; r++) s.alive[r] = !world_of.leaves[r] || step < world_of.leaves[r];
+    for (int r = 0; r < x->cfg.world; r++) {
+        s.place[r] = s.alive[r] ? 0 : -1;
+        s.live += s.alive[r];
+        size = 0;
+        for (int q = 0; q < x->cfg.world && s.alive[r]; q++) {
+            if (!s.alive[q] || world_of.site[q] != world_of.site[r]) continue;
+            size++;
+            s.place[r] += q < r;
+        }
+        s.sites += s.place[r] == 0;
+        if (s.alive[r] && size > most) most = size;
+        if (s.alive[r] && size < least) least = size;
+    }
+    s.slices = most == least ? most : 1;
+    return s;
+}
+
+static ddp_coding coding_of(ddp_wire wire)
+{
+    return wire == DDP_WIRE_BF16   ? DDP_AS_BFLOAT
+           : wire == DDP_WIRE_INT8 ? DDP_AS_INT8
+           : wire == DDP_WIRE_INT4 ? DDP_AS_INT4
+           : wire == DDP_WIRE_E3M0 ? DDP_AS_E3M0
+                                   : DDP_AS_FLOAT;
+}
+
+static size_t cut_at(size_t n, size_t parts, size_t i) { return n / parts * i + n % parts * i / parts; }
+
+/* The sum of rank o's site over values first..last, in rank order. */
+static void sum_inside(const lab *x, const replay *y, const lie *s, int o, size_t first, size_t last, float *sum)
+{
+    int terms = 0;
+
+    for (int r = 0; r < x->cfg.world; r++) {
+        if (!s->alive[r] || world_of.site[r] != world_of.site[o]) continue;
+        for (size_t i = first; i < last; i++) sum[i] = terms ? sum[i] + y->d[r][i] : y->d[r][i];
+        terms++;
+    }
+}
+
+/* The mean of d over values first..last, the slice of place q: blocks or bfloat16 between sites. kept: from there on. */
+static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last, float *out)
+{
+    static float sum[LAB_VALUES], rest[LAB_VALUES];
+    const ddp_coding coding = s->sites > 1 ? coding_of(x->cfg.wire) : DDP_AS_FLOAT;
+    const int blocks = ddp__in_blocks((int)coding_of(x->cfg.wire));
+    const float scale = 1.0f / (float)s->live;
+    const size_t n = last - first;
+    size_t terms = 0;
+
+    for (int o = 0; o < x->cfg.world; o++) {
+        float *kept = y->kept[o] + at;
+        if (s->place[o] != q) continue;
+        sum_inside(x, y, s, o, first, last, sum);
+        for (size_t i = first; i < last && blocks; i++) sum[i] += kept[i], kept[i] = 0;
+        memcpy(rest + first, sum + first, n * sizeof *sum);
+        if (coding != DDP_AS_FLOAT) assert_int_equal(ddp_split(coding, rest + first, sum + first, n, NULL), 0);
+        for (size_t i = first; i < last && blocks && s->sites > 1; i++) kept[i] = rest[i];
+        for (size_t i = first; i < last; i++) out[i] = terms ? out[i] + sum[i] : sum[i];
+        terms++;
+    }
+    for (size_t i = first; i < last; i++) rest[i] = out[i] = times(out[i], scale);
+    if (coding == DDP_AS_FLOAT) return;
+    assert_int_equal(ddp_split(coding, rest + first, out + first, n, NULL), 0);
+    for (int o = 0, part = 0; o < x->cfg.world; o++) {
+        size_t from, to;
+        if (s->place[o] != q) continue;
+        from = cut_at(n, terms, (size_t)part++);
+        to = cut_at(n, terms, (size_t)part);
+        if (blocks) from -= from % 64, to -= to < n ? to % 64 : 0;
+        for (size_t i = first + from; i < first + to && blocks; i++) y->kept[o][at + i] += rest[i] / scale;
+    }
+}
+
+/* Layer at..at+n-1 of the mean change, into y->step. */
+static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t n)
+{
+    const int blocks = ddp__in_blocks((int)coding_of(x->cfg.wire)), half = coding_of(x->cfg.wire) >= DDP_AS_INT4;
+    size_t first[LAB_RANKS], last[LAB_RANKS];
+
+    for (int q = 0; q < s->slices; q++) {
+        first[q] = cut_at(n, (size_t)s->slices, (size_t)q);
+        last[q] = cut_at(n, (size_t)s->slices, (size_t)q + 1);
+        if (!half || !x->cfg.min_world) continue; /* one operation cuts no byte */
+        first[q] -= first[q] % 2;
+        if (last[q] < n) last[q] -= last[q] % 2;
+    }
+    for (int r = 0; r < x->cfg.world; r++) {
+        if (!s->alive[r]) continue;
+        for (size_t i = 0; i < n; i++) y->d[r][i] = y->anchor[at + i] - y->theta[r][at + i];
+        for (size_t i = 0; i < n && blocks; i++) { /* what was kept when slices were others */
+            const int own = s->place[r] < s->slices && i >= first[s->place[r]] && i < last[s->place[r]];
+            if (!own && y->kept[r][at + i] != 0) y->d[r][i] += y->kept[r][at + i], y->kept[r][at + i] = 0;
+        }
+    }
+    for (int q = 0; q < s->slices; q++) mean_coded(x, y, s, q, at, first[q], last[q], y->step + at);
+}
+
+static void replay_land(const lab *x, replay *y, size_t at, size_t n)
+{
+    const float nu = (float)x->cfg.outer_lr, mu = (float)x->cfg.outer_momentum;
+
+    for (size_t i = at; i < at + n; i++) {
+        y->m[i] = times(mu, y->m[i]) + y->step[i];
+        y->step[i] = times(nu, y->step[i] + times(mu, y->m[i]));
+        y->anchor[i] -= y->step[i];
+        for (int r = 0; r < x->cfg.world; r++) y->theta[r][i] = y->anchor[i];
+    }
+}
+
+static void replay_run(const lab *x, replay *y)
+{
+    static float g[LAB_RANKS][LAB_VALUES], moments[LAB_RANKS][2 * LAB_VALUES];
+    size_t count[LAB_LAYERS], at, n = 0;
+    const int L = lab_sizes(x->model, count);
+    ddp_optimizer o = lab_optimizer(x->rule);
+
+    memset(y, 0, sizeof *y);
+    memset(g, 0, sizeof g);
+    memset(moments, 0, sizeof moments);
+    for (int l = 0; l < L; n += count[l++])
+        for (size_t i = 0; i < count[l]; i++) y->anchor[n + i] = lab_start(0, l, i);
+    for (int r = 0; r < x->cfg.world; r++) memcpy(y->theta[r], y->anchor, n * sizeof(float));
+    for (int step = 0; step < x->steps; step++) {
+        const lie s = lie_of(x, step);
+        for (int r = 0; r < x->cfg.world; r++) {
+            lab_replica part;
+            at = 0;
+            for (int l = 0; l < L; at += count[l++]) {
+                part.w[l] = y->theta[r] + at, part.g[l] = g[r] + at, part.s[l] = moments[r] + 2 * at;
+                lab_gradient(part.w[l], part.g[l], count[l], r, l, step * 10);
+                lab_update(&o, &part, l, count[l], step);
+            }
+        }
+        at = 0;
+        for (int l = 0; (step + 1) % x->cfg.period == 0 && l < L; at += count[l++]) {
+            replay_mean(x, y, &s, at, count[l]);
+            replay_land(x, y, at, count[l]);
+        }
+    }
+}
+
+static void replay_is(const lab *x, const char *what)
+{
+    static replay y;
+
+    replay_run(x, &y);
+    for (int r = 0; r < x->cfg.world; r++)
+        if (!world_of.leaves[r] && memcmp(x->params[r], y.theta[r], *x->values * sizeof(float)))
+            fail_msg("%s: %d workers, model %d, wire %d, elastic %d, transport %d, rank %d", what, x->cfg.world,
+                     (int)x->model, (int)x->cfg.wire, x->cfg.min_world, (int)x->cfg.transport, r);
+}
+
+/* ---- blocks ---- */
+
+static const ddp_wire coded[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0};
+enum { CODED = sizeof coded / sizeof coded[0], CASES = 5 };
+static const int cases[CASES][LAB_RANKS] = { /* of 3, 4, 4, 5, 5 workers */
+    {1, 2, 1}, {1, 2, 1, 2}, {1, 2, 2, 1}, {1, 2, 2, 3, 2}, {3, 1, 3, 3, 1}};
+static const int workers[CASES] = {3, 4, 4, 5, 5};
+
+static void codings_between_sites_are_the_rule_replayed(void **state)
+{
+    (void)state;
+    for (int c = 0; c < CASES; c++)
+        for (int w = 0; w < CODED; w++)
+            for (int elastic = 0; elastic < 2; elastic++) {
+                lab x = sites_lab(workers[c], cases[c], (c + w) % 2 ? LAB_ODD : LAB_TINY, coded[w]);
+                x.cfg.min_world = elastic;
+                if ((c + w + elastic) % 2) x.cfg.transport = DDP_TCP;
+                if (w == 2) x.cfg.net = "20mbit,1ms"; /* many small chunks */
+                lab_run(&x);
+                replay_is(&x, "coded");
+                lab_free(&x);
+            }
+}
+
+/* One of a site, its lowest, the last of it, one after the other, until one site, or one worker, is left: what was kept
+ * of the living is sent. */
+static void who_lives_goes_on_with_what_it_kept(void **state)
+{
+    static const int leaving[][LAB_RANKS] = {{0, 0, 4}, {4}, {0, 4, 0, 7}, {0, 4, 8, 6, 11}, {0, 9, 5, 0, 4}};
+
+    (void)state;
+    for (int c = 0; c < 5; c++)
+        for (int w = 0; w < CODED; w++)
+            for (int world = 4; world <= 5; world++) {
+                lab x = sites_lab(world, cases[world == 5 ? 3 + c % 2 : 1 + c % 2], LAB_ODD, coded[w]);
+                memcpy(world_of.leaves, leaving[c], sizeof world_of.leaves);
+                if (world == 4) world_of.leaves[4] = 0;
+                x.cfg.min_world = 1;
+                x.steps = 17;
+                if ((c + w) % 2) x.cfg.transport = DDP_TCP;
+                lab_run(&x);
+                replay_is(&x, "with those who live");
+                lab_free(&x);
+            }
+}
+
+static void one_site_of_all_is_floats(void **state)
+{
+    static const int one[LAB_RANKS] = {7, 7, 7, 7};
+
+    (void)state;
+    for (int w = 1; w < CODED; w++) {
+        lab a = sites_lab(4, one, LAB_ODD, coded[w]), b = sites_lab(4, one, LAB_ODD, DDP_WIRE_F32);
+        b.opened = NULL;
+        a.cfg.min_world = w % 2;
+        lab_run(&a);
+        lab_run(&b);
+        same(&a, &b, "one site");
+        lab_free(&a);
+        lab_free(&b);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(codings_between_sites_are_the_rule_replayed),
+        cmocka_unit_test(who_lives_goes_on_with_what_it_kept),
+        cmocka_unit_test(one_site_of_all_is_floats),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
