@@ -695,6 +695,13 @@ typedef struct ddp_owner {
     void *user;
 } ddp_owner;
 
+/* What makes a message: called on the comm thread when it begins, once, to fill the memory that it sends from what those
+ * before it (after) have brought; 0, or a status and *err: the run ends. */
+typedef struct ddp_maker {
+    ddp_status (*make)(void *user, ddp_error *err);
+    void *user;
+} ddp_maker;
+
 /* All ranks post collectives in one agreed order; the n-th collective of one rank meets the n-th of
  * the others, and verb, number of values, coding and layer are compared (DDP_MISMATCH names both).
  * All zero but verb, from and from_count is a plain message of floats in place. */
@@ -727,6 +734,7 @@ typedef struct ddp_message {
     union {
         ddp_received    *received; /* a receive, serve or pull: NULL, or borrowed until done */
         const ddp_owner *owner;    /* all-reduce: NULL, or borrowed until done */
+        const ddp_maker *maker;    /* broadcast, all-gather: the same */
     };
     int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;
@@ -22891,6 +22899,18 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
     ddp__op_advance(e, op, op->left);
 }
 
+/* What the message sends is there; 0 after a failure. */
+static int ddp__made(ddp__engine *e, const ddp__op *op)
+{
+    const int made = op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER);
+    char text[160];
+    ddp_error err;
+    ddp_status s = DDP_OK;
+
+    if (made) s = op->m.maker->make(op->m.maker->user, &err);
+    return s == DDP_OK || ddp__fault(e, s, "%s: %.400s", ddp__op_text(e, op, text, sizeof text), err.msg);
+}
+
 void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
 {
     const ddp__algorithm *way;
@@ -22910,6 +22930,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
         pthread_mutex_unlock(&e->lock);
     }
+    if (!again && !ddp__made(e, op)) return;
     if (op->m.round && !ddp__code_input(e, op, 0, op->n)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {
@@ -40131,11 +40152,11 @@ static int ddp__chains(ddp_ctx *d, int ops)
         for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
             o[n] = o[i];
-            o[n++].peer = 1; /* messages so far */
+            o[n++].peer = 1 + (o[i].coding == (char)DDP__AS_BYTES); /* messages so far; packed ones tell nothing */
             continue;
         }
         o[j].verb = DDP_ALL_REDUCE;
-        o[j].peer++;
+        o[j].peer += 1 + (o[i].coding == (char)DDP__AS_BYTES);
         if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
         if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
         if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;
@@ -41046,8 +41067,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
     static const ddp__goes_row row[] = {
         DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
-        DDP__NO(SITE, TOPK, DDP_ARG,
-                "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
+        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG,
+         "what is gathered between sites needs all of them: choose another wire, or leave min_world 0"},
         DDP__NO(SITE, JOIN, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
         DDP__NO(SITE, ROOM, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
@@ -50233,14 +50254,20 @@ typedef struct ddp__outer_layer {
     size_t count;             /* parameters with gradients */
     size_t from, length;      /* of them, those whose momentum is here */
     float *anchor, *momentum; /* [count], [length] */
-    float *error;             /* [length] of what the outer steps lost as they travelled, [count] of sparse changes */
+    float *error;             /* [length] of what the outer steps lost as they travelled, [share] of sparse changes */
     float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the parameters */
     float *own;               /* [count] eager: where this worker began the period */
     float *previous;          /* [length] eager, compensated: the last outer step */
     long   lands;             /* late: the step at whose end x lands; -1: nothing of the layer is late */
-    unsigned char *gather;    /* [blocks x block] sparse: of each rank, whether it sent, and what */
+    size_t first, share;      /* sparse: of all, the values that this rank packs */
+    unsigned char *gather;    /* [blocks x block] of each rank that packs these, whether it sent, and what */
     int    blocks, place;     /* the latter: which of them is this rank's */
     size_t block;             /* bytes */
+    const ddp_piece *moves;   /* between sites: where the change lies, and then the mean */
+    int    link;              /* that they take */
+    long   before[2];         /* the messages but the last */
+    ddp_maker packs, spreads; /* the makers of the others */
+    ddp_piece whole;          /* x, as one of these */
     ddp_owner owner;
     long   ticket, other_ticket;
     int    fresh;             /* a newcomer's first period: it has changed nothing yet */
@@ -50258,9 +50285,10 @@ typedef struct ddp__outer {
     int   keep;  /* sparse: of 4096 values those that travel; 0 = all do */
     ddp_coding coding;
     ddp__outer_layer *layer;
-    float         *shared;  /* [most] sparse changes of one layer after the other */
-    unsigned char *scratch; /* [scratch_bytes] */
-    size_t         scratch_bytes;
+    const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
+    float         *shared;  /* [links x most] sparse changes of one layer after the other */
+    unsigned char *scratch; /* [links x scratch_bytes] */
+    size_t         most, scratch_bytes;
 } ddp__outer;
 
 /* Posts the mean of what else averaging moves: buffers, optimizer state; holds it. Holds the change that was posted:
@@ -50391,12 +50419,11 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 
 int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
 {
-    const ddp_piece x = {{y->x}, y->count};
     ddp_message m = ddp__outer_message(d, y);
 
     if (!y->count) return 0;
     m.from = ddp_trained_of(d, y->layer, &m.from_count);
-    if (y->x) m.from = &x, m.from_count = 1;
+    if (y->x) m.from = &y->whole, m.from_count = 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
@@ -50477,7 +50504,7 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
-    y->ticket = y->other_ticket = y->lands = -1;
+    y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = -1;
     for (int i = 0; i < n; i++) y->count += p[i].count;
     if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
@@ -50490,10 +50517,12 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
         !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
         return DDP_FAILED;
-    if (!late) y->x = o->shared;
+    if (!late && !o->sites) y->x = o->shared; /* else what it sends is in place until it lands */
 #ifndef DDP_NO_PLANNERS
     if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
 #endif
+    y->whole.data = y->x;
+    y->whole.count = y->count;
     if (ddp__outer_anchor(d, y) || (y->own && ddp_copy(d, y->own, y->anchor, y->count))) return DDP_FAILED;
     return y->previous ? ddp_copy(d, y->previous, y->anchor + y->from, y->length) : 0;
 }
@@ -50502,18 +50531,19 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
 #ifndef DDP_NO_PLANNERS
-    size_t most = 1;
+    const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
     int n;
 
+    o->most = 1;
     for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *p = ddp_trained_of(d, l, &n);
         size_t count = 0;
         for (int i = 0; i < n; i++) count += p[i].count;
-        if (count > most) most = count;
+        if (count > o->most) o->most = count;
     }
-    o->scratch_bytes = ddp_sparse_scratch(o->keep);
-    o->scratch = (unsigned char *)ddp__calloc(1, o->scratch_bytes);
-    o->shared = (float *)ddp__calloc(most, sizeof *o->shared);
+    o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
+    o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
+    o->shared = (float *)ddp__calloc(links * o->most, sizeof *o->shared);
 #endif
     return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
@@ -50531,7 +50561,10 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     o->mixture = c->mixture > 0 ? (float)c->mixture : 0;
     o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
 #ifndef DDP_NO_PLANNERS
-    if (c->wire == DDP_WIRE_TOPK && !alone) o->keep = ddp_sparse_keep(c->topk_fraction);
+    o->sites = ddp_sites_of(d);
+    if (c->wire == DDP_WIRE_TOPK && !alone && !(o->sites && o->sites->members == ddp_world(d)))
+        o->keep = ddp_sparse_keep(c->topk_fraction);
+    if (!o->keep) o->sites = NULL;
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
     o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;
@@ -51443,15 +51476,142 @@ void ddp__strategy_osp(ddp_strategy_ops *ops)
 
 /* ==== strategy/outer_sparse.c ==== [strategy] */
 /* Changes that travel as the largest of each chunk (SparseLoCo, arXiv:2508.15706): what is not sent is kept, decays and
- * comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step itself. */
+ * comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step itself.
+ *
+ * With sites the ranks of a site sum each a share of the layer (where sites differ in size the lowest all of it), in
+ * floats; what is packed is the share of the site's mean, the ranks of one place in all sites gather it, and each site
+ * gathers the shares of the mean, in floats again: three messages, of which the comm thread makes the second and third. */
 
 #define DDP__SPARSE_DECAY 0.95f
 
+/* ---- what is packed ---- */
+
+/* Packs the share of what is kept: this rank's block. */
+static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
+{
+    const ddp__outer *o = y->all;
+    unsigned char *own = y->gather + (size_t)y->place * y->block, *scratch = o->scratch + (size_t)y->link * o->scratch_bytes;
+    ddp_error why;
+
+    *own = 1;
+    if (ddp_sparse_pack(y->error, y->share, o->keep, own + 1, y->block - 1, scratch, o->scratch_bytes, &why) == DDP_OK)
+        return DDP_OK;
+    return ddp__fail(err, why.code, "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
+                     "clip gradients", why.msg);
+}
+
+/* The mean of all blocks. */
+static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_error *err)
+{
+    ddp_error why;
+    int sent = 0;
+
+    memset(x, 0, y->share * sizeof *x);
+    for (int r = 0; r < y->blocks; r++) {
+        const unsigned char *p = y->gather + (size_t)r * y->block;
+        if (!*p) continue; /* it was lost */
+        sent++;
+        if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, x, y->share, &why))
+            return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks, why.msg);
+    }
+    for (size_t i = 0; i < y->share; i++) x[i] *= 1.0f / (float)(sent ? sent : 1);
+    return DDP_OK;
+}
+
+/* ---- between sites, on the comm thread ---- */
+
+/* The share from `at` on, as far as it lies in a row. */
+static float *ddp__share_at(const ddp__outer_layer *y, size_t at, size_t *n)
+{
+    const ddp_piece *p = y->moves;
+    size_t from = y->first + at;
+
+    for (; from >= p->count; p++) from -= p->count;
+    *n = p->count - from < y->share - at ? p->count - from : y->share - at;
+    return p->data + from;
+}
+
+static ddp_status ddp__share_pack(void *layer, ddp_error *err)
+{
+    ddp__outer_layer *y = (ddp__outer_layer *)layer;
+    size_t n;
+
+    for (size_t at = 0; at < y->share; at += n) {
+        const float *x = ddp__share_at(y, at, &n);
+        for (size_t i = 0; i < n; i++) {
+            float kept = DDP__SPARSE_DECAY * y->error[at + i];
+            DDP__ROUNDED(kept);
+            y->error[at + i] = kept + x[i];
+        }
+    }
+    return ddp__sparse_pack(y, err);
+}
+
+static ddp_status ddp__share_spread(void *layer, ddp_error *err)
+{
+    ddp__outer_layer *y = (ddp__outer_layer *)layer;
+    float *mean = y->all->shared + (size_t)y->link * y->all->most;
+    size_t n;
+
+    DDP__TRY(ddp__sparse_mean(y, mean, err));
+    for (size_t at = 0; at < y->share; at += n) {
+        float *x = ddp__share_at(y, at, &n);
+        memcpy(x, mean + at, n * sizeof *x);
+    }
+    return DDP_OK;
+}
+
+static int ddp__sparse_cross(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
+{
+    const ddp_sites *s = y->all->sites;
+    ddp_piece all;
+    ddp_message m = *like, packed;
+
+    m.mean = 0;
+    m.ragged = 1;
+    m.group = s->inside;
+    m.verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
+    m.scale = (float)s->sites / (float)ddp_world(d); /* the mean of what sites send is that of all ranks */
+    if (ddp_post(d, &m, &y->before[0])) return DDP_FAILED;
+    m.after = y->before[0] + 1;
+    m.group = s->gather;
+    m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
+    m.peer = s->leader;
+    m.scale = 0;
+    if (y->share) {
+        all.bytes = y->gather;
+        all.count = (size_t)y->blocks * y->block;
+        packed = m;
+        packed.group = s->across;
+        packed.verb = DDP_ALL_GATHER;
+        packed.ragged = 0;
+        packed.bytes = 1;
+        packed.from = &all;
+        packed.from_count = 1;
+        packed.maker = &y->packs;
+        if (ddp_post(d, &packed, &y->before[1])) return DDP_FAILED;
+        m.after = y->before[1] + 1;
+        m.maker = &y->spreads;
+    }
+    return ddp_post(d, &m, &y->ticket);
+}
+
+/* ---- a layer ---- */
+
 int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 {
-    y->block = 1 + ddp_sparse_bytes(y->count, y->all->keep);
-    y->blocks = ddp_blocks_of(d, ddp_group_of(d, y->layer), &y->place);
-    y->error = ddp_keep(d, y->layer, "residual", y->count, 0);
+    const ddp_sites *s = y->all->sites;
+
+    y->share = y->count;
+    if (s && s->equal) y->share = ddp_segment_of(d, s->inside, DDP_AS_FLOAT, y->count, &y->first);
+    else if (s && s->place) y->share = 0;
+    y->packs.make = ddp__share_pack;
+    y->spreads.make = ddp__share_spread;
+    y->packs.user = y->spreads.user = y;
+    if (!y->share) return 0;
+    y->block = 1 + ddp_sparse_bytes(y->share, y->all->keep);
+    y->blocks = ddp_blocks_of(d, s ? s->across : ddp_group_of(d, y->layer), &y->place);
+    y->error = ddp_keep(d, y->layer, "residual", y->share, 0);
     if (!y->error) return DDP_FAILED;
     y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
     if (y->gather) return 0;
@@ -51460,18 +51620,19 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 {
-    unsigned char *own = y->gather + (size_t)y->place * y->block;
     ddp_piece all;
     ddp_message m = *like;
     ddp_error err;
 
+    if (y->all->sites) {
+        y->moves = like->from;
+        y->link = like->link;
+        return ddp__sparse_cross(d, y, like);
+    }
     if (ddp_scale(d, y->error, y->count, DDP__SPARSE_DECAY) || ddp_axpy(d, y->error, y->x, y->count, 1))
         return DDP_FAILED;
-    *own = 1;
-    if (ddp_sparse_pack(y->error, y->count, y->all->keep, own + 1, y->block - 1, y->all->scratch,
-                        y->all->scratch_bytes, &err))
-        return ddp_complain(d, err.code, "step %ld: what layer %d changed by cannot travel: %.200s; lower the learning "
-                            "rate, warm it up or clip gradients", ddp_step(d), y->layer, err.msg);
+    if (ddp__sparse_pack(y, &err))
+        return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
     m.verb = DDP_ALL_GATHER;
@@ -51485,18 +51646,15 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 
 int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int sent = 0, bad = ddp_set(d, y->x, y->count, 0);
     ddp_error err;
 
-    for (int r = 0; r < y->blocks && !bad; r++) {
-        const unsigned char *p = y->gather + (size_t)r * y->block;
-        if (!*p) continue; /* it was lost */
-        sent++;
-        if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, y->x, y->count, &err))
-            bad = ddp_complain(d, DDP_NET, "step %ld: what rank %d sent of layer %d is damaged: %.200s", ddp_step(d), r,
-                               y->layer, err.msg);
+    for (int i = 0; i < 2; i++) {
+        const long t = y->before[i];
+        y->before[i] = -1;
+        if (t != -1 && ddp_hold(d, t, y->layer)) return DDP_FAILED;
     }
-    return bad ? bad : ddp_scale(d, y->x, y->count, 1.0f / (float)(sent ? sent : 1));
+    if (y->all->sites || ddp__sparse_mean(y, y->x, &err) == DDP_OK) return 0;
+    return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
 }
 
 #endif

@@ -13,6 +13,18 @@ static void ddp__do_alone(ddp__engine *e, ddp__op *op)
     ddp__op_advance(e, op, op->left);
 }
 
+/* What the message sends is there; 0 after a failure. */
+static int ddp__made(ddp__engine *e, const ddp__op *op)
+{
+    const int made = op->m.maker && (op->m.verb == DDP_BROADCAST || op->m.verb == DDP_ALL_GATHER);
+    char text[160];
+    ddp_error err;
+    ddp_status s = DDP_OK;
+
+    if (made) s = op->m.maker->make(op->m.maker->user, &err);
+    return s == DDP_OK || ddp__fault(e, s, "%s: %.400s", ddp__op_text(e, op, text, sizeof text), err.msg);
+}
+
 void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
 {
     const ddp__algorithm *way;
@@ -32,6 +44,7 @@ void ddp__start(ddp__engine *e, ddp__op *op, int again, double now)
         if (op->m.verb == DDP_ALL_REDUCE) op->span.algorithm = way->letter;
         pthread_mutex_unlock(&e->lock);
     }
+    if (!again && !ddp__made(e, op)) return;
     if (op->m.round && !ddp__code_input(e, op, 0, op->n)) return;
     if (e->membership && !op->p2p) e->membership->began(e, op, again);
     if (!op->p2p && op->way == way && ddp__team_of(e, op).members == 1) {

@@ -55,6 +55,13 @@ typedef struct ddp_owner {
     void *user;
 } ddp_owner;
 
+/* What makes a message: called on the comm thread when it begins, once, to fill the memory that it sends from what those
+ * before it (after) have brought; 0, or a status and *err: the run ends. */
+typedef struct ddp_maker {
+    ddp_status (*make)(void *user, ddp_error *err);
+    void *user;
+} ddp_maker;
+
 /* All ranks post collectives in one agreed order; the n-th collective of one rank meets the n-th of
  * the others, and verb, number of values, coding and layer are compared (DDP_MISMATCH names both).
  * All zero but verb, from and from_count is a plain message of floats in place. */
@@ -87,6 +94,7 @@ typedef struct ddp_message {
     union {
         ddp_received    *received; /* a receive, serve or pull: NULL, or borrowed until done */
         const ddp_owner *owner;    /* all-reduce: NULL, or borrowed until done */
+        const ddp_maker *maker;    /* broadcast, all-gather: the same */
     };
     int              ragged;    /* gathering and scattering in a group: blocks may differ by a value */
     int              overlap;   /* all-reduce: 1 = pieces may lie over each other, values do not matter;

@@ -400,11 +400,11 @@ static int ddp__chains(ddp_ctx *d, int ops)
         for (j = 0; j < n && (o[i].layer < 0 || o[j].layer != o[i].layer || o[j].step != o[i].step);) j++;
         if (j == n) {
             o[n] = o[i];
-            o[n++].peer = 1; /* messages so far */
+            o[n++].peer = 1 + (o[i].coding == (char)DDP__AS_BYTES); /* messages so far; packed ones tell nothing */
             continue;
         }
         o[j].verb = DDP_ALL_REDUCE;
-        o[j].peer++;
+        o[j].peer += 1 + (o[i].coding == (char)DDP__AS_BYTES);
         if (o[i].size > o[j].size) o[j].size = o[i].size; /* that inside a site has all of it */
         if (o[i].begin < o[j].begin) o[j].begin = o[i].begin;
         if (o[i].end < 0 || (o[j].end >= 0 && o[i].end > o[j].end)) o[j].end = o[i].end;

@@ -51,8 +51,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
     static const ddp__goes_row row[] = {
         DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
-        DDP__NO(SITE, TOPK, DDP_ARG,
-                "what is gathered goes in one level: choose f32 or bf16, or leave the site out"),
+        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG,
+         "what is gathered between sites needs all of them: choose another wire, or leave min_world 0"},
         DDP__NO(SITE, JOIN, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
         DDP__NO(SITE, ROOM, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),

@@ -98,12 +98,11 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
 
 int ddp__outer_post(ddp_ctx *d, ddp__outer_layer *y)
 {
-    const ddp_piece x = {{y->x}, y->count};
     ddp_message m = ddp__outer_message(d, y);
 
     if (!y->count) return 0;
     m.from = ddp_trained_of(d, y->layer, &m.from_count);
-    if (y->x) m.from = &x, m.from_count = 1;
+    if (y->x) m.from = &y->whole, m.from_count = 1;
 #ifndef DDP_NO_PLANNERS
     if (y->all->keep) return ddp__sparse_send(d, y, &m);
 #endif
@@ -184,7 +183,7 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->layer = layer;
     y->owner.rule = ddp__outer_own;
     y->owner.user = y;
-    y->ticket = y->other_ticket = y->lands = -1;
+    y->ticket = y->other_ticket = y->before[0] = y->before[1] = y->lands = -1;
     for (int i = 0; i < n; i++) y->count += p[i].count;
     if (!y->count || (o->mean && !late)) return 0;
     y->fresh = ddp_settings(d)->join;
@@ -197,10 +196,12 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
         !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
         return DDP_FAILED;
-    if (!late) y->x = o->shared;
+    if (!late && !o->sites) y->x = o->shared; /* else what it sends is in place until it lands */
 #ifndef DDP_NO_PLANNERS
     if (o->keep && ddp__sparse_start(d, y)) return DDP_FAILED;
 #endif
+    y->whole.data = y->x;
+    y->whole.count = y->count;
     if (ddp__outer_anchor(d, y) || (y->own && ddp_copy(d, y->own, y->anchor, y->count))) return DDP_FAILED;
     return y->previous ? ddp_copy(d, y->previous, y->anchor + y->from, y->length) : 0;
 }
@@ -209,18 +210,19 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
 static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
 {
 #ifndef DDP_NO_PLANNERS
-    size_t most = 1;
+    const size_t links = o->sites ? (size_t)ddp_links(d) : 1; /* else packed on one thread */
     int n;
 
+    o->most = 1;
     for (int l = 0; l < ddp_layers(d); l++) {
         const ddp_piece *p = ddp_trained_of(d, l, &n);
         size_t count = 0;
         for (int i = 0; i < n; i++) count += p[i].count;
-        if (count > most) most = count;
+        if (count > o->most) o->most = count;
     }
-    o->scratch_bytes = ddp_sparse_scratch(o->keep);
-    o->scratch = (unsigned char *)ddp__calloc(1, o->scratch_bytes);
-    o->shared = (float *)ddp__calloc(most, sizeof *o->shared);
+    o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
+    o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
+    o->shared = (float *)ddp__calloc(links * o->most, sizeof *o->shared);
 #endif
     return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
@@ -238,7 +240,10 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     o->mixture = c->mixture > 0 ? (float)c->mixture : 0;
     o->coding = alone ? DDP_AS_FLOAT : ddp_coding_of(d);
 #ifndef DDP_NO_PLANNERS
-    if (c->wire == DDP_WIRE_TOPK && !alone) o->keep = ddp_sparse_keep(c->topk_fraction);
+    o->sites = ddp_sites_of(d);
+    if (c->wire == DDP_WIRE_TOPK && !alone && !(o->sites && o->sites->members == ddp_world(d)))
+        o->keep = ddp_sparse_keep(c->topk_fraction);
+    if (!o->keep) o->sites = NULL;
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
     o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;

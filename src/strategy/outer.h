@@ -4,6 +4,7 @@
 #define DDP_STRATEGY_OUTER_H
 
 #include "nn/exact.h"
+#include "run/collective.h"
 #include "run/config.h"
 #include "strategy/strategy.h"
 
@@ -15,14 +16,20 @@ typedef struct ddp__outer_layer {
     size_t count;             /* parameters with gradients */
     size_t from, length;      /* of them, those whose momentum is here */
     float *anchor, *momentum; /* [count], [length] */
-    float *error;             /* [length] of what the outer steps lost as they travelled, [count] of sparse changes */
+    float *error;             /* [length] of what the outer steps lost as they travelled, [share] of sparse changes */
     float *x;                 /* [count] the change on its way, then the outer step; NULL: in place of the parameters */
     float *own;               /* [count] eager: where this worker began the period */
     float *previous;          /* [length] eager, compensated: the last outer step */
     long   lands;             /* late: the step at whose end x lands; -1: nothing of the layer is late */
-    unsigned char *gather;    /* [blocks x block] sparse: of each rank, whether it sent, and what */
+    size_t first, share;      /* sparse: of all, the values that this rank packs */
+    unsigned char *gather;    /* [blocks x block] of each rank that packs these, whether it sent, and what */
     int    blocks, place;     /* the latter: which of them is this rank's */
     size_t block;             /* bytes */
+    const ddp_piece *moves;   /* between sites: where the change lies, and then the mean */
+    int    link;              /* that they take */
+    long   before[2];         /* the messages but the last */
+    ddp_maker packs, spreads; /* the makers of the others */
+    ddp_piece whole;          /* x, as one of these */
     ddp_owner owner;
     long   ticket, other_ticket;
     int    fresh;             /* a newcomer's first period: it has changed nothing yet */
@@ -40,9 +47,10 @@ typedef struct ddp__outer {
     int   keep;  /* sparse: of 4096 values those that travel; 0 = all do */
     ddp_coding coding;
     ddp__outer_layer *layer;
-    float         *shared;  /* [most] sparse changes of one layer after the other */
-    unsigned char *scratch; /* [scratch_bytes] */
-    size_t         scratch_bytes;
+    const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
+    float         *shared;  /* [links x most] sparse changes of one layer after the other */
+    unsigned char *scratch; /* [links x scratch_bytes] */
+    size_t         most, scratch_bytes;
 } ddp__outer;
 
 /* Posts the mean of what else averaging moves: buffers, optimizer state; holds it. Holds the change that was posted:

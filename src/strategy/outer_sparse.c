@@ -1,15 +1,142 @@
 /* Changes that travel as the largest of each chunk (SparseLoCo, arXiv:2508.15706): what is not sent is kept, decays and
- * comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step itself. */
+ * comes later. Every rank gets what all sent, adds it up in rank order and takes the outer step itself.
+ *
+ * With sites the ranks of a site sum each a share of the layer (where sites differ in size the lowest all of it), in
+ * floats; what is packed is the share of the site's mean, the ranks of one place in all sites gather it, and each site
+ * gathers the shares of the mean, in floats again: three messages, of which the comm thread makes the second and third. */
 #include "compress/compress.h"
 #include "strategy/outer.h"
 
 #define DDP__SPARSE_DECAY 0.95f
 
+/* ---- what is packed ---- */
+
+/* Packs the share of what is kept: this rank's block. */
+static ddp_status ddp__sparse_pack(ddp__outer_layer *y, ddp_error *err)
+{
+    const ddp__outer *o = y->all;
+    unsigned char *own = y->gather + (size_t)y->place * y->block, *scratch = o->scratch + (size_t)y->link * o->scratch_bytes;
+    ddp_error why;
+
+    *own = 1;
+    if (ddp_sparse_pack(y->error, y->share, o->keep, own + 1, y->block - 1, scratch, o->scratch_bytes, &why) == DDP_OK)
+        return DDP_OK;
+    return ddp__fail(err, why.code, "what it changed by cannot travel: %.200s; lower the learning rate, warm it up or "
+                     "clip gradients", why.msg);
+}
+
+/* The mean of all blocks. */
+static ddp_status ddp__sparse_mean(const ddp__outer_layer *y, float *x, ddp_error *err)
+{
+    ddp_error why;
+    int sent = 0;
+
+    memset(x, 0, y->share * sizeof *x);
+    for (int r = 0; r < y->blocks; r++) {
+        const unsigned char *p = y->gather + (size_t)r * y->block;
+        if (!*p) continue; /* it was lost */
+        sent++;
+        if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, x, y->share, &why))
+            return ddp__fail(err, DDP_NET, "what number %d of %d sent is damaged: %.200s", r, y->blocks, why.msg);
+    }
+    for (size_t i = 0; i < y->share; i++) x[i] *= 1.0f / (float)(sent ? sent : 1);
+    return DDP_OK;
+}
+
+/* ---- between sites, on the comm thread ---- */
+
+/* The share from `at` on, as far as it lies in a row. */
+static float *ddp__share_at(const ddp__outer_layer *y, size_t at, size_t *n)
+{
+    const ddp_piece *p = y->moves;
+    size_t from = y->first + at;
+
+    for (; from >= p->count; p++) from -= p->count;
+    *n = p->count - from < y->share - at ? p->count - from : y->share - at;
+    return p->data + from;
+}
+
+static ddp_status ddp__share_pack(void *layer, ddp_error *err)
+{
+    ddp__outer_layer *y = (ddp__outer_layer *)layer;
+    size_t n;
+
+    for (size_t at = 0; at < y->share; at += n) {
+        const float *x = ddp__share_at(y, at, &n);
+        for (size_t i = 0; i < n; i++) {
+            float kept = DDP__SPARSE_DECAY * y->error[at + i];
+            DDP__ROUNDED(kept);
+            y->error[at + i] = kept + x[i];
+        }
+    }
+    return ddp__sparse_pack(y, err);
+}
+
+static ddp_status ddp__share_spread(void *layer, ddp_error *err)
+{
+    ddp__outer_layer *y = (ddp__outer_layer *)layer;
+    float *mean = y->all->shared + (size_t)y->link * y->all->most;
+    size_t n;
+
+    DDP__TRY(ddp__sparse_mean(y, mean, err));
+    for (size_t at = 0; at < y->share; at += n) {
+        float *x = ddp__share_at(y, at, &n);
+        memcpy(x, mean + at, n * sizeof *x);
+    }
+    return DDP_OK;
+}
+
+static int ddp__sparse_cross(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
+{
+    const ddp_sites *s = y->all->sites;
+    ddp_piece all;
+    ddp_message m = *like, packed;
+
+    m.mean = 0;
+    m.ragged = 1;
+    m.group = s->inside;
+    m.verb = s->equal ? DDP_REDUCE_SCATTER : DDP_ALL_REDUCE;
+    m.scale = (float)s->sites / (float)ddp_world(d); /* the mean of what sites send is that of all ranks */
+    if (ddp_post(d, &m, &y->before[0])) return DDP_FAILED;
+    m.after = y->before[0] + 1;
+    m.group = s->gather;
+    m.verb = s->equal ? DDP_ALL_GATHER : DDP_BROADCAST;
+    m.peer = s->leader;
+    m.scale = 0;
+    if (y->share) {
+        all.bytes = y->gather;
+        all.count = (size_t)y->blocks * y->block;
+        packed = m;
+        packed.group = s->across;
+        packed.verb = DDP_ALL_GATHER;
+        packed.ragged = 0;
+        packed.bytes = 1;
+        packed.from = &all;
+        packed.from_count = 1;
+        packed.maker = &y->packs;
+        if (ddp_post(d, &packed, &y->before[1])) return DDP_FAILED;
+        m.after = y->before[1] + 1;
+        m.maker = &y->spreads;
+    }
+    return ddp_post(d, &m, &y->ticket);
+}
+
+/* ---- a layer ---- */
+
 int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 {
-    y->block = 1 + ddp_sparse_bytes(y->count, y->all->keep);
-    y->blocks = ddp_blocks_of(d, ddp_group_of(d, y->layer), &y->place);
-    y->error = ddp_keep(d, y->layer, "residual", y->count, 0);
+    const ddp_sites *s = y->all->sites;
+
+    y->share = y->count;
+    if (s && s->equal) y->share = ddp_segment_of(d, s->inside, DDP_AS_FLOAT, y->count, &y->first);
+    else if (s && s->place) y->share = 0;
+    y->packs.make = ddp__share_pack;
+    y->spreads.make = ddp__share_spread;
+    y->packs.user = y->spreads.user = y;
+    if (!y->share) return 0;
+    y->block = 1 + ddp_sparse_bytes(y->share, y->all->keep);
+    y->blocks = ddp_blocks_of(d, s ? s->across : ddp_group_of(d, y->layer), &y->place);
+    y->error = ddp_keep(d, y->layer, "residual", y->share, 0);
     if (!y->error) return DDP_FAILED;
     y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
     if (y->gather) return 0;
@@ -18,18 +145,19 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 {
-    unsigned char *own = y->gather + (size_t)y->place * y->block;
     ddp_piece all;
     ddp_message m = *like;
     ddp_error err;
 
+    if (y->all->sites) {
+        y->moves = like->from;
+        y->link = like->link;
+        return ddp__sparse_cross(d, y, like);
+    }
     if (ddp_scale(d, y->error, y->count, DDP__SPARSE_DECAY) || ddp_axpy(d, y->error, y->x, y->count, 1))
         return DDP_FAILED;
-    *own = 1;
-    if (ddp_sparse_pack(y->error, y->count, y->all->keep, own + 1, y->block - 1, y->all->scratch,
-                        y->all->scratch_bytes, &err))
-        return ddp_complain(d, err.code, "step %ld: what layer %d changed by cannot travel: %.200s; lower the learning "
-                            "rate, warm it up or clip gradients", ddp_step(d), y->layer, err.msg);
+    if (ddp__sparse_pack(y, &err))
+        return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
     all.bytes = y->gather;
     all.count = (size_t)y->blocks * y->block;
     m.verb = DDP_ALL_GATHER;
@@ -43,16 +171,13 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 
 int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
-    int sent = 0, bad = ddp_set(d, y->x, y->count, 0);
     ddp_error err;
 
-    for (int r = 0; r < y->blocks && !bad; r++) {
-        const unsigned char *p = y->gather + (size_t)r * y->block;
-        if (!*p) continue; /* it was lost */
-        sent++;
-        if (ddp_sparse_add(p + 1, y->block - 1, y->all->keep, y->x, y->count, &err))
-            bad = ddp_complain(d, DDP_NET, "step %ld: what rank %d sent of layer %d is damaged: %.200s", ddp_step(d), r,
-                               y->layer, err.msg);
+    for (int i = 0; i < 2; i++) {
+        const long t = y->before[i];
+        y->before[i] = -1;
+        if (t != -1 && ddp_hold(d, t, y->layer)) return DDP_FAILED;
     }
-    return bad ? bad : ddp_scale(d, y->x, y->count, 1.0f / (float)(sent ? sent : 1));
+    if (y->all->sites || ddp__sparse_mean(y, y->x, &err) == DDP_OK) return 0;
+    return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
 }

@@ -2,6 +2,7 @@
  * that all is given back, and what happens when memory ends at any allocation. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
+#include "run/context.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -149,6 +150,7 @@ typedef struct trial {
 /* How trials of the outer family send what they changed by, and when it lands. */
 static ddp_overlap way;
 static ddp_wire wire;
+static int sites; /* 1: ranks 0 and 1 are one, rank 2 another; 0: none */
 
 static void trial_new(trial *t, ddp_strategy strategy, int world)
 {
@@ -246,6 +248,7 @@ static int train(ddp_ctx *d, void *user)
     ddp_node *loss = NULL;
 
     t->out->opened[rank] = 1;
+    if (sites) d->cfg.site = 1 + rank / 2; /* every rank its own, as DREAMDDP_SITE gives it */
     if (t->inputs) g = build(d, t, &loss, &bad);
     else bad = add_layers(d, layers);
     if (!bad) bad = ddp_set_optimizer(d, &o);
@@ -422,11 +425,12 @@ static void an_outer_step_allocates_nothing(void **state)
 {
     (void)state;
     for (int w = (int)DDP_OVERLAP_NONE; w <= (int)DDP_OVERLAP_EAGER; w++)
-        for (int k = 0; k < 4; k++) {
-            static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_INT8, DDP_WIRE_E3M0, DDP_WIRE_TOPK};
+        for (int k = 0; k < 6; k++) {
+            static const ddp_wire wires[] = {DDP_WIRE_F32,  DDP_WIRE_INT8, DDP_WIRE_E3M0,
+                                             DDP_WIRE_TOPK, DDP_WIRE_TOPK, DDP_WIRE_INT4};
             trial t;
             ddp_error err;
-            way = (ddp_overlap)w, wire = wires[k];
+            way = (ddp_overlap)w, wire = wires[k], sites = k / 4;
             trial_new(&t, DDP_DILOCO, 3);
             t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
             t.cfg.period = 5;
@@ -440,7 +444,7 @@ static void an_outer_step_allocates_nothing(void **state)
             all_is_given_back();
             trial_free(&t);
         }
-    way = DDP_OVERLAP_DEFAULT, wire = DDP_WIRE_DEFAULT;
+    way = DDP_OVERLAP_DEFAULT, wire = DDP_WIRE_DEFAULT, sites = 0;
 }
 
 static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
@@ -562,7 +566,7 @@ static void one_worker_survives_any_allocation_that_fails(void **state)
     }
 }
 
-static void two_workers_survive_any_allocation_that_fails(void **state)
+static void several_workers_survive_any_allocation_that_fails(void **state)
 {
     (void)state;
     exhaust(DDP_DREAMDDP, 2, 0, 0);
@@ -573,7 +577,9 @@ static void two_workers_survive_any_allocation_that_fails(void **state)
     exhaust(DDP_DILOCO, 2, 1, 0);
     wire = DDP_WIRE_TOPK, way = DDP_OVERLAP_EAGER;
     exhaust(DDP_DILOCO, 2, 1, 0);
-    wire = DDP_WIRE_DEFAULT, way = DDP_OVERLAP_DEFAULT;
+    way = DDP_OVERLAP_NONE, sites = 1;
+    exhaust(DDP_DILOCO, 3, 0, 0);
+    wire = DDP_WIRE_DEFAULT, way = DDP_OVERLAP_DEFAULT, sites = 0;
 }
 
 int main(void)
@@ -587,7 +593,7 @@ int main(void)
         cmocka_unit_test(an_outer_step_allocates_nothing),
         cmocka_unit_test(everything_is_given_back_after_errors),
         cmocka_unit_test(one_worker_survives_any_allocation_that_fails),
-        cmocka_unit_test(two_workers_survive_any_allocation_that_fails),
+        cmocka_unit_test(several_workers_survive_any_allocation_that_fails),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -346,6 +346,8 @@ static void every_pair_of_settings_does_what_the_table_says(void **state)
                 wrong += check(1u << a | 1u << b,
                                a == PARTS || b == PARTS ? DDP_DREAMDDP : strategies[n % WITHOUT_SERVERS],
                                setting_name[a], setting_name[b]);
+    wrong += check(1u << SITE | 1u << ELASTIC | 1u << TOPK, DDP_DILOCO, setting_name[SITE], "min_world and topk");
+    wrong += check(1u << SITE | 1u << ELASTIC | 1u << INT4, DDP_DILOCO, setting_name[SITE], "min_world and int4");
     assert_int_equal(wrong, 0);
 }
 
@@ -453,6 +455,15 @@ static void put(char *page, const char *fmt, ...)
     va_end(ap);
 }
 
+/* The row that refuses settings together, NULL: none does. */
+static const ddp__goes_row *row_of(unsigned on)
+{
+    cell c;
+
+    configure(&c, on, DDP_STRATEGY_DEFAULT);
+    return ddp__goes_refuses(ddp__features_on(&c.cfg, has(c.on, GROUPS)));
+}
+
 static void page_of_settings(char *page)
 {
     int a, b;
@@ -465,10 +476,7 @@ static void page_of_settings(char *page)
     for (a = 0; a < SETTING_COUNT; a++) {
         put(page, "| %d %s |", a + 1, setting_name[a]);
         for (b = 0; b < SETTING_COUNT; b++) {
-            const ddp__goes_row *row;
-            cell c;
-            configure(&c, 1u << a | 1u << b, DDP_STRATEGY_DEFAULT);
-            row = ddp__goes_refuses(ddp__features_on(&c.cfg, has(c.on, GROUPS)));
+            const ddp__goes_row *row = row_of(1u << a | 1u << b);
             if (b >= a) put(page, " |");
             else if (exclude_each_other(a, b)) put(page, " - |");
             else if (row) put(page, " %c |", 'a' + reason(row->why) - 1);
@@ -478,6 +486,25 @@ static void page_of_settings(char *page)
     }
     put(page, "\nA letter means no, with this sentence:\n\n");
     for (a = 0; a < reason_count; a++) put(page, "* %c: %s\n", 'a' + a, reasons[a]);
+}
+
+static int three_that_do_not_go(int a, int b, int c)
+{
+    const unsigned A = 1u << a, B = 1u << b, C = 1u << c;
+
+    if (exclude_each_other(a, b) || exclude_each_other(a, c) || exclude_each_other(b, c)) return 0;
+    return !row_of(A | B) && !row_of(A | C) && !row_of(B | C) && row_of(A | B | C);
+}
+
+static void page_of_three(char *page)
+{
+    put(page, "\nThree that do not go together, though each two of them do:\n\n");
+    for (int a = 0; a < SETTING_COUNT; a++)
+        for (int b = 0; b < a; b++)
+            for (int c = 0; c < b; c++)
+                if (three_that_do_not_go(a, b, c))
+                    put(page, "* %s, %s, %s: %s\n", setting_name[c], setting_name[b], setting_name[a],
+                        row_of(1u << a | 1u << b | 1u << c)->why);
 }
 
 static void page_of_strategies(char *page)
@@ -535,6 +562,7 @@ static void the_page_says_the_same(void **state)
               "`max_world` is set with `min_world`; `nccl` and `cuda_stream` with `backend`. `join` is the setting\n"
               "of a newcomer: it goes into a run whose workers have set the same.\n\n");
     page_of_settings(page);
+    page_of_three(page);
     put(page, "\n## Strategies\n\nThe built-in strategies go with every setting above but these; bsp, asp, ssp, r2sp and\n"
               "osp need `servers` ([servers.md](servers.md)):\n\n");
     page_of_strategies(page);

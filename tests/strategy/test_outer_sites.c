@@ -128,6 +128,16 @@ static void sum_inside(const lab *x, const replay *y, const lie *s, int o, size_
     }
 }
 
+/* What was sent and what is kept is what there was, bit for bit. */
+static void says_all(const void *message, size_t bytes, int keep, const float *kept, const float *was, size_t n)
+{
+    static float sum[LAB_VALUES];
+
+    memcpy(sum, kept, n * sizeof *sum);
+    assert_int_equal(ddp_sparse_add(message, bytes, keep, sum, n, NULL), 0);
+    assert_memory_equal(sum, was, n * sizeof *sum);
+}
+
 /* The mean of d over values first..last, the slice of place q: blocks or bfloat16 between sites. kept: from there on. */
 static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last, float *out)
 {
@@ -162,6 +172,31 @@ static void mean_coded(const lab *x, replay *y, const lie *s, int q, size_t at, 
     }
 }
 
+/* The same as the largest of each chunk: packed is the share of a site's mean, with what was kept, that decays. */
+static void mean_sparse(const lab *x, replay *y, const lie *s, int q, size_t at, size_t first, size_t last, float *out)
+{
+    static float mean[LAB_VALUES], message[LAB_VALUES];
+    static uint64_t scratch[1 << 18];
+    const int keep = ddp_sparse_keep(x->cfg.topk_fraction);
+    const size_t n = last - first, bytes = ddp_sparse_bytes(n, keep);
+
+    memset(out + first, 0, n * sizeof *out);
+    for (int o = 0; o < x->cfg.world && n; o++) {
+        float *kept = y->kept[o] + at + first;
+        if (s->place[o] != q) continue;
+        sum_inside(x, y, s, o, first, last, mean);
+        for (size_t i = 0; i < n; i++) {
+            mean[first + i] = times(mean[first + i], (float)s->sites / (float)s->live);
+            kept[i] = times(kept[i], 0.95f) + mean[first + i];
+        }
+        memcpy(mean, kept, n * sizeof *mean);
+        assert_int_equal(ddp_sparse_pack(kept, n, keep, message, sizeof message, scratch, sizeof scratch, NULL), 0);
+        assert_int_equal(ddp_sparse_add(message, bytes, keep, out + first, n, NULL), 0);
+        says_all(message, bytes, keep, kept, mean, n);
+    }
+    for (size_t i = first; i < last; i++) out[i] = times(out[i], 1.0f / (float)s->sites);
+}
+
 /* Layer at..at+n-1 of the mean change, into y->step. */
 static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t n)
 {
@@ -183,7 +218,8 @@ static void replay_mean(const lab *x, replay *y, const lie *s, size_t at, size_t
             if (!own && y->kept[r][at + i] != 0) y->d[r][i] += y->kept[r][at + i], y->kept[r][at + i] = 0;
         }
     }
-    for (int q = 0; q < s->slices; q++) mean_coded(x, y, s, q, at, first[q], last[q], y->step + at);
+    for (int q = 0; q < s->slices; q++)
+        (x->cfg.wire == DDP_WIRE_TOPK ? mean_sparse : mean_coded)(x, y, s, q, at, first[q], last[q], y->step + at);
 }
 
 static void replay_land(const lab *x, replay *y, size_t at, size_t n)
@@ -287,15 +323,64 @@ static void who_lives_goes_on_with_what_it_kept(void **state)
             }
 }
 
+/* Over two links too, and with layers of one value, which one rank of a site has. */
+static void sparse_changes_between_sites_are_the_rule_replayed(void **state)
+{
+    (void)state;
+    for (int c = 0; c < CASES; c++)
+        for (int kind = 0; kind < 4; kind++) {
+            lab x = sites_lab(workers[c], cases[c], kind ? LAB_ODD : LAB_TINY, DDP_WIRE_TOPK);
+            x.cfg.topk_fraction = kind == 3 ? 0.1 : 0;
+            if ((c + kind) % 2) x.cfg.transport = DDP_TCP;
+            if (kind == 1) x.cfg.net = x.cfg.net2 = "20mbit,1ms";
+            x.forward_hooks = kind == 2;
+            lab_run(&x);
+            replay_is(&x, "sparse");
+            lab_free(&x);
+        }
+}
+
+/* Streams in one fragment at once are what waits for them; eager ones end equal, and threads as sockets. */
+static void late_ways_between_sites_are_the_same_everywhere(void **state)
+{
+    (void)state;
+    for (int c = 0; c < CASES; c++)
+        for (int w = 2; w < CODED + 1; w++) {
+            const ddp_wire wire = w < CODED ? coded[w] : DDP_WIRE_TOPK;
+            lab a = sites_lab(workers[c], cases[c], LAB_ODD, wire), b = sites_lab(workers[c], cases[c], LAB_ODD, wire);
+            lab e = sites_lab(workers[c], cases[c], LAB_ODD, wire), f = sites_lab(workers[c], cases[c], LAB_ODD, wire);
+            b.cfg.overlap = DDP_OVERLAP_STREAM;
+            b.cfg.fragments = 1;
+            b.cfg.mixture = DDP_OVERWRITE;
+            b.cfg.transport = c % 2 ? DDP_TCP : DDP_THREADS;
+            e.cfg.overlap = f.cfg.overlap = c % 2 ? DDP_OVERLAP_EAGER : DDP_OVERLAP_STREAM;
+            e.cfg.net = f.cfg.net = "200mbit,2ms"; /* layers land later */
+            e.forward_hooks = f.forward_hooks = c % 2 == 0;
+            f.cfg.transport = DDP_TCP;
+            f.no_sync_all = e.no_sync_all = 0;
+            lab_run(&a);
+            lab_run(&b);
+            lab_run(&e);
+            lab_run(&f);
+            same(&a, &b, "streamed");
+            same(&e, &f, "late");
+            for (int r = 1; r < workers[c]; r++) assert_memory_equal(e.params[r], e.params[0], *e.values * sizeof(float));
+            lab_free(&a);
+            lab_free(&b);
+            lab_free(&e);
+            lab_free(&f);
+        }
+}
+
 static void one_site_of_all_is_floats(void **state)
 {
     static const int one[LAB_RANKS] = {7, 7, 7, 7};
 
     (void)state;
-    for (int w = 1; w < CODED; w++) {
-        lab a = sites_lab(4, one, LAB_ODD, coded[w]), b = sites_lab(4, one, LAB_ODD, DDP_WIRE_F32);
+    for (int w = 1; w < CODED + 1; w++) {
+        lab a = sites_lab(4, one, LAB_ODD, w < CODED ? coded[w] : DDP_WIRE_TOPK), b = sites_lab(4, one, LAB_ODD, DDP_WIRE_F32);
         b.opened = NULL;
-        a.cfg.min_world = w % 2;
+        a.cfg.min_world = w % 2 && w < CODED;
         lab_run(&a);
         lab_run(&b);
         same(&a, &b, "one site");
@@ -309,6 +394,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codings_between_sites_are_the_rule_replayed),
         cmocka_unit_test(who_lives_goes_on_with_what_it_kept),
+        cmocka_unit_test(sparse_changes_between_sites_are_the_rule_replayed),
+        cmocka_unit_test(late_ways_between_sites_are_the_same_everywhere),
         cmocka_unit_test(one_site_of_all_is_floats),
     };
 
