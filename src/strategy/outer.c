@@ -92,6 +92,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
             if (!bad) bad = ddp_axpy(d, x, since + at, count, 1);
         }
     }
+    if (y->fresh && y->error && !bad) bad = ddp_set(d, y->error, y->share, 0); /* what its donor keeps the donor sends */
     y->fresh = 0;
     return bad;
 }
@@ -159,6 +160,17 @@ int ddp__outer_anchor(ddp_ctx *d, ddp__outer_layer *y)
 
     for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
         bad = ddp_copy(d, y->anchor + at, p[i].data, p[i].count);
+    return bad;
+}
+
+/* A newcomer that has changed nothing yet is where the anchor is. */
+static int ddp__outer_back(ddp_ctx *d, ddp__outer_layer *y)
+{
+    int n, bad = 0;
+    const ddp_piece *p = ddp_trained_of(d, y->layer, &n);
+
+    for (size_t i = 0, at = 0; y->anchor && !bad && i < (size_t)n; at += p[i++].count)
+        bad = ddp_copy(d, p[i].data, y->anchor + at, p[i].count);
     return bad;
 }
 
@@ -284,7 +296,8 @@ int ddp__outer_sync_all(ddp_ctx *d, void *self)
     int bad = 0;
 
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad; l--) {
-        bad = ddp_average_exact(d, l);
+        if (o->layer[l].fresh) bad = ddp__outer_back(d, &o->layer[l]);
+        if (!bad) bad = ddp_average_exact(d, l);
         if (!bad) bad = ddp__outer_anchor(d, &o->layer[l]);
     }
     return bad;

@@ -939,6 +939,48 @@ static void who_leaves_in_order_is_not_waited_for(void **state)
     }
 }
 
+/* Rank 0 sends 3 MB to rank 1 over 10 Mbit/s, most of it in one operation, and nothing to rank 2 for longer than the
+ * peer timeout: its heartbeats pass the average that fills its link. */
+static void send_for_long(net_rank *me, void *user)
+{
+    enum { MANY = 750000 };
+    float *x = (float *)calloc(MANY, sizeof *x);
+    double begin = ddp_now();
+    ddp__epoch_info info;
+    ddp_piece piece;
+    ddp_message m;
+
+    piece.data = x;
+    piece.count = MANY;
+    net_message(&m, me->rank == 0 ? DDP_SEND : DDP_RECEIVE, &piece, 1);
+    m.peer = 1 - me->rank;
+    if (me->rank < 2) net_ok(me, net_do(me, &m));
+    piece.count = 1000;
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    net_ok(me, net_do(me, &m));
+    ddp__engine_epoch(me->engine, &info);
+    if (info.changes) net_fail(me, "%d changes of the world", (int)info.changes);
+    if (me->rank == 0) *(double *)user = ddp_now() - begin;
+    free(x);
+}
+
+static void heartbeats_pass_a_slow_link_that_is_full(void **state)
+{
+    (void)state;
+    for (int tcp = 0; tcp < 2; tcp++) {
+        double took = 0;
+        net_setup set;
+        net_defaults(&set, 3);
+        set.tcp = tcp;
+        set.cfg.min_world = 1;
+        set.cfg.rate = 10e6 / 8;
+        set.cfg.delay_s = 0.02;
+        set.cfg.peer_timeout_s = lab_patience(0.7);
+        lab_run(&lab, &set, send_for_long, &took);
+        if (took < 2.3) fail_msg("3 MB over 10 Mbit/s in %.2f s", took);
+    }
+}
+
 /* ---- memory ---- */
 
 static void look_at_memory(net_rank *me, void *user)
@@ -998,6 +1040,7 @@ int main(void)
         cmocka_unit_test(who_is_cut_off_says_so_after_one_timeout),
         cmocka_unit_test(who_may_not_go_on_says_why_in_time),
         cmocka_unit_test(who_leaves_in_order_is_not_waited_for),
+        cmocka_unit_test(heartbeats_pass_a_slow_link_that_is_full),
         cmocka_unit_test(memory_is_reported_and_bounded),
     };
     cmocka_set_test_filter(getenv("ONLY"));

@@ -63,6 +63,7 @@ typedef struct board { /* shared memory; a worker's number is the order of its s
     long step[WORKERS];        /* atomic */
     int  rank[WORKERS], status[WORKERS], done[WORKERS];
     long entered[WORKERS];     /* step at which a newcomer came in, -1 */
+    long rest[WORKERS];        /* of a newcomer, after its first period: kept_rest */
     uint64_t hash[WORKERS], averaged[WORKERS]; /* after and before the last ddp_sync_all */
     double first_loss[WORKERS], last_loss[WORKERS];
     char text[WORKERS][300];
@@ -102,6 +103,16 @@ static double compute(const plan_of_run *p, int rank, long step)
             if (i < 100) loss += (double)off * (double)off;
         }
     return loss;
+}
+
+/* Values that are not 0 of what sparse changes left to be sent. */
+static long kept_rest(const ddp_ctx *d)
+{
+    long n = 0;
+
+    for (int i = 0; i < d->kepts; i++)
+        for (size_t k = 0; !strcmp(d->kept[i].name, "residual") && k < d->kept[i].count; k++) n += d->kept[i].data[k] != 0;
+    return n;
 }
 
 static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
@@ -144,6 +155,7 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
             if (ddp_backward_end(d, l)) return ddp_last_error(d)->code;
         ddp__sleep_until(ddp_now() + 0.004);
         if (ddp_step_end(d)) return ddp_last_error(d)->code;
+        if (number == p->last_comer && s + 1 == b->entered[number] + p->period) b->rest[number] = kept_rest(d);
         ddp__atomic_store(&b->step[number], s + 1);
     }
     if (ddp_wait(d)) return ddp_last_error(d)->code;
@@ -318,6 +330,7 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
     all_well(&p, left, n);
     assert_int_equal(p.b->rank[3], victim);
     assert_true(p.b->entered[3] > 60);
+    assert_int_equal(p.b->rest[3], 0); /* it has changed nothing, and what its donor keeps is the donor's */
     assert_true(p.b->last_loss[3] < 0.5 * p.b->first_loss[witness]);
     events(1, 1);
     print_message("%s: entered at step %ld\n", ddp_strategy_name(strategy), p.b->entered[3]);
