@@ -39035,8 +39035,10 @@ DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t 
 
 /* ---- sites.c: averages in two levels ---- */
 
-/* site: [world] of each rank; all 0: none. Collective. */
+/* site: [world] of each rank, 0: it is lost. Collective, a no-op where this rank has none. again: in an elastic world,
+ * with a newcomer; nothing is in flight. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
+DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__levels_close(ddp_ctx *d);
 /* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
  * measured. takes: whether it goes so. */
@@ -41063,14 +41065,13 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
 #define DDP__BIT(id) (1u << DDP__ON_##id)
 #define DDP__PARTS_FLOATS \
     "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"
+#define DDP__GATHERED "what is gathered between sites needs all workers: choose another wire, or leave the site out"
 #define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
         DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
-        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG,
-         "what is gathered between sites needs all of them: choose another wire, or leave min_world 0"},
-        DDP__NO(SITE, JOIN, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
-        DDP__NO(SITE, ROOM, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
+        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
+        {DDP__BIT(SITE) | DDP__BIT(JOIN) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -41131,6 +41132,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__PARTS_FLOATS
+#undef DDP__GATHERED
 #undef DDP__BIT
 
     *count = (int)(sizeof trait / sizeof trait[0]);
@@ -42729,7 +42731,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     ddp__levels *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
-    if (!(site[0] > 0)) return DDP_OK;
+    if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
     if (v) v->room = ddp__levels_room(d);
@@ -42739,10 +42741,11 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
-    for (int r = 1; r < d->world; r++) {
-        alike &= site[r] == site[0];
-        for (int q = 0; q < r; q++) unlike &= site[r] != site[q];
-    }
+    for (int r = 0; r < d->world; r++)
+        for (int q = 0; q < r && site[r]; q++) {
+            alike &= site[r] == site[q] || !site[q];
+            unlike &= site[r] != site[q];
+        }
     v->elastic = d->cfg.min_world > 0;
     v->one = alike;
     if (v->one) v->site.members = d->world;
@@ -42755,6 +42758,22 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     else if (v->one || v->elastic) d->level_messages = 1;
     else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
+}
+
+ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
+{
+    int *site;
+    ddp_status s;
+
+    if (!(d->cfg.site > 0)) return DDP_OK;
+    site = (int *)ddp__calloc((size_t)d->world, sizeof *site);
+    if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    site[d->rank] = d->cfg.site;
+    s = ddp__gather_words(d, 0, site, sizeof *site, err);
+    ddp__levels_close(d);
+    if (s == DDP_OK) s = ddp__levels_open(d, site, err);
+    DDP_FREE(site);
+    return s;
 }
 
 const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }
@@ -45352,6 +45371,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
     }
     ddp__worker_free(&s);
+    if (code == DDP_OK) code = ddp__levels_again(d, err);
     if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
     return ddp__plan_again(d, err);
 }
@@ -45783,7 +45803,7 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     if (s == DDP_OK) s = ddp__team_agree(d, place, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     for (int r = 0; r < d->world; r++) {
-        place[r] = (int)(all[r].version ? all[r].site : own->site); /* who is lost comes in nowhere again */
+        place[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
             equal = 0;

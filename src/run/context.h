@@ -370,8 +370,10 @@ DDP_LIB ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t 
 
 /* ---- sites.c: averages in two levels ---- */
 
-/* site: [world] of each rank; all 0: none. Collective. */
+/* site: [world] of each rank, 0: it is lost. Collective, a no-op where this rank has none. again: in an elastic world,
+ * with a newcomer; nothing is in flight. */
 DDP_LIB ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err);
+DDP_LIB ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__levels_close(ddp_ctx *d);
 /* Submits a mean over all ranks in two levels; the ticket of the last message. Divergence is not
  * measured. takes: whether it goes so. */

@@ -93,6 +93,7 @@ static ddp_status ddp__entry(ddp_ctx *d, int newcomer, ddp_error *err)
         if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
     }
     ddp__worker_free(&s);
+    if (code == DDP_OK) code = ddp__levels_again(d, err);
     if (code != DDP_OK || !d->measured || !d->ops.plan_make) return code;
     return ddp__plan_again(d, err);
 }

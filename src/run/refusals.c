@@ -47,14 +47,13 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
 #define DDP__BIT(id) (1u << DDP__ON_##id)
 #define DDP__PARTS_FLOATS \
     "what rounding cuts off is kept for whole layers: choose f32 or bf16, or leave split_params 0"
+#define DDP__GATHERED "what is gathered between sites needs all workers: choose another wire, or leave the site out"
 #define DDP__NO(a, b, code, why) {DDP__BIT(a) | DDP__BIT(b), code, why}
     static const ddp__goes_row row[] = {
         DDP__NO(INT8, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
-        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG,
-         "what is gathered between sites needs all of them: choose another wire, or leave min_world 0"},
-        DDP__NO(SITE, JOIN, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
-        DDP__NO(SITE, ROOM, DDP_ARG, "nobody knows a newcomer's site: leave one of them out"),
+        {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
+        {DDP__BIT(SITE) | DDP__BIT(JOIN) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -115,6 +114,7 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__PARTS_FLOATS
+#undef DDP__GATHERED
 #undef DDP__BIT
 
     *count = (int)(sizeof trait / sizeof trait[0]);

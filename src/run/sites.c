@@ -1,7 +1,7 @@
 /* Averages in two levels: the ranks of a site sum each a segment, those of one place in all sites sum theirs over the
  * slow links, and each site gathers. Sites of unlike size sum to their lowest ranks, which spread the result. What crosses sites travels
  * in the coding of the message, what stays inside as floats. Sums go in rank order inside a site, then in the order of sites: the same bits on all ranks, not those of one level. */
-#include "run/context.h"
+#include "run/device.h"
 
 typedef struct ddp__levels {
     ddp_sites  site;
@@ -179,7 +179,7 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     ddp__levels *v;
     int *list, bad = 0, alike = 1, unlike = 1;
 
-    if (!(site[0] > 0)) return DDP_OK;
+    if (!(d->cfg.site > 0)) return DDP_OK;
     list = (int *)ddp__calloc((size_t)d->world, sizeof *list);
     v = (ddp__levels *)ddp__calloc(1, sizeof *v);
     if (v) v->room = ddp__levels_room(d);
@@ -189,10 +189,11 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
         if (list) DDP_FREE(list);
         return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
     }
-    for (int r = 1; r < d->world; r++) {
-        alike &= site[r] == site[0];
-        for (int q = 0; q < r; q++) unlike &= site[r] != site[q];
-    }
+    for (int r = 0; r < d->world; r++)
+        for (int q = 0; q < r && site[r]; q++) {
+            alike &= site[r] == site[q] || !site[q];
+            unlike &= site[r] != site[q];
+        }
     v->elastic = d->cfg.min_world > 0;
     v->one = alike;
     if (v->one) v->site.members = d->world;
@@ -205,6 +206,22 @@ ddp_status ddp__levels_open(ddp_ctx *d, const int *site, ddp_error *err)
     else if (v->one || v->elastic) d->level_messages = 1;
     else d->level_messages = v->site.equal || v->site.place == 0 ? 3 : 2;
     return DDP_OK;
+}
+
+ddp_status ddp__levels_again(ddp_ctx *d, ddp_error *err)
+{
+    int *site;
+    ddp_status s;
+
+    if (!(d->cfg.site > 0)) return DDP_OK;
+    site = (int *)ddp__calloc((size_t)d->world, sizeof *site);
+    if (!site) return ddp__fail(err, DDP_MEMORY, "out of memory for the sites of %d ranks", d->world);
+    site[d->rank] = d->cfg.site;
+    s = ddp__gather_words(d, 0, site, sizeof *site, err);
+    ddp__levels_close(d);
+    if (s == DDP_OK) s = ddp__levels_open(d, site, err);
+    DDP_FREE(site);
+    return s;
 }
 
 const ddp_sites *ddp_sites_of(const ddp_ctx *d) { return d->levels ? &d->levels->site : NULL; }

@@ -298,7 +298,7 @@ static ddp_status ddp__agree(ddp_ctx *d, ddp_error *err)
     if (s == DDP_OK) s = ddp__team_agree(d, place, err);
     if (s == DDP_OK) s = ddp__compare_ranks(d, all, err);
     for (int r = 0; r < d->world; r++) {
-        place[r] = (int)(all[r].version ? all[r].site : own->site); /* who is lost comes in nowhere again */
+        place[r] = (int)all[r].site;
         mixed |= all[r].mixed;
         if (all[r].version && ddp__in_team(d, r) && (all[r].layout != own->layout || all[r].model != own->model))
             equal = 0;

@@ -63,6 +63,7 @@ typedef struct board { /* shared memory; a worker's number is the order of its s
     long step[WORKERS];        /* atomic */
     int  rank[WORKERS], status[WORKERS], done[WORKERS];
     long entered[WORKERS];     /* step at which a newcomer came in, -1 */
+    long sites[WORKERS];       /* those of the living as it knows them, a digit each; 0: one level */
     long rest[WORKERS];        /* of a newcomer, after its first period: kept_rest */
     uint64_t hash[WORKERS], averaged[WORKERS]; /* after and before the last ddp_sync_all */
     double first_loss[WORKERS], last_loss[WORKERS];
@@ -81,7 +82,8 @@ typedef struct plan_of_run {
     size_t count;              /* floats of a layer */
     char addr[DDP__ADDR_TEXT];
     int  optimizer;            /* 1: with state */
-    int  average_state, site;
+    int  average_state;
+    int  site[WORKERS];        /* 0: none */
     double op_s;
     const char *psk;
     const char *folder, *cert; /* of certificates, rank-R.pem, or CERT.pem of this worker */
@@ -159,6 +161,8 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
         ddp__atomic_store(&b->step[number], s + 1);
     }
     if (ddp_wait(d)) return ddp_last_error(d)->code;
+    for (int r = 0; d->levels && !ddp_sites_of(d)->members && r < p->world; r++)
+        if (d->engine->place[r] >= 0) b->sites[number] = 10 * b->sites[number] + d->engine->site[r];
     for (int l = 0; l < p->layers; l++)
         b->averaged[number] = ddp_hash_floats(b->averaged[number], params[l], p->count);
     if (ddp_sync_all(d)) return ddp_last_error(d)->code;
@@ -193,7 +197,7 @@ static void work(const plan_of_run *p, int number, int join)
     c.overlap = overlap;
     if (p->strategy == DDP_DEFT) c.update_frequency = 0.5; /* gradients wait, merged, when a worker is lost and comes */
     c.average_state = p->average_state;
-    c.site = p->site;
+    c.site = p->site[number];
     c.rank = join ? 0 : number;
     c.world = join ? 0 : p->world;
     c.min_world = p->min_world;
@@ -308,6 +312,8 @@ static void all_well(const plan_of_run *p, const int *numbers, int count)
     }
 }
 
+static const int *sites; /* of workers by number, the newcomer's last; NULL: none */
+
 static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
 {
     plan_of_run p;
@@ -316,6 +322,7 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
 
     run_begin(&p, strategy, 3, 3000);
     p.wire = wire;
+    if (sites) memcpy(p.site, sites, 4 * sizeof *sites);
     for (int i = 0; i < 3; i++) pid[i] = start(&p, i, 0);
     until_step(&p, witness, 60);
     kill(pid[victim], SIGKILL);
@@ -332,6 +339,11 @@ static void killed_and_back(ddp_strategy strategy, ddp_wire wire, int victim)
     assert_true(p.b->entered[3] > 60);
     assert_int_equal(p.b->rest[3], 0); /* it has changed nothing, and what its donor keeps is the donor's */
     assert_true(p.b->last_loss[3] < 0.5 * p.b->first_loss[witness]);
+    for (int i = 0; sites && i < n; i++) {
+        long want = 0, *known = &p.b->sites[left[i]];
+        for (int r = 0; r < 3; r++) want = 10 * want + p.site[r == victim ? 3 : r];
+        if (sites[4] ? *known != want : *known) fail_msg("worker %d knows sites %ld, not %ld", left[i], *known, want);
+    }
     events(1, 1);
     print_message("%s: entered at step %ld\n", ddp_strategy_name(strategy), p.b->entered[3]);
     munmap(p.b, sizeof *p.b);
@@ -372,6 +384,26 @@ static void a_killed_worker_comes_back_to_outer_steps(void **state)
     overlap = DDP_OVERLAP_EAGER;
     killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 1);
     overlap = DDP_OVERLAP_DEFAULT;
+}
+
+/* In another one than who was killed, and back where all are in one, or each in its own: then there is one level. */
+static void a_killed_worker_comes_back_to_sites(void **state)
+{
+    static const int cases[][5] = {{1, 2, 1, 2, 1}, {1, 2, 3, 1, 1}, {4, 4, 5, 4, 0}, {1, 1, 2, 3, 1}, {1, 2, 2, 3, 0}};
+
+    (void)state;
+    sites = cases[0];
+    killed_and_back(DDP_LOCALSGD, DDP_WIRE_F32, 2);
+    killed_and_back(DDP_DILOCO, DDP_WIRE_INT4, 0);
+    sites = cases[1];
+    killed_and_back(DDP_DREAMDDP, DDP_WIRE_INT8, 2);
+    sites = cases[2];
+    killed_and_back(DDP_SSGD, DDP_WIRE_BF16, 2);
+    sites = cases[3];
+    killed_and_back(DDP_WFBP, DDP_WIRE_INT8, 2);
+    sites = cases[4];
+    killed_and_back(DDP_LOCALSGD, DDP_WIRE_INT8, 1);
+    sites = NULL;
 }
 
 static void a_killed_worker_comes_back_to_bfloat16(void **state)
@@ -625,7 +657,7 @@ static void refused(int lost, int layers, int period, ddp_wire wire, const char 
     assert_true(fd >= 0 && write(fd, "0123456789abcdef0123456789abcdef", 32) == 32);
     close(fd);
     run_begin(&p, DDP_LOCALSGD, 3, 3000);
-    p.site = !strcmp(what, HAS_NO_SITE);
+    for (k = 0; k < 3; k++) p.site[k] = !strcmp(what, HAS_NO_SITE);
     for (k = 0; k < 3; k++) pid[k] = start(&p, k, 0);
     until_step(&p, 0, 10);
     if (lost) kill(pid[2], SIGKILL);
@@ -633,7 +665,7 @@ static void refused(int lost, int layers, int period, ddp_wire wire, const char 
     other.layers = layers;
     other.period = period;
     other.wire = wire;
-    other.site = 0;
+    memset(other.site, 0, sizeof other.site);
     other.average_state = !strcmp(what, AVERAGES_STATE);
     other.run = run;
     other.connect_s = lost ? 40 : 0.5;
@@ -731,6 +763,7 @@ int main(void)
         cmocka_unit_test(a_killed_worker_comes_back_to_int8_blocks),
         cmocka_unit_test(a_killed_worker_comes_back_to_outer_steps),
         cmocka_unit_test(a_killed_worker_comes_back_to_bfloat16),
+        cmocka_unit_test(a_killed_worker_comes_back_to_sites),
         cmocka_unit_test(the_coordinator_comes_back_by_another_door),
         cmocka_unit_test(newcomers_that_die_are_forgotten),
         cmocka_unit_test(silent_callers_keep_nobody_out),
