@@ -742,8 +742,9 @@ typedef struct ddp_message {
     int              filler;    /* 1: bubble filling, left out of the hidden share */
     char             round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
                                    residual is added to them, and what coding cuts off becomes the residual */
-    char             levels;    /* all-reduce in place of floats over all ranks: 1 = inside sites, then between them, where
-                                   the library knows sites in an elastic world */
+    char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in
+                                   its coding, where the library knows sites in an elastic world; a residual is added,
+                                   and kept, by who crosses */
 } ddp_message;
 
 enum { /* ddp_message.layer */
@@ -50799,7 +50800,8 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     if (bad || !y->count) return bad;
     if (!o->mean) bad = ddp__outer_change(d, y, y->anchor);
     for (size_t i = 0, at = 0; o->mean && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, y->x + at, p[i].data, p[i].count);
+        bad = ddp_copy(d, y->x + at, y->fresh ? y->anchor + at : p[i].data, p[i].count);
+    y->fresh = 0;
     if (!bad) bad = ddp__outer_post(d, y);
     return bad ? bad : ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
 }

@@ -102,8 +102,9 @@ typedef struct ddp_message {
     int              filler;    /* 1: bubble filling, left out of the hidden share */
     char             round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
                                    residual is added to them, and what coding cuts off becomes the residual */
-    char             levels;    /* all-reduce in place of floats over all ranks: 1 = inside sites, then between them, where
-                                   the library knows sites in an elastic world */
+    char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in
+                                   its coding, where the library knows sites in an elastic world; a residual is added,
+                                   and kept, by who crosses */
 } ddp_message;
 
 enum { /* ddp_message.layer */

@@ -91,7 +91,8 @@ static int ddp__streaming_send(ddp_ctx *d, ddp__outer *o, int layer)
     if (bad || !y->count) return bad;
     if (!o->mean) bad = ddp__outer_change(d, y, y->anchor);
     for (size_t i = 0, at = 0; o->mean && !bad && i < (size_t)n; at += p[i++].count)
-        bad = ddp_copy(d, y->x + at, p[i].data, p[i].count);
+        bad = ddp_copy(d, y->x + at, y->fresh ? y->anchor + at : p[i].data, p[i].count);
+    y->fresh = 0;
     if (!bad) bad = ddp__outer_post(d, y);
     return bad ? bad : ddp__late_set(d, y, ddp_step(d) + o->landing[layer]);
 }

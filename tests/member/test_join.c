@@ -20,6 +20,7 @@ extern "C" {
 #include "wire/meet.h"
 #ifdef DDP_USE_OPENSSL
 #include "wire/tls_lab.h"
+#include "strategy/outer.h"
 #endif
 
 /* ---- SHA-256 ---- */
@@ -72,6 +73,7 @@ typedef struct board { /* shared memory; a worker's number is the order of its s
 } board;
 
 static ddp_overlap overlap; /* of the outer family */
+static int mean_itself;     /* rate 1 and no momentum */
 
 typedef struct plan_of_run {
     board *b;
@@ -107,10 +109,13 @@ static double compute(const plan_of_run *p, int rank, long step)
     return loss;
 }
 
-/* Values that are not 0 of what sparse changes left to be sent. */
-static long kept_rest(const ddp_ctx *d)
+/* Values that are not 0 of what sparse changes left to be sent, and layers whose first period is not over. */
+static long kept_rest(const plan_of_run *p, const ddp_ctx *d)
 {
+    const int outer = p->strategy == DDP_DILOCO || p->strategy == DDP_SPARSELOCO;
     long n = 0;
+
+    for (int l = 0; outer && l < p->layers; l++) n += ((const ddp__outer *)d->self)->layer[l].fresh;
 
     for (int i = 0; i < d->kepts; i++)
         for (size_t k = 0; !strcmp(d->kept[i].name, "residual") && k < d->kept[i].count; k++) n += d->kept[i].data[k] != 0;
@@ -157,7 +162,7 @@ static ddp_status train(const plan_of_run *p, ddp_ctx *d, int number)
             if (ddp_backward_end(d, l)) return ddp_last_error(d)->code;
         ddp__sleep_until(ddp_now() + 0.004);
         if (ddp_step_end(d)) return ddp_last_error(d)->code;
-        if (number == p->last_comer && s + 1 == b->entered[number] + p->period) b->rest[number] = kept_rest(d);
+        if (number == p->last_comer && s + 1 == b->entered[number] + p->period) b->rest[number] = kept_rest(p, d);
         ddp__atomic_store(&b->step[number], s + 1);
     }
     if (ddp_wait(d)) return ddp_last_error(d)->code;
@@ -196,6 +201,8 @@ static void work(const plan_of_run *p, int number, int join)
     c.wire = p->wire;
     c.overlap = overlap;
     if (p->strategy == DDP_DEFT) c.update_frequency = 0.5; /* gradients wait, merged, when a worker is lost and comes */
+    c.outer_lr = mean_itself;
+    c.outer_momentum = mean_itself ? DDP_NO_MOMENTUM : 0;
     c.average_state = p->average_state;
     c.site = p->site[number];
     c.rank = join ? 0 : number;
@@ -381,6 +388,9 @@ static void a_killed_worker_comes_back_to_outer_steps(void **state)
     killed_and_back(DDP_DILOCO, DDP_WIRE_INT4, 0);
     overlap = DDP_OVERLAP_STREAM;
     killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 2);
+    mean_itself = 1;
+    killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 0);
+    mean_itself = 0;
     overlap = DDP_OVERLAP_EAGER;
     killed_and_back(DDP_DILOCO, DDP_WIRE_F32, 1);
     overlap = DDP_OVERLAP_DEFAULT;
