@@ -689,7 +689,7 @@ typedef struct ddp_received {
 
 /* What becomes of a sum on the rank that owns a part of it, before it goes to all: called on the comm thread for the
  * parts of this rank's segment (ddp_segment_of) in order, x[0..n-1] are the values at.. of the message, scaled; what it
- * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or on a device. */
+ * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or from device to device. */
 typedef struct ddp_owner {
     void (*rule)(void *user, size_t at, float *x, size_t n);
     void *user;
@@ -742,6 +742,8 @@ typedef struct ddp_message {
     int              filler;    /* 1: bubble filling, left out of the hidden share */
     char             round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
                                    residual is added to them, and what coding cuts off becomes the residual */
+    char             here;      /* in place: 1 = the first piece lies in this machine's memory, also where layers are on
+                                   a device; holding the message waits for it */
     char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in
                                    its coding, where the library knows sites in an elastic world; a residual is added,
                                    and kept, by who crosses */
@@ -886,7 +888,8 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  *   each part with its optimizer state, the last with the buffers too.
  * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
  *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
- *   learning rate of the gradient's own step (ddp_rate then) where that is over.
+ *   learning rate of the gradient's own step (ddp_rate then) where that is over. ddp_update_copy - what that would
+ *   make of a copy of the layer's parameters and of its state (NULL: it has none); the layer is left as it is.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
@@ -894,21 +897,25 @@ DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
+DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate);
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
- * waits for the device. */
+ * waits for the device. ddp_download, ddp_upload - y = x where y or x is in this machine's memory; the former waits
+ * for the device, the latter's x may change when it returns. */
 DDP_API int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_API int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n);
 DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
+DDP_API int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n);
+DDP_API int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n);
 
 /* What serve may call; 0, or a ddp_status. post: as ddp_post, from any thread; done: 1 if it is; wait: until one of
  * n messages is done, or another thread calls wake. ddp_server_await - on the worker's thread: until *flag, which
  * serve sets with ddp_server_set, is 1. fail: ends the run with this sentence; returns code.
- * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own: as many
- * params and grads as it has gradients, state of the optimizer's size; on any thread. */
+ * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own, in this
+ * machine: as many params and grads as it has gradients, state of the optimizer's size; on any thread. */
 enum { DDP_SERVE_SAVE = -1 };
 DDP_API int  ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 DDP_API int  ddp_server_done(ddp_ctx *d, long ticket);
@@ -922,8 +929,7 @@ DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float 
 /* ddp_late_apply - what arrives late (n floats) becomes part of a target that went on without it.
  *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: it is overwritten
  *   DDP_LATE_OWN         target = late - f own: late is without what this worker did meanwhile, and counts it so
- *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD, CoCoDC);
- *                        not on a device */
+ *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD, CoCoDC) */
 typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f);
 
@@ -934,10 +940,11 @@ DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, 
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
- *   anything else a checkpoint goes to no other world. NULL: the context has the error.
+ *   anything else a checkpoint goes to no other world. Added to it: DDP_KEPT_HERE = in this machine's memory, which
+ *   the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given. NULL: the context has the error.
  * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows to the
  *   context's error, which stays the code it is. ddp_say - a line for the log. */
-enum { DDP_KEPT_DRAINED = 2 };
+enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void   ddp_explain(ddp_ctx *d, const char *text);
@@ -3473,13 +3480,14 @@ struct ddp_backend {
     void (*upload_elements)(void *self, void *to, const float *from, size_t count);
     ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count, ddp_error *err);
 
-    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s. norm2 waits: the sum of x[i]^2, in
-     * double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
+    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s; x[i] += s x[i]^2 (now[i] - then[i]),
+     * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
      * device arrays and u->stream. Clipping needs no host: clip_add adds the squares of x to one sum (first: begins
      * it), clip_scale multiplies x with the factor that this sum asks for, if the norm is above limit. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
+    void (*compensate)(void *self, float *x, const float *now, const float *then, size_t count, float s);
     ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
     void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
     void (*clip_add)(void *self, const float *x, size_t count, int first);
@@ -38737,6 +38745,7 @@ typedef struct ddp__posted {
     long   ticket;          /* of the engine, the stager or the devices' network */
     int    link, layer, told;
     int    in_layer;        /* it lies in that layer's own memory */
+    int    here;            /* parts of it lie in this machine's, which holding waits for */
     long   step;
     ddp_piece *sum;         /* [sums x 2] on a device: what comes (of `from`) is added to (`to`) */
     int    sums, room;
@@ -38745,7 +38754,7 @@ typedef struct ddp__posted {
 /* A tensor of the strategy's own (ddp_keep). */
 typedef struct ddp__own_state {
     char   name[32];
-    int    layer, equal;
+    int    layer, equal; /* the latter as ddp_keep has it */
     float *data;
     size_t count;
 } ddp__own_state;
@@ -38798,8 +38807,8 @@ struct ddp_ctx {
     int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
     ddp__at      at;
 
-    float       *coded;          /* int8 blocks: of all layers; NULL without */
-    size_t       coded_count;
+    float       *coded, *bases;  /* int8 blocks: residuals of all layers, here, and where they are, bases and deltas; NULL */
+    size_t       coded_count, bases_count;
 
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
@@ -39060,6 +39069,9 @@ DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 #define DDP__EVENT(d, what, args) \
     ((d)->ops.what ? ((d)->event = #what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
 DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
+/* First line of every verb. */
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+DDP_LIB ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb);
 DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__posted_close(ddp_ctx *d);
 /* Tells the strategy what has arrived. */
@@ -39081,16 +39093,17 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
-DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
 DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__coded_close(ddp_ctx *d);
 /* Nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
-/* Rounds what is to be summed to blocks, in place, with what was cut off before; layer is for errors. */
-DDP_LIB ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer,
-                                    float *residual, ddp_error *err);
+/* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with what was cut off before.
+ * The values are in this machine's memory. Any thread. */
+DDP_LIB const ddp__coder *ddp__blocks_coder(void);
+DDP_LIB int        ddp__coded_rounds(const ddp_message *m);
+DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
 
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
@@ -39106,6 +39119,9 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+/* ddp_update_apart, or there: ddp_update_copy. */
+DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                                float rate, int there);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
 
@@ -39225,15 +39241,14 @@ typedef enum ddp__stager_from {
 
 /* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that may be
  * under way at once, pinned up to a bound. *out is to be freed also after an error. */
-DDP_LIB ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
-                                    size_t bytes, size_t total, ddp__stager **out, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err);
 /* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
  * which may still work in the pinned memory. NULL is fine. */
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
 DDP_LIB void ddp__stager_free(ddp__stager *s);
 
-/* As ddp__engine_submit, which it comes to; m's lists are copied. No coding in int8 blocks, no adding.
- * Returns the stager's first error, also the engine's. */
+/* As ddp__engine_submit, which it comes to; m's lists are copied. What travels in blocks is rounded on the way, beside
+ * the device. No adding. Returns the stager's first error, also the engine's. */
 DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
                                      long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */
@@ -40216,17 +40231,18 @@ typedef enum ddp__stager_state {
 
 typedef struct ddp__stager_entry {
     ddp_message       m;
-    ddp_piece        *piece;     /* [pieces] of m.from and m.to; grows */
+    ddp_piece        *piece;     /* [pieces] of m.from and m.to, then as the engine has it; grows */
     int               pieces;
     int               there;
     ddp__stager_state state;
-    ddp_piece         host;      /* the message's values, pinned */
+    ddp_piece        *host;      /* [m.here + 1] what is here, then the values of the device, pinned */
     size_t            at, end;   /* bytes of the ring that it takes; equal: none */
     long              operation; /* the engine's ticket */
     double            divergence;
 } ddp__stager_entry;
 
 struct ddp__stager {
+    ddp_ctx     *d;
     const ddp_backend *b;
     void        *device;
     ddp__engine *engine;
@@ -40261,12 +40277,12 @@ static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 
 static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : sizeof(float); }
 
-/* Values of a message. */
+/* Values of a message that are on the device. */
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
 
-    for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
+    for (int i = m->here; i < m->from_count; i++) n += m->from[i].count;
     return n;
 }
 
@@ -40313,9 +40329,9 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 {
     char *to = s->ring + x->at;
 
-    x->host.bytes = to;
-    x->host.count = ddp__stager_count(&x->m);
-    for (int i = 0; i < x->m.from_count; i++) {
+    (x->host + x->m.here)->bytes = to;
+    (x->host + x->m.here)->count = ddp__stager_count(&x->m);
+    for (int i = x->m.here; i < x->m.from_count; i++) {
         const ddp_piece *p = &x->m.from[i];
         const size_t bytes = p->count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->fetch(s->device, slot, to, p->bytes, bytes, err));
@@ -40330,9 +40346,10 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
 
     if (x->there) {
         DDP__TRY(ddp__stager_fetch(s, x, slot, err));
-        m.from = &x->host;
-        m.from_count = 1;
+        m.from = x->host;
+        m.from_count = m.here + 1;
         m.to = NULL;
+        if (ddp__coded_rounds(&m)) DDP__TRY(ddp__coded_round(s->d, &m, err));
     }
     if (m.divergence) m.divergence = &x->divergence;
     return ddp__engine_submit(s->engine, &m, &x->operation, err);
@@ -40378,10 +40395,11 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
 {
     const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
     const int count = x->m.to ? x->m.to_count : x->m.from_count;
-    const char *from = (const char *)x->host.bytes;
+    const char *from;
 
-    if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
-    for (int i = 0; x->there && i < count; i++) {
+    if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE)) return DDP_OK; /* nothing comes back */
+    from = (const char *)(x->host + x->m.here)->bytes;
+    for (int i = x->m.here; i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));
         from += bytes;
@@ -40463,16 +40481,16 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots;
 }
 
-ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
-                           size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
+ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
 {
     ddp__stager *s = (ddp__stager *)ddp__calloc(1, sizeof *s);
 
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
-    s->b = b;
-    s->device = device;
-    s->engine = e;
-    s->layers = layers;
+    s->d = d;
+    s->b = d->host.backend;
+    s->device = d->host.device;
+    s->engine = d->engine;
+    s->layers = d->layers;
     s->room = room;
     if (pthread_mutex_init(&s->lock, NULL)) {
         DDP_FREE(s);
@@ -40485,7 +40503,7 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
     }
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
-        DDP__TRY(b->check(device, err)); /* it may have failed by itself */
+        DDP__TRY(s->b->check(s->device, err)); /* it may have failed by itself */
         return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes of pinned host "
                          "memory; use a smaller model, or raise the limit of locked memory", s->ring_bytes);
     }
@@ -40530,7 +40548,7 @@ void ddp__stager_free(ddp__stager *s)
 static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, const ddp_message *m,
                                    int there, ddp_error *err)
 {
-    const int to = m->to ? m->to_count : 0, n = m->from_count + to;
+    const int to = m->to ? m->to_count : 0, given = m->from_count + to, n = given + m->here + 1;
     const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
 
     if (there && bytes > s->ring_bytes)
@@ -40552,6 +40570,8 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
         x->m.from_count = to;
         x->m.to = NULL;
     }
+    x->host = x->piece + given;
+    if (m->here) *x->host = *x->m.from;
     x->there = there;
     x->at = x->end = 0;
     x->divergence = 0;
@@ -40749,7 +40769,8 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
-void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate)
+void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate,
+                        int there)
 {
     const ddp__unit *u = &d->unit[layer];
 
@@ -40764,11 +40785,17 @@ void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, 
         call.count = n;
         call.step = step;
         call.lr = rate;
-        d->optimizer.update(&d->optimizer, &call);
+        if (there && d->host.backend) d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
+        else d->optimizer.update(&d->optimizer, &call);
         if (state) state += (size_t)d->optimizer.state_per_param * n;
         params += n;
         grads += n;
     }
+}
+
+void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate)
+{
+    ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
 }
 
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
@@ -40854,6 +40881,8 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
         for (int i = 0; i < count[k]; i++)
             if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
+    if (m->here && (m->here != 1 || !count[0] || count[1]))
+        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who, (int)m->here);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
         return ddp__fail(err, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
                          "is set, or nccl is 2", who, m->link);
@@ -41103,6 +41132,7 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(DEVICE, INT4, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(DEVICE, TOPK, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "servers are reached by transport: set nccl to 0, or leave it out"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
 
@@ -42948,7 +42978,7 @@ void ddp__nccl_close(ddp_ctx *d)
 
 int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to;
+    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to && !m->here;
 }
 
 float *ddp__nccl_zeros(const ddp_ctx *d) { return d->nccl->zeros; }
@@ -43054,7 +43084,7 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
 
-    if (!b) return DDP_OK;
+    if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
     DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
     return DDP_OK;
@@ -43080,11 +43110,10 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         total += layer;
         if (layer > largest) largest = layer;
     }
-    if (d->ops.averages != DDP_AVERAGES_PARAMETERS) largest = total; /* in messages of its own */
+    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers) largest = total; /* in messages of its own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    DDP__TRY(ddp__stager_open(b, d->host.device, d->engine, d->layers, ddp__device_room(d),
-                             largest * sizeof(float), total * sizeof(float), &d->stager, err));
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float), total * sizeof(float), &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
 
@@ -43129,6 +43158,7 @@ ddp_status ddp__device_wait(ddp_ctx *d, ddp_error *err)
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     *ticket = -1;
+    if (m->here && m->from_count == 1) there = 0;
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
     if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);
@@ -43176,17 +43206,12 @@ int ddp__post_is_done(ddp_ctx *d, int link, long ticket)
     return ticket >= 0 && ddp__stager_is_done(d->stager, ticket);
 }
 
-/* ==== run/error_feedback.c ==== [run] */
-/* Error feedback: what strategies average as blocks (DDP_WIRE_INT8 and those behind it). What rounding cuts off is kept and sent with
- * the next message (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its
- * owner, in the engine. Then parameters are not sent, but what they changed by since their last average, which all
- * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
+/* ==== run/blocks.c ==== [run] */
+/* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off, exactly. */
 
 enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
 
 DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block on both sides");
-
-/* ---- blocks ---- */
 
 static ddp_packing ddp__packing_of(ddp_coding coding)
 {
@@ -43252,37 +43277,82 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
     return DDP_OK;
 }
 
+/* ---- what is summed ---- */
+
+int ddp__coded_rounds(const ddp_message *m) { return m->residual && ddp__in_blocks((int)m->coding) && !m->round; }
+
+ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err)
+{
+    float part[DDP__CODED_PART], *residual = m->residual;
+    const ddp_piece *to = m->from;
+    size_t total = 0, used = 0, n, run; /* used: of *to */
+    ddp_status s = DDP_OK;
+    ddp_error why;
+
+    for (int p = 0; s == DDP_OK && p < m->from_count; p++) {
+        s = ddp_feedback_add(residual + total, m->from[p].data, m->from[p].count, &why);
+        total += m->from[p].count;
+    }
+    for (size_t at = 0; s == DDP_OK && at < total; at += n) {
+        n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
+        s = ddp_split(m->coding, residual + at, part, n, &why);
+        for (size_t i = 0; i < n && s == DDP_OK; i += run, used += run) {
+            while (used == to->count) to++, used = 0;
+            run = to->count - used < n - i ? to->count - used : n - i;
+            memcpy(to->data + used, part + i, run * sizeof *part);
+        }
+    }
+    if (s == DDP_OK) return s;
+    return ddp__fail(err, s, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up or "
+                     "clip gradients", m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
+                     ddp__coding_name((int)m->coding), why.msg);
+}
+
+/* ==== run/error_feedback.c ==== [run] */
+/* Error feedback: what strategies average as blocks (DDP_WIRE_INT8 and those behind it). What rounding cuts off is kept and sent with
+ * the next message (Seide et al. 2014, Karimireddy et al. 2019), on the sender's side here and for the result by its
+ * owner, in the engine. Then parameters are not sent, but what they changed by since their last average, which all
+ * ranks hold: eight bits of a weight are few, eight bits of its change are enough. */
+
 /* ---- memory ---- */
 
 ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
 {
-    const int averages = d->ops.averages == DDP_AVERAGES_PARAMETERS;
     size_t count = 0;
-    float *next;
+    float *next, *base;
 
     if (!ddp__in_blocks((int)ddp__wire_coding(d->cfg.wire)) || !(d->engine || d->joiner)) return DDP_OK;
     for (int l = 0; l < d->layers; l++) count += d->unit[l].trained;
-    d->coded_count = count * (averages ? 3 : 1);
     if (!count) return DDP_OK;
-    d->coded = (float *)ddp__alloc(&d->host.allocator, d->coded_count * sizeof(float));
-    if (!d->coded)
+    d->coded_count = count;
+    d->coded = (float *)ddp__alloc(&d->host.allocator, count * sizeof(float));
+    d->bases_count = d->ops.averages == DDP_AVERAGES_PARAMETERS ? 2 * count : 0;
+    d->bases = (float *)ddp__host_alloc(&d->host, d->bases_count * sizeof(float));
+    if (!d->coded || (d->bases_count && !d->bases))
         return ddp__fail(err, DDP_MEMORY, "out of memory for %zu bytes of what %s cut off",
-                         d->coded_count * sizeof(float), ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)));
+                         (count + d->bases_count) * sizeof(float), ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)));
     memset(d->coded, 0, d->coded_count * sizeof(float));
     next = d->coded;
+    base = d->bases;
     for (int l = d->layers - 1; l >= 0; l--) { /* as gradients lie in a message of several layers */
         ddp__unit *u = &d->unit[l];
         u->residual = next;
-        if (averages) {
-            u->base = next + count;
-            u->delta = next + 2 * count;
+        if (base) {
+            u->base = base;
+            u->delta = base + count;
+            base += u->trained;
         }
         next += u->trained;
     }
     return DDP_OK;
 }
 
-void ddp__coded_close(ddp_ctx *d) { ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float)); }
+void ddp__coded_close(ddp_ctx *d)
+{
+    ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
+    ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
+}
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
 {
@@ -43290,7 +43360,7 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
     float *base = u->base;
 
     for (int k = 0; base && k < u->gradients; base += u->trains[k++].count)
-        memcpy(base, u->trains[k].data, u->trains[k].count * sizeof *base);
+        ddp__host_copy(&d->host, base, u->trains[k].data, u->trains[k].count * sizeof *base);
 }
 
 void ddp__coded_start(ddp_ctx *d, int base)
@@ -43301,46 +43371,39 @@ void ddp__coded_start(ddp_ctx *d, int base)
     }
 }
 
-/* ---- gradients ---- */
-
-ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer, float *residual, ddp_error *err)
-{
-    float part[DDP__CODED_PART], *from, *to;
-    ddp_piece source = {{part}, 0};
-    size_t total = 0, n, run;
-    ddp_status s = DDP_OK;
-    ddp__walk w = ddp__walk_of(NULL, 0, pieces, count);
-    ddp_error why;
-
-    for (int p = 0; s == DDP_OK && p < count; p++) {
-        s = ddp_feedback_add(residual + total, pieces[p].data, pieces[p].count, &why);
-        total += pieces[p].count;
-    }
-    for (size_t at = 0; s == DDP_OK && at < total; at += n) {
-        n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
-        s = ddp_split(ddp__wire_coding(d->cfg.wire), residual + at, part, n, &why);
-        source.count = n;
-        w.from = &source, w.from_count = 1, w.from_at = 0;
-        while (s == DDP_OK && (run = ddp__walk_next(&w, &from, &to)) > 0) memcpy(to, from, run * sizeof *to);
-    }
-    if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up or "
-                     "clip gradients", d->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     layer < 0 ? "all layers" : "layer ", layer < 0 ? "" : d->unit[layer].name,
-                     ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)), why.msg);
-}
-
 /* ---- parameters ---- */
 
-ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
+/* delta = what a layer has changed by since its base: with what was cut off before, as blocks; or as it is, where who
+ * sends it does that: between sites, and from a device. */
+static ddp_status ddp__coded_delta(ddp_ctx *d, int layer, int later, ddp_error *err)
 {
     const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
     ddp__unit *u = &d->unit[layer];
-    float *to;
+    float *to = later ? u->delta : u->residual;
     const float *base = u->base;
-    const ddp_piece delta = {{u->delta}, u->trained};
     ddp_error why;
-    int crosses;
+
+    for (int k = 0; k < u->gradients && d->host.backend; k++) {
+        const ddp_piece *p = &u->trains[k];
+        ddp__host_copy(&d->host, to, p->data, p->count * sizeof *to);
+        ddp__axpy(d, to, base, p->count, -1);
+        to += p->count;
+        base += p->count;
+    }
+    if (d->host.backend) return DDP_OK;
+    if (later) memset(to, 0, u->trained * sizeof *to);
+    for (int k = 0; k < u->gradients; k++)
+        for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
+    if (later || !ddp_split(coding, u->residual, u->delta, u->trained, &why)) return DDP_OK;
+    return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
+                     "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
+                     why.msg);
+}
+
+ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err)
+{
+    ddp__unit *u = &d->unit[layer];
+    const ddp_piece delta = {{u->delta}, u->trained};
 
     ddp__average_takes(d, layer, u->other, u->others, m);
     if (m->from_count) {
@@ -43350,16 +43413,8 @@ ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *
     if (!u->trained) return DDP_OK;
     m->from = &delta;
     m->from_count = 1;
-    m->coding = coding;
-    crosses = ddp__levels_takes(d, m); /* who crosses sites rounds */
-    to = crosses ? u->delta : u->residual;
-    if (crosses) memset(to, 0, u->trained * sizeof *to);
-    for (int k = 0; k < u->gradients; k++)
-        for (size_t i = 0; i < u->trains[k].count; i++) *to++ += u->trains[k].data[i] - *base++;
-    if (!crosses && ddp_split(coding, u->residual, u->delta, u->trained, &why))
-        return ddp__fail(err, why.code, "step %ld: what layer %s changed by cannot travel as %s: %.200s; lower the "
-                         "learning rate, warm it up or clip gradients", d->step, u->name, ddp__coding_name((int)coding),
-                         why.msg);
+    m->coding = ddp__wire_coding(d->cfg.wire);
+    DDP__TRY(ddp__coded_delta(d, layer, d->stager || ddp__levels_takes(d, m), err));
     m->residual = u->residual;
     m->divergence = &u->divergence;
     DDP__TRY(ddp__post(d, m, 1, &u->ticket, err));
@@ -43372,8 +43427,13 @@ void ddp__coded_arrived(ddp_ctx *d, int layer)
     ddp__unit *u = &d->unit[layer];
     const float *base = u->base, *delta = u->delta;
 
-    for (int k = 0; u->changing && k < u->gradients; k++)
-        for (size_t i = 0; i < u->trains[k].count; i++) u->trains[k].data[i] = *base++ + *delta++;
+    for (int k = 0; u->changing && k < u->gradients; k++) {
+        const ddp_piece *p = &u->trains[k];
+        ddp__host_copy(&d->host, p->data, base, p->count * sizeof *base);
+        ddp__axpy(d, p->data, delta, p->count, 1);
+        base += p->count;
+        delta += p->count;
+    }
     u->changing = 0;
     ddp__coded_base(d, layer);
 }
@@ -43465,8 +43525,7 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
                      "one", d->ops.name, event, code);
 }
 
-/* First line of every verb. */
-static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
+ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
@@ -43474,7 +43533,6 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
                      "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
-#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
@@ -43549,7 +43607,11 @@ void ddp__posted_close(ddp_ctx *d)
     for (int i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (int i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (int i = 0; i < d->kepts; i++) {
+        const ddp__own_state *k = &d->kept[i];
+        if (k->equal & DDP_KEPT_HERE) ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
+        else ddp__host_release(&d->host, k->data, k->count * sizeof(float));
+    }
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -43641,8 +43703,8 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
-    if (m->residual && ddp__in_blocks((int)m->coding) && !ddp__levels_takes(d, m)) /* else who crosses sites rounds */
-        DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
+    if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or the stager */
+        DDP__TRY(ddp__coded_round(d, m, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
     in_place.add = 0;
@@ -43686,6 +43748,7 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     p->link = m->link;
     p->step = d->step;
     p->told = 0;
+    p->here = m->here;
     p->in_layer = m->layer >= 0 && m->layer < d->layers &&
                   (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
                    ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
@@ -43729,6 +43792,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
+    if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (int i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
@@ -43806,71 +43870,18 @@ int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
     return 0;
 }
 
+int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_update_copy", layer));
+    ddp__update_memory(d, layer, params, from, state, d->unit[layer].updates, rate, 1);
+    return 0;
+}
+
 int ddp_clip(ddp_ctx *d)
 {
     DDP__VERB("ddp_clip");
     if (d->cfg.clip_norm > 0) ddp__clip_gradients(d);
     return 0;
-}
-
-/* ---- arithmetic ---- */
-
-int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_axpy");
-    ddp__axpy(d, y, x, n, a);
-    return 0;
-}
-
-int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_copy");
-    ddp__host_copy(&d->host, y, x, n * sizeof *y);
-    return 0;
-}
-
-int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_scale");
-    ddp__scale_there(d, x, n, a);
-    return 0;
-}
-
-int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_set");
-    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
-    else
-        for (size_t i = 0; i < n; i++) x[i] = a;
-    return 0;
-}
-
-int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
-{
-    DDP__VERB("ddp_norm2");
-    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
-    *out = ddp__sum_squares(x, n);
-    return 0;
-}
-
-int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
-{
-    DDP__VERB("ddp_late_apply");
-    switch (rule) {
-    case DDP_LATE_MIX:
-        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
-        return 0;
-    case DDP_LATE_OWN:
-        ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        ddp__axpy(d, target, own, n, -f);
-        return 0;
-    case DDP_LATE_COMPENSATE:
-        if (d->host.backend) return ddp_complain(d, DDP_UNSUPPORTED, "a late change is compensated on the CPU alone");
-        ddp__late_compensate(late, target, own, n, f);
-        return 0;
-    }
-    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
 /* ---- state ---- */
@@ -43888,7 +43899,8 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             (int)sizeof k->name - 1, d->layers);
     k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
     if (k) d->kept = k;
-    if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+    if (k && equal & DDP_KEPT_HERE) *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
+    else if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k += d->kepts++;
     memset(k, 0, sizeof *k);
@@ -44037,6 +44049,80 @@ ddp_status ddp__strategy_drain(ddp_ctx *d, ddp_error *err)
 {
     DDP__TRY(ddp__strategy_wait(d, err));
     return DDP__EVENT(d, drain, (d, d->self));
+}
+
+/* ==== run/arithmetic.c ==== [run] */
+/* What a strategy computes with, where its layers are. */
+
+int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_axpy");
+    ddp__axpy(d, y, x, n, a);
+    return 0;
+}
+
+int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_copy");
+    ddp__host_copy(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_scale");
+    ddp__scale_there(d, x, n, a);
+    return 0;
+}
+
+int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
+{
+    DDP__VERB("ddp_set");
+    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
+    else
+        for (size_t i = 0; i < n; i++) x[i] = a;
+    return 0;
+}
+
+int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
+{
+    DDP__VERB("ddp_norm2");
+    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
+    *out = ddp__sum_squares(x, n);
+    return 0;
+}
+
+int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_download");
+    return (int)ddp__host_download(&d->host, y, x, n * sizeof *y, &d->host.error);
+}
+
+int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    DDP__VERB("ddp_upload");
+    ddp__host_upload(&d->host, y, x, n * sizeof *y);
+    return 0;
+}
+
+int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
+{
+    DDP__VERB("ddp_late_apply");
+    switch (rule) {
+    case DDP_LATE_MIX:
+        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
+        return 0;
+    case DDP_LATE_OWN:
+        ddp__host_copy(&d->host, target, late, n * sizeof *target);
+        ddp__axpy(d, target, own, n, -f);
+        return 0;
+    case DDP_LATE_COMPENSATE:
+        if (d->host.backend) d->host.backend->compensate(d->host.device, late, target, own, n, f);
+        else ddp__late_compensate(late, target, own, n, f);
+        return 0;
+    }
+    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
 /* ==== run/meter.c ==== [run] */
@@ -45018,7 +45104,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
-    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
+    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
     if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
 }
 
@@ -45085,8 +45171,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
+        const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
+        if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
-                        there | (k->equal == DDP_KEPT_DRAINED ? 0 : k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
+                        own | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
     return DDP_OK;
 }
@@ -46939,8 +47027,8 @@ void ddp_close(ddp_ctx *d)
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
     for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
-    ddp__device_close(d);
     ddp__coded_close(d);
+    ddp__device_close(d);
     ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
     ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);
@@ -49261,7 +49349,8 @@ typedef struct ddp__line {
     int       *layer, layers;      /* rising */
     size_t     count;              /* floats that it serves */
     float     *out, *in;           /* heads, with what follows them */
-    ddp_piece *push, *pull;        /* the lists of the two messages, heads first */
+    ddp_piece *push, *pull;        /* the lists of the two messages, heads first, which are in this machine's memory */
+    float     *copy;               /* own share of a worker on a device: what goes to its server or comes from it; NULL */
     int        pushes, pulls;
     long       push_ticket, pull_ticket; /* -1: none */
     int        pushed, asked, leaves; /* own share: what the worker wants of the thread beside it; atomic, */
@@ -49326,7 +49415,7 @@ typedef struct ddp__servers {
     ddp__line *line;               /* [lines] */
     ddp__store *store;             /* NULL: this rank serves nothing */
     ddp_piece *buffer;             /* [buffers] running statistics, or a word in their place */
-    int        buffers;
+    int        buffers, word_alone;
     float      word;
     float      compute_s, bytes_per_s; /* osp: told with each push */
     double     stale_sum;
@@ -49435,7 +49524,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
     if (s->buffers) return 0;
     s->buffer[0].data = &s->word;
     s->buffer[0].count = 1;
-    s->buffers = 1;
+    s->buffers = s->word_alone = 1;
     return 0;
 }
 
@@ -49465,6 +49554,10 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     }
     if (bad || ddp__buffers_list(d, s))
         return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
+    if (!apart && ddp_settings(d)->backend && s->line[rank].count) {
+        s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+        if (!s->line[rank].copy) return DDP_MEMORY;
+    }
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
@@ -49510,6 +49603,31 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
+/* A worker on a device hands its own share over in this machine's memory. */
+static int ddp__own_put(ddp_ctx *d, ddp__line *k)
+{
+    size_t at = 0;
+    int bad = 0;
+
+    if (!k->copy) return 0;
+    for (int i = 1; i < k->pushes && !bad; at += k->push[i++].count)
+        bad = ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count);
+    if (k->pushes > 1) k->pushes = 2;
+    k->push[1].data = k->copy;
+    k->push[1].count = at;
+    return bad;
+}
+
+static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
+{
+    const float *from = k->copy;
+    int bad = 0;
+
+    for (int i = 1; from && i < k->pulls && !bad; from += k->pull[i++].count)
+        bad = ddp_upload(d, k->pull[i].data, from, k->pull[i].count);
+    return bad;
+}
+
 /* Where a server of its own was lost: which layers went with it. */
 static int ddp__line_lost(ddp_ctx *d, const ddp__line *k, int bad)
 {
@@ -49535,6 +49653,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     m.verb = verb;
     m.from = list;
     m.from_count = n;
+    m.here = 1;
     m.peer = k->rank;
     m.step = ddp_step(d);
     m.layer = DDP_ALL_LAYERS;
@@ -49563,6 +49682,7 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *se
     k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
     if (s->own < 0 || k != s->line + s->own)
         return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
+    if (ddp__own_put(d, k)) return DDP_FAILED;
     ddp_server_set(d, &k->taken, 0);
     ddp_server_set(d, &k->pushed, 1);
     ddp_server_wake(d);
@@ -49604,7 +49724,10 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
     if (ticket < 0) return 0;
     k->pull_ticket = -1;
-    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->answered);
+    if (s->own >= 0 && k == s->line + s->own) {
+        const int bad = ddp__own_await(d, s, &k->answered);
+        return bad ? bad : ddp__own_take(d, k);
+    }
     return ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
 }
 
@@ -49635,6 +49758,7 @@ int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
     m.verb = DDP_ALL_REDUCE;
     m.from = s->buffer;
     m.from_count = s->buffers;
+    m.here = (char)s->word_alone;
     m.mean = 1;
     m.step = ddp_step(d);
     m.layer = DDP_NO_LAYER;
@@ -49701,15 +49825,15 @@ static int ddp__clients_open(ddp__servers *s, ddp__store *t)
     return good;
 }
 
-/* Optimizer state: the layer's own, which a worker does not use, but under osp. */
+/* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be here. */
 static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     size_t n;
 
     for (int i = 0; i < t->share->layers; i++) {
         t->state[i] = ddp_state_of(d, t->share->layer[i], &n);
-        if (!t->state[i] || s->own < 0 || !s->returns_mean) continue;
-        t->state[i] = ddp_keep(d, t->share->layer[i], "server state", n, 0);
+        if (!t->state[i] || s->own < 0 || (!s->returns_mean && !ddp_settings(d)->backend)) continue;
+        t->state[i] = ddp_keep(d, t->share->layer[i], "server state", n, DDP_KEPT_HERE);
         if (!t->state[i]) return DDP_MEMORY;
     }
     return 0;
@@ -49728,7 +49852,7 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     if (!t || !ddp__clients_open(s, t))
         return ddp_complain(d, DDP_MEMORY, "out of memory for serving %zu floats to %d workers", share->count,
                             s->workers);
-    kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, 0);
+    kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, DDP_KEPT_HERE);
     if (!kept) return DDP_MEMORY;
     t->version = (int64_t *)(void *)kept;
     t->importance = (double *)(void *)(t->version + layers);
@@ -49736,12 +49860,12 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     t->pulled = t->clock + s->workers;
     t->pushes = t->pulled + s->workers;
     if (share->count == 0) return 0;
-    t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, 0);
+    t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, DDP_KEPT_HERE);
     bad = t->params ? ddp__store_state(d, s, t) : DDP_MEMORY;
     for (int i = 0; i < share->layers && !bad; i++) {
         const ddp_piece *p = ddp_trained_of(d, share->layer[i], &n);
         t->at[i] = at;
-        for (int j = 0; j < n; at += p[j++].count) memcpy(t->params + at, p[j].data, p[j].count * sizeof(float));
+        for (int j = 0; j < n && !bad; at += p[j++].count) bad = ddp_download(d, t->params + at, p[j].data, p[j].count);
     }
     return bad;
 }
@@ -49978,7 +50102,8 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     if (w == s->own) {
         ddp__line *k = &s->line[s->own];
         ddp__list_scatter(k->pull, 1, x->head);
-        ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
+        if (!k->copy) ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
+        else if (n) memcpy(k->copy, values, n * sizeof *values);
         ddp__atomic_store(&k->asked, 0);
         x->state = DDP__CLIENT_FREE;
         ddp_server_set(d, &k->answered, 1);
@@ -50229,7 +50354,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
 {
     ops->name = "bsp";
     ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_NEEDS_SERVERS;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_WITH_DEVICE;
     ops->self_bytes = sizeof(ddp__servers);
     ops->start = ddp__bsp_start;
     ops->step_end = ddp__push_step_end;
@@ -50244,7 +50369,7 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
     ddp__strategy_bsp(ops);
     ops->name = "asp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
-    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE;
     ops->start = ddp__asp_start;
     ops->sync_all = ddp__push_sync_all;
 }
@@ -51097,13 +51222,23 @@ static void ddp__bit_set(uint32_t *set, int layer, int on)
 
 /* ---- start ---- */
 
+/* What a late layer needs, where the layers are. */
 static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 {
     const ddp_config *c = ddp_settings(d);
     const double share = c->defer > 0 ? c->defer : c->defer < 0 ? 0 : ddp__late_most;
     const int worker = ddp_rank(d) < x->servers.workers;
+    size_t most = 1, state = 1, n;
 
     x->room = worker ? (size_t)(share * (double)x->servers.model) : 0;
+    for (int l = 0; l < ddp_layers(d); l++) {
+        (void)ddp_state_of(d, l, &n);
+        if (n > state) state = n;
+        if (x->servers.floats[l] > most) most = x->servers.floats[l];
+    }
+    x->work = ddp_keep(d, DDP_NO_LAYER, "a layer", most, DDP_KEPT_NOWHERE);
+    x->state = ddp_keep(d, DDP_NO_LAYER, "its state", state, DDP_KEPT_NOWHERE);
+    if (!x->work || !x->state) return DDP_MEMORY;
     if (x->room == 0) return 0;
     x->old = ddp_keep(d, DDP_NO_LAYER, "late parameters", x->room, 0);
     x->own = ddp_keep(d, DDP_NO_LAYER, "late gradients", x->room, 0);
@@ -51120,26 +51255,18 @@ static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
 {
     const size_t L = (size_t)ddp_layers(d), words = (size_t)x->servers.set_words;
-    size_t most = 0, state = 0, n;
 
-    for (int l = 0; l < (int)L; l++) {
-        (void)ddp_state_of(d, l, &n);
-        if (n > state) state = n;
-        if (x->servers.floats[l] > most) most = x->servers.floats[l];
-    }
     x->old_of = (float **)ddp__calloc(L, sizeof *x->old_of);
     x->own_of = (float **)ddp__calloc(L, sizeof *x->own_of);
     x->mean_of = (float **)ddp__calloc(L, sizeof *x->mean_of);
     x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
-    x->work = (float *)ddp__calloc(most + 1, sizeof *x->work);
-    x->state = (float *)ddp__calloc(state + 1, sizeof *x->state);
     x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
     x->now = (uint32_t *)ddp__calloc(words, sizeof *x->now);
     x->in_flight = (uint32_t *)ddp__calloc(words, sizeof *x->in_flight);
     x->gib = (unsigned char *)ddp__calloc(L / 8 + 1, 1);
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->old_of || !x->own_of || !x->mean_of || !x->past_of || !x->work || !x->state || !x->bytes || !x->now ||
-        !x->in_flight || !x->gib || !x->split)
+    if (!x->old_of || !x->own_of || !x->mean_of || !x->past_of || !x->bytes || !x->now || !x->in_flight ||
+        !x->gib || !x->split)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -51159,10 +51286,10 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
     if (!bad) bad = ddp__late_lists(d, x);
     if (!bad) bad = ddp__late_pools(d, x);
     if (bad) return bad;
-    kept = ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, 0);
+    kept = ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, DDP_KEPT_HERE);
     x->importance = (double *)(void *)kept;
-    x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, 0);
-    x->late = (uint32_t *)(void *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, 0);
+    x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, DDP_KEPT_HERE);
+    x->late = (uint32_t *)(void *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, DDP_KEPT_HERE);
     return x->importance && x->number && x->late ? 0 : DDP_MEMORY;
 }
 
@@ -51174,8 +51301,6 @@ static void ddp__late_close(ddp_ctx *d, void *self)
     if (x->own_of) DDP_FREE(x->own_of);
     if (x->mean_of) DDP_FREE(x->mean_of);
     if (x->past_of) DDP_FREE(x->past_of);
-    if (x->work) DDP_FREE(x->work);
-    if (x->state) DDP_FREE(x->state);
     if (x->bytes) DDP_FREE(x->bytes);
     if (x->now) DDP_FREE(x->now);
     if (x->in_flight) DDP_FREE(x->in_flight);
@@ -51249,84 +51374,85 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 
 /* ---- a late layer ---- */
 
-static void ddp__pieces_read(const ddp_piece *p, int n, float *out)
+static int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *out)
 {
-    for (; n-- > 0; out += (p++)->count) memcpy(out, p->data, p->count * sizeof *out);
+    int bad = 0;
+
+    for (; n-- > 0 && !bad; out += (p++)->count) bad = ddp_copy(d, out, p->data, p->count);
+    return bad;
 }
 
-static void ddp__pieces_write(const ddp_piece *p, int n, const float *from)
+static int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from)
 {
-    for (; n-- > 0; from += (p++)->count) memcpy(p->data, from, p->count * sizeof *from);
+    int bad = 0;
+
+    for (; n-- > 0 && !bad; from += (p++)->count) bad = ddp_copy(d, p->data, from, p->count);
+    return bad;
 }
 
 /* x->work = what an update with that gradient makes of the old parameters; the state stays. */
-static void ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
+static int ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
 {
     size_t n;
     const float *state = ddp_state_of(d, l, &n);
+    int bad = ddp_copy(d, x->work, x->old_of[l], x->servers.floats[l]);
 
-    memcpy(x->work, x->old_of[l], x->servers.floats[l] * sizeof *x->work);
-    if (state) memcpy(x->state, state, n * sizeof *state);
-    ddp_update_apart(d, l, x->work, gradient, state ? x->state : NULL, ddp_updates_of(d, l), (float)x->number->rate);
+    if (state && !bad) bad = ddp_copy(d, x->state, state, n);
+    return bad ? bad : ddp_update_copy(d, l, x->work, state ? x->state : NULL, gradient, (float)x->number->rate);
+}
+
+/* y = past y + (1 - past) x, each product rounded. */
+static int ddp__past_mix(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    const int bad = ddp_scale(d, y, n, ddp__lgp_past);
+
+    return bad ? bad : ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
 }
 
 /* LGP: the gradient is put aside, and the parameters become a guess. */
 static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
 {
-    int n;
+    const size_t count = x->servers.floats[l];
+    int n, bad;
     const ddp_piece *p = ddp_trained_of(d, l, &n), *g = ddp_gradients_of(d, l, &n);
     const float *guess = x->own_of[l];
 
-    ddp__pieces_read(g, n, x->own_of[l]);
-    ddp__pieces_read(p, n, x->old_of[l]);
-    if (ddp_settings(d)->lgp == DDP_LGP_OFF) return ddp__layers_zero(d, l);
+    bad = ddp__pieces_read(d, g, n, x->own_of[l]);
+    if (!bad) bad = ddp__pieces_read(d, p, n, x->old_of[l]);
+    if (bad || ddp_settings(d)->lgp == DDP_LGP_OFF) return bad ? bad : ddp__layers_zero(d, l);
     if (x->past_of[l]) {
-        for (size_t i = 0; i < x->servers.floats[l]; i++) {
-            float past = ddp__lgp_past * x->past_of[l][i], own = (1 - ddp__lgp_past) * x->own_of[l][i];
-            DDP__ROUNDED(past);
-            DDP__ROUNDED(own);
-            x->mean_of[l][i] = past + own;
-        }
+        bad = ddp_copy(d, x->mean_of[l], x->past_of[l], count);
+        if (!bad) bad = ddp__past_mix(d, x->mean_of[l], x->own_of[l], count);
         guess = x->mean_of[l];
     }
-    ddp__late_guess(d, x, l, guess);
-    ddp__pieces_write(p, n, x->work);
-    return ddp__layers_zero(d, l);
-}
-
-static void ddp__past_add(ddp__late *x, int l, const float *mean)
-{
-    for (size_t i = 0; i < x->servers.floats[l]; i++) {
-        float past = ddp__lgp_past * x->past_of[l][i], now = (1 - ddp__lgp_past) * mean[i];
-        DDP__ROUNDED(past);
-        DDP__ROUNDED(now);
-        x->past_of[l][i] = past + now;
-    }
+    if (!bad) bad = ddp__late_guess(d, x, l, guess);
+    if (!bad) bad = ddp__pieces_write(d, p, n, x->work);
+    return bad ? bad : ddp__layers_zero(d, l);
 }
 
 /* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own update
  * plus the one of all, which rounds. */
 static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 {
-    int n, bad;
+    const size_t count = x->servers.floats[l];
+    int n, bad = 0;
     const ddp_piece *p = ddp_trained_of(d, l, &n);
     const int literal = ddp_settings(d)->paper && ddp_settings(d)->lgp != DDP_LGP_OFF && !x->past_of[l];
-    float *guess = x->own_of[l], *own = x->work, *now = x->mean_of[l];
+    float *guess = x->own_of[l], *own = x->work, *now = x->mean_of[l], *old = x->old_of[l];
 
     ddp__bit_set(x->late, l, 0);
-    if (x->past_of[l]) ddp__past_add(x, l, x->mean_of[l]);
-    if (literal) {
-        ddp__late_guess(d, x, l, x->own_of[l]);
-        ddp__pieces_read(p, n, guess);
+    if (x->past_of[l]) bad = ddp__past_mix(d, x->past_of[l], x->mean_of[l], count);
+    if (literal && !bad) {
+        bad = ddp__late_guess(d, x, l, x->own_of[l]);
+        if (!bad) bad = ddp__pieces_read(d, p, n, guess);
     }
-    ddp__pieces_write(p, n, x->old_of[l]);
-    bad = ddp_update_late(d, l, x->mean_of[l], (float)x->number->rate);
+    if (!bad) bad = ddp__pieces_write(d, p, n, old);
+    if (!bad) bad = ddp_update_late(d, l, x->mean_of[l], (float)x->number->rate);
     if (bad || !literal) return bad;
-    ddp__pieces_read(p, n, now);
-    for (size_t i = 0; i < x->servers.floats[l]; i++)
-        now[i] = guess[i] - (own[i] - x->old_of[l][i]) + (now[i] - x->old_of[l][i]);
-    ddp__pieces_write(p, n, now);
-    return 0;
+    if (ddp__pieces_read(d, p, n, now) || ddp_axpy(d, own, old, count, -1) || ddp_axpy(d, now, old, count, -1) ||
+        ddp_axpy(d, guess, own, count, -1) || ddp_axpy(d, guess, now, count, 1))
+        return DDP_FAILED;
+    return ddp__pieces_write(d, p, n, guess);
 }
 
 /* ---- messages ---- */
@@ -51459,10 +51585,10 @@ static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
         if (x->past_of[l]) {
             int n;
             const ddp_piece *g = ddp_gradients_of(d, l, &n);
-            ddp__pieces_read(g, n, x->work);
-            ddp__past_add(x, l, x->work);
+            bad = ddp__pieces_read(d, g, n, x->work);
+            if (!bad) bad = ddp__past_mix(d, x->past_of[l], x->work, x->servers.floats[l]);
         }
-        bad = ddp_update_layer(d, l, NULL);
+        if (!bad) bad = ddp_update_layer(d, l, NULL);
     }
     if (!bad) bad = ddp__late_send(d, x);
     if (x->number->sent > 0) ddp_stats_of(d)->deferred_pct = 100 * x->number->late / x->number->sent;

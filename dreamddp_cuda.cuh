@@ -5459,6 +5459,13 @@ static __global__ void ddp__k_fill(float *x, long n, float s)
     if (i < n) x[i] = s;
 }
 
+static __global__ void ddp__k_compensate(float *x, const float *now, const float *then, long n, float s)
+{
+    const long i = (long)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    x[i] = __fadd_rn(x[i], __fmul_rn(__fmul_rn(__fmul_rn(x[i], x[i]), __fsub_rn(now[i], then[i])), s));
+}
+
 /* ---- the global norm: fixed parts, fixed trees, sums in double ---- */
 
 static __global__ void ddp__k_squares(double *part, const float *x, long n)
@@ -5552,6 +5559,13 @@ static void ddp__cuda_fill(void *self, float *x, size_t n, float s)
 {
     ddp__cuda *dev = ddp__cuda_of(self);
     DDP__EACH(ddp__k_fill, (long)n, DDP__UPDATE_THREADS, x, (long)n, s);
+    ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
+}
+
+static void ddp__cuda_compensate(void *self, float *x, const float *now, const float *then, size_t n, float s)
+{
+    ddp__cuda *dev = ddp__cuda_of(self);
+    DDP__EACH(ddp__k_compensate, (long)n, DDP__UPDATE_THREADS, x, now, then, (long)n, s);
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
@@ -5948,6 +5962,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 
     b.axpy = ddp__cuda_axpy, b.norm2 = ddp__cuda_norm2;
     b.scale = ddp__cuda_scale, b.fill = ddp__cuda_fill, b.update = ddp__cuda_update;
+    b.compensate = ddp__cuda_compensate;
     b.clip_add = ddp__cuda_clip_add, b.clip_scale = ddp__cuda_clip_scale;
 
     b.op = ddp__cuda_backend_op, b.pair = ddp__cuda_pair, b.compute = ddp__cuda_compute;

@@ -66,13 +66,14 @@ struct ddp_backend {
     void (*upload_elements)(void *self, void *to, const float *from, size_t count);
     ddp_status (*download_elements)(void *self, float *to, const void *from, size_t count, ddp_error *err);
 
-    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s. norm2 waits: the sum of x[i]^2, in
-     * double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
+    /* Arithmetic in order. y[i] += s * x[i], rounded twice; x[i] *= s; x[i] = s; x[i] += s x[i]^2 (now[i] - then[i]),
+     * rounded each time (ddp__late_compensate). norm2 waits: the sum of x[i]^2, in double. update applies a registered optimizer, and with zero 1 zeroes u->grads; a user's rule is called with
      * device arrays and u->stream. Clipping needs no host: clip_add adds the squares of x to one sum (first: begins
      * it), clip_scale multiplies x with the factor that this sum asks for, if the norm is above limit. */
     void (*axpy)(void *self, float *y, const float *x, size_t count, float s);
     void (*scale)(void *self, float *x, size_t count, float s);
     void (*fill)(void *self, float *x, size_t count, float s);
+    void (*compensate)(void *self, float *x, const float *now, const float *then, size_t count, float s);
     ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
     void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
     void (*clip_add)(void *self, const float *x, size_t count, int first);

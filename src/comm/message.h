@@ -49,7 +49,7 @@ typedef struct ddp_received {
 
 /* What becomes of a sum on the rank that owns a part of it, before it goes to all: called on the comm thread for the
  * parts of this rank's segment (ddp_segment_of) in order, x[0..n-1] are the values at.. of the message, scaled; what it
- * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or on a device. */
+ * leaves there is the result. Such a sum is direct. Not in elastic worlds, in two levels, or from device to device. */
 typedef struct ddp_owner {
     void (*rule)(void *user, size_t at, float *x, size_t n);
     void *user;
@@ -102,6 +102,8 @@ typedef struct ddp_message {
     int              filler;    /* 1: bubble filling, left out of the hidden share */
     char             round;     /* with a residual: values are not yet as coding reads them; when the message begins, the
                                    residual is added to them, and what coding cuts off becomes the residual */
+    char             here;      /* in place: 1 = the first piece lies in this machine's memory, also where layers are on
+                                   a device; holding the message waits for it */
     char             levels;    /* all-reduce in place over all ranks: 1 = inside sites as floats, then between them in
                                    its coding, where the library knows sites in an elastic world; a residual is added,
                                    and kept, by who crosses */

@@ -15,6 +15,8 @@ ddp_status ddp__message_looks(const ddp_ctx *d, const char *who, const ddp_messa
         for (int i = 0; i < count[k]; i++)
             if (!list[k][i].data && list[k][i].count) return ddp__fail(err, DDP_ARG, "%s: the array is NULL", who);
     }
+    if (m->here && (m->here != 1 || !count[0] || count[1]))
+        return ddp__fail(err, DDP_ARG, "%s: here %d: the first array of a message in place can be", who, (int)m->here);
     if (m->link < 0 || m->link > 1 || (m->link == 1 && d->engine && ddp_links(d) < 2))
         return ddp__fail(err, DDP_ARG, "%s: this context has no link %d; a second one is opened where net2 or addr2 "
                          "is set, or nccl is 2", who, m->link);

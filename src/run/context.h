@@ -71,6 +71,7 @@ typedef struct ddp__posted {
     long   ticket;          /* of the engine, the stager or the devices' network */
     int    link, layer, told;
     int    in_layer;        /* it lies in that layer's own memory */
+    int    here;            /* parts of it lie in this machine's, which holding waits for */
     long   step;
     ddp_piece *sum;         /* [sums x 2] on a device: what comes (of `from`) is added to (`to`) */
     int    sums, room;
@@ -79,7 +80,7 @@ typedef struct ddp__posted {
 /* A tensor of the strategy's own (ddp_keep). */
 typedef struct ddp__own_state {
     char   name[32];
-    int    layer, equal;
+    int    layer, equal; /* the latter as ddp_keep has it */
     float *data;
     size_t count;
 } ddp__own_state;
@@ -132,8 +133,8 @@ struct ddp_ctx {
     int          hooks_forward;  /* every layer had its forward_begin in the last whole step */
     ddp__at      at;
 
-    float       *coded;          /* int8 blocks: of all layers; NULL without */
-    size_t       coded_count;
+    float       *coded, *bases;  /* int8 blocks: residuals of all layers, here, and where they are, bases and deltas; NULL */
+    size_t       coded_count, bases_count;
 
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
@@ -394,6 +395,9 @@ DDP_LIB ddp_status ddp__predict(ddp_ctx *d, ddp_error *err);
 #define DDP__EVENT(d, what, args) \
     ((d)->ops.what ? ((d)->event = #what, ddp__event_over((d), (d)->ops.what args)) : DDP_OK)
 DDP_LIB ddp_status ddp__event_over(ddp_ctx *d, int code);
+/* First line of every verb. */
+#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
+DDP_LIB ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb);
 DDP_LIB ddp_status ddp__posted_open(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__posted_close(ddp_ctx *d);
 /* Tells the strategy what has arrived. */
@@ -415,16 +419,17 @@ DDP_LIB ddp_status ddp__average_layer(ddp_ctx *d, int layer, const unsigned char
 DDP_LIB ddp_status ddp__average_hold(ddp_ctx *d, int layer, ddp_error *err);
 DDP_LIB ddp_status ddp__average_exact(ddp_ctx *d, int layer, ddp_error *err);
 /* error_feedback.c: int8 blocks. average posts what a layer changed by, in place of m; arrived: it is held. */
-DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB ddp_status ddp__coded_average(ddp_ctx *d, int layer, ddp_message *m, ddp_error *err);
 DDP_LIB void       ddp__coded_arrived(ddp_ctx *d, int layer);
 DDP_LIB ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err);
 DDP_LIB void       ddp__coded_close(ddp_ctx *d);
 /* Nothing is left to be sent; base: all parameters are equal on all ranks. */
 DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
-/* Rounds what is to be summed to blocks, in place, with what was cut off before; layer is for errors. */
-DDP_LIB ddp_status ddp__coded_round(ddp_ctx *d, const ddp_piece *pieces, int count, int layer,
-                                    float *residual, ddp_error *err);
+/* blocks.c. Whether what a message sums is rounded to blocks before it is sent; rounds it, in place, with what was cut off before.
+ * The values are in this machine's memory. Any thread. */
+DDP_LIB const ddp__coder *ddp__blocks_coder(void);
+DDP_LIB int        ddp__coded_rounds(const ddp_message *m);
+DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
 
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
@@ -440,6 +445,9 @@ DDP_LIB void ddp__axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_LIB ddp_status ddp__post_alone(ddp_ctx *d, const ddp_message *m, int there, ddp_error *err);
 DDP_LIB void ddp__scale_there(ddp_ctx *d, float *x, size_t n, float a);
 DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
+/* ddp_update_apart, or there: ddp_update_copy. */
+DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
+                                float rate, int there);
 DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
 

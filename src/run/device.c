@@ -21,7 +21,7 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
 {
     const ddp_backend *b = d->cfg.backend;
 
-    if (!b) return DDP_OK;
+    if (!b || ddp__is_server(d)) return DDP_OK; /* what it serves is here */
     DDP__TRY(b->open(b, ddp__device_local(d), d->cfg.cuda_stream, &d->host.device, err));
     d->host.backend = b;
     return DDP_OK;
@@ -47,11 +47,10 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
         total += layer;
         if (layer > largest) largest = layer;
     }
-    if (d->ops.averages != DDP_AVERAGES_PARAMETERS) largest = total; /* in messages of its own */
+    if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers) largest = total; /* in messages of its own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
-    DDP__TRY(ddp__stager_open(b, d->host.device, d->engine, d->layers, ddp__device_room(d),
-                             largest * sizeof(float), total * sizeof(float), &d->stager, err));
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float), total * sizeof(float), &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
 

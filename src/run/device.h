@@ -54,15 +54,14 @@ typedef enum ddp__stager_from {
 
 /* room: messages that may be under way, more make submit wait. bytes: the longest message; total: of all that may be
  * under way at once, pinned up to a bound. *out is to be freed also after an error. */
-DDP_LIB ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
-                                    size_t bytes, size_t total, ddp__stager **out, ddp_error *err);
+DDP_LIB ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err);
 /* Drops what is under way: nothing waits for a flag any more. free comes after the engine's end,
  * which may still work in the pinned memory. NULL is fine. */
 DDP_LIB void ddp__stager_stop(ddp__stager *s);
 DDP_LIB void ddp__stager_free(ddp__stager *s);
 
-/* As ddp__engine_submit, which it comes to; m's lists are copied. No coding in int8 blocks, no adding.
- * Returns the stager's first error, also the engine's. */
+/* As ddp__engine_submit, which it comes to; m's lists are copied. What travels in blocks is rounded on the way, beside
+ * the device. No adding. Returns the stager's first error, also the engine's. */
 DDP_LIB ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from,
                                      long *ticket, ddp_error *err);
 /* The device's work that is queued from now on waits until the message is done. */

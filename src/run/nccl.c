@@ -125,7 +125,7 @@ void ddp__nccl_close(ddp_ctx *d)
 
 int ddp__nccl_takes(const ddp_ctx *d, const ddp_message *m)
 {
-    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to;
+    return d->joined && !m->group && m->link == 0 && m->verb == DDP_ALL_REDUCE && m->mean && !m->to && !m->here;
 }
 
 float *ddp__nccl_zeros(const ddp_ctx *d) { return d->nccl->zeros; }

@@ -5,6 +5,7 @@
 ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, ddp_error *err)
 {
     *ticket = -1;
+    if (m->here && m->from_count == 1) there = 0;
     if (!d->engine) return ddp__post_alone(d, m, there, err);
     if (there && ddp__nccl_takes(d, m)) return ddp__nccl_post(d, m, ticket, err);
     if (d->stager) return ddp__stager_submit(d->stager, m, there ? DDP__BEHIND_WORK : DDP__HERE, ticket, err);

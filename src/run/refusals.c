@@ -84,6 +84,7 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(DEVICE, INT4, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
         DDP__NO(DEVICE, TOPK, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "servers are reached by transport: set nccl to 0, or leave it out"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
 

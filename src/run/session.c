@@ -101,8 +101,8 @@ void ddp_close(ddp_ctx *d)
     if (d->ops.close && (d->self || !d->ops.self_bytes)) d->ops.close(d, d->self);
     for (int i = 0; i < d->layers; i++) ddp__unit_free(d, &d->unit[i]);
     ddp__posted_close(d);
-    ddp__device_close(d);
     ddp__coded_close(d);
+    ddp__device_close(d);
     ddp__release(&d->host.allocator, d->muon.at, d->muon_count * sizeof(float));
     ddp__levels_close(d);
     if (d->unit) DDP_FREE(d->unit);

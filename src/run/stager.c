@@ -13,17 +13,18 @@ typedef enum ddp__stager_state {
 
 typedef struct ddp__stager_entry {
     ddp_message       m;
-    ddp_piece        *piece;     /* [pieces] of m.from and m.to; grows */
+    ddp_piece        *piece;     /* [pieces] of m.from and m.to, then as the engine has it; grows */
     int               pieces;
     int               there;
     ddp__stager_state state;
-    ddp_piece         host;      /* the message's values, pinned */
+    ddp_piece        *host;      /* [m.here + 1] what is here, then the values of the device, pinned */
     size_t            at, end;   /* bytes of the ring that it takes; equal: none */
     long              operation; /* the engine's ticket */
     double            divergence;
 } ddp__stager_entry;
 
 struct ddp__stager {
+    ddp_ctx     *d;
     const ddp_backend *b;
     void        *device;
     ddp__engine *engine;
@@ -58,12 +59,12 @@ static void ddp__stager_fail(ddp__stager *s, const ddp_error *why)
 
 static size_t ddp__stager_unit(const ddp_message *m) { return m->bytes ? 1 : sizeof(float); }
 
-/* Values of a message. */
+/* Values of a message that are on the device. */
 static size_t ddp__stager_count(const ddp_message *m)
 {
     size_t n = 0;
 
-    for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
+    for (int i = m->here; i < m->from_count; i++) n += m->from[i].count;
     return n;
 }
 
@@ -110,9 +111,9 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 {
     char *to = s->ring + x->at;
 
-    x->host.bytes = to;
-    x->host.count = ddp__stager_count(&x->m);
-    for (int i = 0; i < x->m.from_count; i++) {
+    (x->host + x->m.here)->bytes = to;
+    (x->host + x->m.here)->count = ddp__stager_count(&x->m);
+    for (int i = x->m.here; i < x->m.from_count; i++) {
         const ddp_piece *p = &x->m.from[i];
         const size_t bytes = p->count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->fetch(s->device, slot, to, p->bytes, bytes, err));
@@ -127,9 +128,10 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
 
     if (x->there) {
         DDP__TRY(ddp__stager_fetch(s, x, slot, err));
-        m.from = &x->host;
-        m.from_count = 1;
+        m.from = x->host;
+        m.from_count = m.here + 1;
         m.to = NULL;
+        if (ddp__coded_rounds(&m)) DDP__TRY(ddp__coded_round(s->d, &m, err));
     }
     if (m.divergence) m.divergence = &x->divergence;
     return ddp__engine_submit(s->engine, &m, &x->operation, err);
@@ -175,10 +177,11 @@ static ddp_status ddp__stager_give(ddp__stager *s, const ddp__stager_entry *x, d
 {
     const ddp_piece *to = x->m.to ? x->m.to : x->m.from;
     const int count = x->m.to ? x->m.to_count : x->m.from_count;
-    const char *from = (const char *)x->host.bytes;
+    const char *from;
 
-    if (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE) return DDP_OK; /* nothing comes back */
-    for (int i = 0; x->there && i < count; i++) {
+    if (!x->there || (x->m.verb >= DDP_SEND && x->m.verb < DDP_RECEIVE)) return DDP_OK; /* nothing comes back */
+    from = (const char *)(x->host + x->m.here)->bytes;
+    for (int i = x->m.here; i < count; i++) {
         const size_t bytes = to[i].count * ddp__stager_unit(&x->m);
         DDP__TRY(s->b->give(s->device, to[i].bytes, from, bytes, err));
         from += bytes;
@@ -260,16 +263,16 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots;
 }
 
-ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, int layers, int room,
-                           size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
+ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
 {
     ddp__stager *s = (ddp__stager *)ddp__calloc(1, sizeof *s);
 
     if (!s) return ddp__fail(err, DDP_MEMORY, "out of memory for the stager");
-    s->b = b;
-    s->device = device;
-    s->engine = e;
-    s->layers = layers;
+    s->d = d;
+    s->b = d->host.backend;
+    s->device = d->host.device;
+    s->engine = d->engine;
+    s->layers = d->layers;
     s->room = room;
     if (pthread_mutex_init(&s->lock, NULL)) {
         DDP_FREE(s);
@@ -282,7 +285,7 @@ ddp_status ddp__stager_open(const ddp_backend *b, void *device, ddp__engine *e, 
     }
     *out = s;
     if (!ddp__stager_memory(s, bytes, total)) {
-        DDP__TRY(b->check(device, err)); /* it may have failed by itself */
+        DDP__TRY(s->b->check(s->device, err)); /* it may have failed by itself */
         return ddp__fail(err, DDP_MEMORY, "out of memory: the messages of this model need %zu bytes of pinned host "
                          "memory; use a smaller model, or raise the limit of locked memory", s->ring_bytes);
     }
@@ -327,7 +330,7 @@ void ddp__stager_free(ddp__stager *s)
 static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, const ddp_message *m,
                                    int there, ddp_error *err)
 {
-    const int to = m->to ? m->to_count : 0, n = m->from_count + to;
+    const int to = m->to ? m->to_count : 0, given = m->from_count + to, n = given + m->here + 1;
     const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
 
     if (there && bytes > s->ring_bytes)
@@ -349,6 +352,8 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
         x->m.from_count = to;
         x->m.to = NULL;
     }
+    x->host = x->piece + given;
+    if (m->here) *x->host = *x->m.from;
     x->there = there;
     x->at = x->end = 0;
     x->divergence = 0;

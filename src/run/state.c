@@ -31,7 +31,7 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
                        told | there | (u->block[b].kind == DDP_BUFFERS ? DDP__WORKER_OWN : 0));
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
-    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, DDP__WORKER_TOLD);
+    if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
     if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
 }
 
@@ -98,8 +98,10 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
     for (int i = 0; i < d->kepts; i++) {
         const ddp__own_state *k = &d->kept[i];
+        const int own = k->equal & DDP_KEPT_DRAINED ? 0 : k->equal & 1 ? DDP__WORKER_TOLD : DDP__WORKER_OWN;
+        if (k->equal & DDP_KEPT_NOWHERE) continue;
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
-                        there | (k->equal == DDP_KEPT_DRAINED ? 0 : k->equal ? DDP__WORKER_TOLD : DDP__WORKER_OWN));
+                        own | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
     return DDP_OK;
 }

@@ -134,7 +134,8 @@ DDP_API int ddp_is_done(ddp_ctx *d, long ticket);
  *   each part with its optimizer state, the last with the buffers too.
  * ddp_update_layer - applies the optimizer to a layer: with its own gradients (from NULL), which are zeroed, or
  *   from an array of as many floats, which are left, as are the layer's own. ddp_update_late - the same with the
- *   learning rate of the gradient's own step (ddp_rate then) where that is over.
+ *   learning rate of the gradient's own step (ddp_rate then) where that is over. ddp_update_copy - what that would
+ *   make of a copy of the layer's parameters and of its state (NULL: it has none); the layer is left as it is.
  * ddp_clip - scales all gradients to ddp_config.clip_norm, if it is set. */
 DDP_API int ddp_average(ddp_ctx *d, int layer, int priority, int filler);
 DDP_API int ddp_average_parts(ddp_ctx *d, int layer, const unsigned char *takes, int priority, int filler);
@@ -142,21 +143,25 @@ DDP_API int ddp_average_hold(ddp_ctx *d, int layer);
 DDP_API int ddp_average_exact(ddp_ctx *d, int layer);
 DDP_API int ddp_update_layer(ddp_ctx *d, int layer, const float *from);
 DDP_API int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate);
+DDP_API int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate);
 DDP_API int ddp_clip(ddp_ctx *d);
 
 /* y += a x; y = x; x *= a; x = a; *out = sum of x^2, added up in double. Arrays of n floats; ddp_norm2
- * waits for the device. */
+ * waits for the device. ddp_download, ddp_upload - y = x where y or x is in this machine's memory; the former waits
+ * for the device, the latter's x may change when it returns. */
 DDP_API int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a);
 DDP_API int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n);
 DDP_API int ddp_scale(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_set(ddp_ctx *d, float *x, size_t n, float a);
 DDP_API int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out);
+DDP_API int ddp_download(ddp_ctx *d, float *y, const float *x, size_t n);
+DDP_API int ddp_upload(ddp_ctx *d, float *y, const float *x, size_t n);
 
 /* What serve may call; 0, or a ddp_status. post: as ddp_post, from any thread; done: 1 if it is; wait: until one of
  * n messages is done, or another thread calls wake. ddp_server_await - on the worker's thread: until *flag, which
  * serve sets with ddp_server_set, is 1. fail: ends the run with this sentence; returns code.
- * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own: as many
- * params and grads as it has gradients, state of the optimizer's size; on any thread. */
+ * ddp_update_apart - the update number `step` (from 0) of a layer, at a rate, of other memory than its own, in this
+ * machine: as many params and grads as it has gradients, state of the optimizer's size; on any thread. */
 enum { DDP_SERVE_SAVE = -1 };
 DDP_API int  ddp_server_post(ddp_ctx *d, const ddp_message *m, long *ticket);
 DDP_API int  ddp_server_done(ddp_ctx *d, long ticket);
@@ -170,8 +175,7 @@ DDP_API void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float 
 /* ddp_late_apply - what arrives late (n floats) becomes part of a target that went on without it.
  *   DDP_LATE_MIX         target = f target + (1 - f) late; f 0: it is overwritten
  *   DDP_LATE_OWN         target = late - f own: late is without what this worker did meanwhile, and counts it so
- *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD, CoCoDC);
- *                        not on a device */
+ *   DDP_LATE_COMPENSATE  late += f late^2 (target - own): a gradient of the point `own`, at target (DC-ASGD, CoCoDC) */
 typedef enum ddp_late { DDP_LATE_MIX, DDP_LATE_OWN, DDP_LATE_COMPENSATE } ddp_late;
 DDP_API int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f);
 
@@ -182,10 +186,11 @@ DDP_API ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t n, 
 /* ddp_keep - in start: n floats of the strategy's own, zero, on the layers' device until ddp_close;
  *   saved with checkpoints, given to newcomers, counted. layer: that it belongs to, or DDP_NO_LAYER.
  *   equal: 1 = the same on all ranks between two steps; DDP_KEPT_DRAINED = where nothing is put off: with
- *   anything else a checkpoint goes to no other world. NULL: the context has the error.
+ *   anything else a checkpoint goes to no other world. Added to it: DDP_KEPT_HERE = in this machine's memory, which
+ *   the program may touch; DDP_KEPT_NOWHERE = work space, neither saved nor given. NULL: the context has the error.
  * ddp_complain - notes an error of the strategy's own and returns its code. ddp_explain - adds what it knows to the
  *   context's error, which stays the code it is. ddp_say - a line for the log. */
-enum { DDP_KEPT_DRAINED = 2 };
+enum { DDP_KEPT_DRAINED = 2, DDP_KEPT_HERE = 4, DDP_KEPT_NOWHERE = 8 };
 DDP_API float *ddp_keep(ddp_ctx *d, int layer, const char *name, size_t n, int equal);
 DDP_API int    ddp_complain(ddp_ctx *d, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4);
 DDP_API void   ddp_explain(ddp_ctx *d, const char *text);

@@ -82,7 +82,8 @@ void ddp__mean_gradients(ddp_ctx *d, int layer)
         ddp__scale_there(d, u->gradient[i].data, u->gradient[i].count, part);
 }
 
-void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate)
+void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate,
+                        int there)
 {
     const ddp__unit *u = &d->unit[layer];
 
@@ -97,11 +98,17 @@ void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, 
         call.count = n;
         call.step = step;
         call.lr = rate;
-        d->optimizer.update(&d->optimizer, &call);
+        if (there && d->host.backend) d->host.backend->update(d->host.device, &d->optimizer, &call, 0);
+        else d->optimizer.update(&d->optimizer, &call);
         if (state) state += (size_t)d->optimizer.state_per_param * n;
         params += n;
         grads += n;
     }
+}
+
+void ddp_update_apart(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step, float rate)
+{
+    ddp__update_memory(d, layer, params, grads, state, step, rate, 0);
 }
 
 void ddp__update_layer(ddp_ctx *d, int layer, const float *from)

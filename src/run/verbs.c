@@ -1,7 +1,5 @@
 /* What a strategy's events may call: messages, updates, arithmetic, state. */
-#include "nn/exact.h"
 #include "comm/frame.h"
-#include "nn/exact.h"
 #include "run/device.h"
 
 /* ---- events ---- */
@@ -17,8 +15,7 @@ ddp_status ddp__event_over(ddp_ctx *d, int code)
                      "one", d->ops.name, event, code);
 }
 
-/* First line of every verb. */
-static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
+ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
 {
     if (!d) return DDP_ARG;
     if (d->host.error.code) return d->host.error.code;
@@ -26,7 +23,6 @@ static ddp_status ddp__verb_enter(ddp_ctx *d, const char *verb)
     return ddp__fail(&d->host.error, DDP_USAGE, "%s was called outside of an event of strategy %s: only start, "
                      "forward_begin, backward_end, step_end and their like may", verb, d->ops.name);
 }
-#define DDP__VERB(verb) DDP__DO(ddp__verb_enter(d, verb))
 
 int ddp__hook_in_event(ddp_ctx *d)
 {
@@ -101,7 +97,11 @@ void ddp__posted_close(ddp_ctx *d)
     for (int i = 0; d->posted && i < d->posted_room; i++)
         if (d->posted[i].sum) DDP_FREE(d->posted[i].sum);
     if (d->posted) DDP_FREE(d->posted);
-    for (int i = 0; i < d->kepts; i++) ddp__host_release(&d->host, d->kept[i].data, d->kept[i].count * sizeof(float));
+    for (int i = 0; i < d->kepts; i++) {
+        const ddp__own_state *k = &d->kept[i];
+        if (k->equal & DDP_KEPT_HERE) ddp__release(&d->host.allocator, k->data, k->count * sizeof(float));
+        else ddp__host_release(&d->host, k->data, k->count * sizeof(float));
+    }
     if (d->kept) DDP_FREE(d->kept);
     if (d->self) DDP_FREE(d->self);
     ddp_blob_free(&d->plan);
@@ -193,8 +193,8 @@ static ddp_status ddp__posted_send(ddp_ctx *d, ddp__posted *p, const ddp_message
     DDP__TRY(ddp__posted_after(d, &in_place, err));
     m = &in_place;
     p->sums = 0;
-    if (m->residual && ddp__in_blocks((int)m->coding) && !ddp__levels_takes(d, m)) /* else who crosses sites rounds */
-        DDP__TRY(ddp__coded_round(d, m->from, m->from_count, m->layer, m->residual, err));
+    if (ddp__coded_rounds(m) && !d->stager && !ddp__levels_takes(d, m)) /* else who crosses sites rounds, or the stager */
+        DDP__TRY(ddp__coded_round(d, m, err));
     if (!m->add || !d->stager) return ddp__post(d, m, 1, &p->ticket, err);
     DDP__TRY(ddp__posted_sums(p, m, err));
     in_place.add = 0;
@@ -238,6 +238,7 @@ int ddp_post(ddp_ctx *d, const ddp_message *m, long *ticket)
     p->link = m->link;
     p->step = d->step;
     p->told = 0;
+    p->here = m->here;
     p->in_layer = m->layer >= 0 && m->layer < d->layers &&
                   (ddp__in_layer(&d->unit[m->layer], m->from, m->from_count) ||
                    ddp__in_layer(&d->unit[m->layer], m->to, m->to ? m->to_count : 0));
@@ -281,6 +282,7 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
+    if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
     for (int i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
@@ -358,71 +360,18 @@ int ddp_update_late(ddp_ctx *d, int layer, const float *from, float rate)
     return 0;
 }
 
+int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const float *from, float rate)
+{
+    DDP__DO(ddp__verb_layer(d, "ddp_update_copy", layer));
+    ddp__update_memory(d, layer, params, from, state, d->unit[layer].updates, rate, 1);
+    return 0;
+}
+
 int ddp_clip(ddp_ctx *d)
 {
     DDP__VERB("ddp_clip");
     if (d->cfg.clip_norm > 0) ddp__clip_gradients(d);
     return 0;
-}
-
-/* ---- arithmetic ---- */
-
-int ddp_axpy(ddp_ctx *d, float *y, const float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_axpy");
-    ddp__axpy(d, y, x, n, a);
-    return 0;
-}
-
-int ddp_copy(ddp_ctx *d, float *y, const float *x, size_t n)
-{
-    DDP__VERB("ddp_copy");
-    ddp__host_copy(&d->host, y, x, n * sizeof *y);
-    return 0;
-}
-
-int ddp_scale(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_scale");
-    ddp__scale_there(d, x, n, a);
-    return 0;
-}
-
-int ddp_set(ddp_ctx *d, float *x, size_t n, float a)
-{
-    DDP__VERB("ddp_set");
-    if (d->host.backend) d->host.backend->fill(d->host.device, x, n, a);
-    else
-        for (size_t i = 0; i < n; i++) x[i] = a;
-    return 0;
-}
-
-int ddp_norm2(ddp_ctx *d, const float *x, size_t n, double *out)
-{
-    DDP__VERB("ddp_norm2");
-    if (d->host.backend) return (int)d->host.backend->norm2(d->host.device, x, n, out, &d->host.error);
-    *out = ddp__sum_squares(x, n);
-    return 0;
-}
-
-int ddp_late_apply(ddp_ctx *d, float *target, float *late, const float *own, size_t n, ddp_late rule, float f)
-{
-    DDP__VERB("ddp_late_apply");
-    switch (rule) {
-    case DDP_LATE_MIX:
-        if (f == 0) ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        else ddp__scale_there(d, target, n, f), ddp__axpy(d, target, late, n, 1 - f);
-        return 0;
-    case DDP_LATE_OWN:
-        ddp__host_copy(&d->host, target, late, n * sizeof *target);
-        ddp__axpy(d, target, own, n, -f);
-        return 0;
-    case DDP_LATE_COMPENSATE:
-        if (d->host.backend) return ddp_complain(d, DDP_UNSUPPORTED, "a late change is compensated on the CPU alone");
-        ddp__late_compensate(late, target, own, n, f);
-        return 0;
-    }
-    return ddp_complain(d, DDP_ARG, "ddp_late_apply: rule %d does not exist", (int)rule);
 }
 
 /* ---- state ---- */
@@ -440,7 +389,8 @@ static int ddp__keep(ddp_ctx *d, int layer, const char *name, size_t n, int equa
                             (int)sizeof k->name - 1, d->layers);
     k = (ddp__own_state *)DDP_REALLOC(d->kept, ((size_t)d->kepts + 1) * sizeof *k);
     if (k) d->kept = k;
-    if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
+    if (k && equal & DDP_KEPT_HERE) *out = (float *)ddp__alloc(&d->host.allocator, n * sizeof **out);
+    else if (k) *out = (float *)ddp__host_alloc(&d->host, n * sizeof **out);
     if (!*out) return ddp_complain(d, DDP_MEMORY, "out of memory for %zu floats of state %s", n, name);
     k += d->kepts++;
     memset(k, 0, sizeof *k);

@@ -72,7 +72,7 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
     if (s->buffers) return 0;
     s->buffer[0].data = &s->word;
     s->buffer[0].count = 1;
-    s->buffers = 1;
+    s->buffers = s->word_alone = 1;
     return 0;
 }
 
@@ -102,6 +102,10 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
     }
     if (bad || ddp__buffers_list(d, s))
         return ddp_complain(d, DDP_MEMORY, "out of memory for the messages of %d layers", layers);
+    if (!apart && ddp_settings(d)->backend && s->line[rank].count) {
+        s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+        if (!s->line[rank].copy) return DDP_MEMORY;
+    }
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
@@ -147,6 +151,31 @@ static int ddp__line_list(ddp_ctx *d, ddp__servers *s, const ddp__line *k, const
     return count;
 }
 
+/* A worker on a device hands its own share over in this machine's memory. */
+static int ddp__own_put(ddp_ctx *d, ddp__line *k)
+{
+    size_t at = 0;
+    int bad = 0;
+
+    if (!k->copy) return 0;
+    for (int i = 1; i < k->pushes && !bad; at += k->push[i++].count)
+        bad = ddp_download(d, k->copy + at, k->push[i].data, k->push[i].count);
+    if (k->pushes > 1) k->pushes = 2;
+    k->push[1].data = k->copy;
+    k->push[1].count = at;
+    return bad;
+}
+
+static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
+{
+    const float *from = k->copy;
+    int bad = 0;
+
+    for (int i = 1; from && i < k->pulls && !bad; from += k->pull[i++].count)
+        bad = ddp_upload(d, k->pull[i].data, from, k->pull[i].count);
+    return bad;
+}
+
 /* Where a server of its own was lost: which layers went with it. */
 static int ddp__line_lost(ddp_ctx *d, const ddp__line *k, int bad)
 {
@@ -172,6 +201,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     m.verb = verb;
     m.from = list;
     m.from_count = n;
+    m.here = 1;
     m.peer = k->rank;
     m.step = ddp_step(d);
     m.layer = DDP_ALL_LAYERS;
@@ -200,6 +230,7 @@ int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *se
     k->pushes = ddp__line_list(d, s, k, set, memory, s->pushes_params ? ddp_trained_of : ddp_gradients_of, k->push);
     if (s->own < 0 || k != s->line + s->own)
         return ddp__line_post(d, k, DDP_PUSH, k->push, k->pushes, &k->push_ticket);
+    if (ddp__own_put(d, k)) return DDP_FAILED;
     ddp_server_set(d, &k->taken, 0);
     ddp_server_set(d, &k->pushed, 1);
     ddp_server_wake(d);
@@ -241,7 +272,10 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
     if (ticket < 0) return 0;
     k->pull_ticket = -1;
-    if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->answered);
+    if (s->own >= 0 && k == s->line + s->own) {
+        const int bad = ddp__own_await(d, s, &k->answered);
+        return bad ? bad : ddp__own_take(d, k);
+    }
     return ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
 }
 
@@ -272,6 +306,7 @@ int ddp__servers_meet(ddp_ctx *d, ddp__servers *s)
     m.verb = DDP_ALL_REDUCE;
     m.from = s->buffer;
     m.from_count = s->buffers;
+    m.here = (char)s->word_alone;
     m.mean = 1;
     m.step = ddp_step(d);
     m.layer = DDP_NO_LAYER;

@@ -33,7 +33,8 @@ typedef struct ddp__line {
     int       *layer, layers;      /* rising */
     size_t     count;              /* floats that it serves */
     float     *out, *in;           /* heads, with what follows them */
-    ddp_piece *push, *pull;        /* the lists of the two messages, heads first */
+    ddp_piece *push, *pull;        /* the lists of the two messages, heads first, which are in this machine's memory */
+    float     *copy;               /* own share of a worker on a device: what goes to its server or comes from it; NULL */
     int        pushes, pulls;
     long       push_ticket, pull_ticket; /* -1: none */
     int        pushed, asked, leaves; /* own share: what the worker wants of the thread beside it; atomic, */
@@ -98,7 +99,7 @@ typedef struct ddp__servers {
     ddp__line *line;               /* [lines] */
     ddp__store *store;             /* NULL: this rank serves nothing */
     ddp_piece *buffer;             /* [buffers] running statistics, or a word in their place */
-    int        buffers;
+    int        buffers, word_alone;
     float      word;
     float      compute_s, bytes_per_s; /* osp: told with each push */
     double     stale_sum;

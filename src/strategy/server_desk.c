@@ -25,15 +25,15 @@ static int ddp__clients_open(ddp__servers *s, ddp__store *t)
     return good;
 }
 
-/* Optimizer state: the layer's own, which a worker does not use, but under osp. */
+/* Optimizer state: the layer's own, which a worker does not use, but under osp; on a device it has to be here. */
 static int ddp__store_state(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     size_t n;
 
     for (int i = 0; i < t->share->layers; i++) {
         t->state[i] = ddp_state_of(d, t->share->layer[i], &n);
-        if (!t->state[i] || s->own < 0 || !s->returns_mean) continue;
-        t->state[i] = ddp_keep(d, t->share->layer[i], "server state", n, 0);
+        if (!t->state[i] || s->own < 0 || (!s->returns_mean && !ddp_settings(d)->backend)) continue;
+        t->state[i] = ddp_keep(d, t->share->layer[i], "server state", n, DDP_KEPT_HERE);
         if (!t->state[i]) return DDP_MEMORY;
     }
     return 0;
@@ -52,7 +52,7 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     if (!t || !ddp__clients_open(s, t))
         return ddp_complain(d, DDP_MEMORY, "out of memory for serving %zu floats to %d workers", share->count,
                             s->workers);
-    kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, 0);
+    kept = ddp_keep(d, DDP_NO_LAYER, "server numbers", 2 * numbers, DDP_KEPT_HERE);
     if (!kept) return DDP_MEMORY;
     t->version = (int64_t *)(void *)kept;
     t->importance = (double *)(void *)(t->version + layers);
@@ -60,12 +60,12 @@ int ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share)
     t->pulled = t->clock + s->workers;
     t->pushes = t->pulled + s->workers;
     if (share->count == 0) return 0;
-    t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, 0);
+    t->params = ddp_keep(d, DDP_NO_LAYER, "server parameters", share->count, DDP_KEPT_HERE);
     bad = t->params ? ddp__store_state(d, s, t) : DDP_MEMORY;
     for (int i = 0; i < share->layers && !bad; i++) {
         const ddp_piece *p = ddp_trained_of(d, share->layer[i], &n);
         t->at[i] = at;
-        for (int j = 0; j < n; at += p[j++].count) memcpy(t->params + at, p[j].data, p[j].count * sizeof(float));
+        for (int j = 0; j < n && !bad; at += p[j++].count) bad = ddp_download(d, t->params + at, p[j].data, p[j].count);
     }
     return bad;
 }
@@ -302,7 +302,8 @@ static int ddp__answer(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     if (w == s->own) {
         ddp__line *k = &s->line[s->own];
         ddp__list_scatter(k->pull, 1, x->head);
-        ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
+        if (!k->copy) ddp__list_scatter(k->pull + 1, k->pulls - 1, values);
+        else if (n) memcpy(k->copy, values, n * sizeof *values);
         ddp__atomic_store(&k->asked, 0);
         x->state = DDP__CLIENT_FREE;
         ddp_server_set(d, &k->answered, 1);

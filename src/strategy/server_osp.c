@@ -1,7 +1,6 @@
 /* osp: what matters most is pushed and applied at once (RS); the rest travels during the next step's computing (ICS),
  * in which a worker goes on with a guess (LGP) that is corrected then. An answer is the mean gradient: every rank
  * makes the server's own update of it, with the bits of the server's own, and has the state that a guess needs. */
-#include "nn/exact.h"
 #include "plan/internal.h"
 #include "run/config.h"
 #include "run/stats.h"
@@ -46,13 +45,23 @@ static void ddp__bit_set(uint32_t *set, int layer, int on)
 
 /* ---- start ---- */
 
+/* What a late layer needs, where the layers are. */
 static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 {
     const ddp_config *c = ddp_settings(d);
     const double share = c->defer > 0 ? c->defer : c->defer < 0 ? 0 : ddp__late_most;
     const int worker = ddp_rank(d) < x->servers.workers;
+    size_t most = 1, state = 1, n;
 
     x->room = worker ? (size_t)(share * (double)x->servers.model) : 0;
+    for (int l = 0; l < ddp_layers(d); l++) {
+        (void)ddp_state_of(d, l, &n);
+        if (n > state) state = n;
+        if (x->servers.floats[l] > most) most = x->servers.floats[l];
+    }
+    x->work = ddp_keep(d, DDP_NO_LAYER, "a layer", most, DDP_KEPT_NOWHERE);
+    x->state = ddp_keep(d, DDP_NO_LAYER, "its state", state, DDP_KEPT_NOWHERE);
+    if (!x->work || !x->state) return DDP_MEMORY;
     if (x->room == 0) return 0;
     x->old = ddp_keep(d, DDP_NO_LAYER, "late parameters", x->room, 0);
     x->own = ddp_keep(d, DDP_NO_LAYER, "late gradients", x->room, 0);
@@ -69,26 +78,18 @@ static int ddp__late_pools(ddp_ctx *d, ddp__late *x)
 static int ddp__late_lists(ddp_ctx *d, ddp__late *x)
 {
     const size_t L = (size_t)ddp_layers(d), words = (size_t)x->servers.set_words;
-    size_t most = 0, state = 0, n;
 
-    for (int l = 0; l < (int)L; l++) {
-        (void)ddp_state_of(d, l, &n);
-        if (n > state) state = n;
-        if (x->servers.floats[l] > most) most = x->servers.floats[l];
-    }
     x->old_of = (float **)ddp__calloc(L, sizeof *x->old_of);
     x->own_of = (float **)ddp__calloc(L, sizeof *x->own_of);
     x->mean_of = (float **)ddp__calloc(L, sizeof *x->mean_of);
     x->past_of = (float **)ddp__calloc(L, sizeof *x->past_of);
-    x->work = (float *)ddp__calloc(most + 1, sizeof *x->work);
-    x->state = (float *)ddp__calloc(state + 1, sizeof *x->state);
     x->bytes = (double *)ddp__calloc(L, sizeof *x->bytes);
     x->now = (uint32_t *)ddp__calloc(words, sizeof *x->now);
     x->in_flight = (uint32_t *)ddp__calloc(words, sizeof *x->in_flight);
     x->gib = (unsigned char *)ddp__calloc(L / 8 + 1, 1);
     x->split = ddp__osp_open((int)L, ddp_settings(d)->split);
-    if (!x->old_of || !x->own_of || !x->mean_of || !x->past_of || !x->work || !x->state || !x->bytes || !x->now ||
-        !x->in_flight || !x->gib || !x->split)
+    if (!x->old_of || !x->own_of || !x->mean_of || !x->past_of || !x->bytes || !x->now || !x->in_flight ||
+        !x->gib || !x->split)
         return ddp_complain(d, DDP_MEMORY, "out of memory for the lists of %d layers", (int)L);
     for (int l = 0; l < (int)L; l++) x->bytes[l] = (double)(x->servers.floats[l] * sizeof(float));
     return 0;
@@ -108,10 +109,10 @@ static int ddp__osp_start(ddp_ctx *d, void *self)
     if (!bad) bad = ddp__late_lists(d, x);
     if (!bad) bad = ddp__late_pools(d, x);
     if (bad) return bad;
-    kept = ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, 0);
+    kept = ddp_keep(d, DDP_NO_LAYER, "importance", 2 * L, DDP_KEPT_HERE);
     x->importance = (double *)(void *)kept;
-    x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, 0);
-    x->late = (uint32_t *)(void *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, 0);
+    x->number = (ddp__late_numbers *)(void *)ddp_keep(d, DDP_NO_LAYER, "deferral", sizeof *x->number / 4, DDP_KEPT_HERE);
+    x->late = (uint32_t *)(void *)ddp_keep(d, DDP_NO_LAYER, "late layers", (size_t)x->servers.set_words, DDP_KEPT_HERE);
     return x->importance && x->number && x->late ? 0 : DDP_MEMORY;
 }
 
@@ -123,8 +124,6 @@ static void ddp__late_close(ddp_ctx *d, void *self)
     if (x->own_of) DDP_FREE(x->own_of);
     if (x->mean_of) DDP_FREE(x->mean_of);
     if (x->past_of) DDP_FREE(x->past_of);
-    if (x->work) DDP_FREE(x->work);
-    if (x->state) DDP_FREE(x->state);
     if (x->bytes) DDP_FREE(x->bytes);
     if (x->now) DDP_FREE(x->now);
     if (x->in_flight) DDP_FREE(x->in_flight);
@@ -198,84 +197,85 @@ static int ddp__late_choose(ddp_ctx *d, ddp__late *x)
 
 /* ---- a late layer ---- */
 
-static void ddp__pieces_read(const ddp_piece *p, int n, float *out)
+static int ddp__pieces_read(ddp_ctx *d, const ddp_piece *p, int n, float *out)
 {
-    for (; n-- > 0; out += (p++)->count) memcpy(out, p->data, p->count * sizeof *out);
+    int bad = 0;
+
+    for (; n-- > 0 && !bad; out += (p++)->count) bad = ddp_copy(d, out, p->data, p->count);
+    return bad;
 }
 
-static void ddp__pieces_write(const ddp_piece *p, int n, const float *from)
+static int ddp__pieces_write(ddp_ctx *d, const ddp_piece *p, int n, const float *from)
 {
-    for (; n-- > 0; from += (p++)->count) memcpy(p->data, from, p->count * sizeof *from);
+    int bad = 0;
+
+    for (; n-- > 0 && !bad; from += (p++)->count) bad = ddp_copy(d, p->data, from, p->count);
+    return bad;
 }
 
 /* x->work = what an update with that gradient makes of the old parameters; the state stays. */
-static void ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
+static int ddp__late_guess(ddp_ctx *d, ddp__late *x, int l, const float *gradient)
 {
     size_t n;
     const float *state = ddp_state_of(d, l, &n);
+    int bad = ddp_copy(d, x->work, x->old_of[l], x->servers.floats[l]);
 
-    memcpy(x->work, x->old_of[l], x->servers.floats[l] * sizeof *x->work);
-    if (state) memcpy(x->state, state, n * sizeof *state);
-    ddp_update_apart(d, l, x->work, gradient, state ? x->state : NULL, ddp_updates_of(d, l), (float)x->number->rate);
+    if (state && !bad) bad = ddp_copy(d, x->state, state, n);
+    return bad ? bad : ddp_update_copy(d, l, x->work, state ? x->state : NULL, gradient, (float)x->number->rate);
+}
+
+/* y = past y + (1 - past) x, each product rounded. */
+static int ddp__past_mix(ddp_ctx *d, float *y, const float *x, size_t n)
+{
+    const int bad = ddp_scale(d, y, n, ddp__lgp_past);
+
+    return bad ? bad : ddp_axpy(d, y, x, n, 1 - ddp__lgp_past);
 }
 
 /* LGP: the gradient is put aside, and the parameters become a guess. */
 static int ddp__late_put_off(ddp_ctx *d, ddp__late *x, int l)
 {
-    int n;
+    const size_t count = x->servers.floats[l];
+    int n, bad;
     const ddp_piece *p = ddp_trained_of(d, l, &n), *g = ddp_gradients_of(d, l, &n);
     const float *guess = x->own_of[l];
 
-    ddp__pieces_read(g, n, x->own_of[l]);
-    ddp__pieces_read(p, n, x->old_of[l]);
-    if (ddp_settings(d)->lgp == DDP_LGP_OFF) return ddp__layers_zero(d, l);
+    bad = ddp__pieces_read(d, g, n, x->own_of[l]);
+    if (!bad) bad = ddp__pieces_read(d, p, n, x->old_of[l]);
+    if (bad || ddp_settings(d)->lgp == DDP_LGP_OFF) return bad ? bad : ddp__layers_zero(d, l);
     if (x->past_of[l]) {
-        for (size_t i = 0; i < x->servers.floats[l]; i++) {
-            float past = ddp__lgp_past * x->past_of[l][i], own = (1 - ddp__lgp_past) * x->own_of[l][i];
-            DDP__ROUNDED(past);
-            DDP__ROUNDED(own);
-            x->mean_of[l][i] = past + own;
-        }
+        bad = ddp_copy(d, x->mean_of[l], x->past_of[l], count);
+        if (!bad) bad = ddp__past_mix(d, x->mean_of[l], x->own_of[l], count);
         guess = x->mean_of[l];
     }
-    ddp__late_guess(d, x, l, guess);
-    ddp__pieces_write(p, n, x->work);
-    return ddp__layers_zero(d, l);
-}
-
-static void ddp__past_add(ddp__late *x, int l, const float *mean)
-{
-    for (size_t i = 0; i < x->servers.floats[l]; i++) {
-        float past = ddp__lgp_past * x->past_of[l][i], now = (1 - ddp__lgp_past) * mean[i];
-        DDP__ROUNDED(past);
-        DDP__ROUNDED(now);
-        x->past_of[l][i] = past + now;
-    }
+    if (!bad) bad = ddp__late_guess(d, x, l, guess);
+    if (!bad) bad = ddp__pieces_write(d, p, n, x->work);
+    return bad ? bad : ddp__layers_zero(d, l);
 }
 
 /* The mean has come: the old parameters are updated with it. paper: Eq. 7 as printed, the guess less the own update
  * plus the one of all, which rounds. */
 static int ddp__late_correct(ddp_ctx *d, ddp__late *x, int l)
 {
-    int n, bad;
+    const size_t count = x->servers.floats[l];
+    int n, bad = 0;
     const ddp_piece *p = ddp_trained_of(d, l, &n);
     const int literal = ddp_settings(d)->paper && ddp_settings(d)->lgp != DDP_LGP_OFF && !x->past_of[l];
-    float *guess = x->own_of[l], *own = x->work, *now = x->mean_of[l];
+    float *guess = x->own_of[l], *own = x->work, *now = x->mean_of[l], *old = x->old_of[l];
 
     ddp__bit_set(x->late, l, 0);
-    if (x->past_of[l]) ddp__past_add(x, l, x->mean_of[l]);
-    if (literal) {
-        ddp__late_guess(d, x, l, x->own_of[l]);
-        ddp__pieces_read(p, n, guess);
+    if (x->past_of[l]) bad = ddp__past_mix(d, x->past_of[l], x->mean_of[l], count);
+    if (literal && !bad) {
+        bad = ddp__late_guess(d, x, l, x->own_of[l]);
+        if (!bad) bad = ddp__pieces_read(d, p, n, guess);
     }
-    ddp__pieces_write(p, n, x->old_of[l]);
-    bad = ddp_update_late(d, l, x->mean_of[l], (float)x->number->rate);
+    if (!bad) bad = ddp__pieces_write(d, p, n, old);
+    if (!bad) bad = ddp_update_late(d, l, x->mean_of[l], (float)x->number->rate);
     if (bad || !literal) return bad;
-    ddp__pieces_read(p, n, now);
-    for (size_t i = 0; i < x->servers.floats[l]; i++)
-        now[i] = guess[i] - (own[i] - x->old_of[l][i]) + (now[i] - x->old_of[l][i]);
-    ddp__pieces_write(p, n, now);
-    return 0;
+    if (ddp__pieces_read(d, p, n, now) || ddp_axpy(d, own, old, count, -1) || ddp_axpy(d, now, old, count, -1) ||
+        ddp_axpy(d, guess, own, count, -1) || ddp_axpy(d, guess, now, count, 1))
+        return DDP_FAILED;
+    return ddp__pieces_write(d, p, n, guess);
 }
 
 /* ---- messages ---- */
@@ -408,10 +408,10 @@ static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
         if (x->past_of[l]) {
             int n;
             const ddp_piece *g = ddp_gradients_of(d, l, &n);
-            ddp__pieces_read(g, n, x->work);
-            ddp__past_add(x, l, x->work);
+            bad = ddp__pieces_read(d, g, n, x->work);
+            if (!bad) bad = ddp__past_mix(d, x->past_of[l], x->work, x->servers.floats[l]);
         }
-        bad = ddp_update_layer(d, l, NULL);
+        if (!bad) bad = ddp_update_layer(d, l, NULL);
     }
     if (!bad) bad = ddp__late_send(d, x);
     if (x->number->sent > 0) ddp_stats_of(d)->deferred_pct = 100 * x->number->late / x->number->sent;

@@ -96,7 +96,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
 {
     ops->name = "bsp";
     ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_NEEDS_SERVERS;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_WITH_DEVICE;
     ops->self_bytes = sizeof(ddp__servers);
     ops->start = ddp__bsp_start;
     ops->step_end = ddp__push_step_end;
@@ -111,7 +111,7 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
     ddp__strategy_bsp(ops);
     ops->name = "asp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
-    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE;
     ops->start = ddp__asp_start;
     ops->sync_all = ddp__push_sync_all;
 }

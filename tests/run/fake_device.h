@@ -279,6 +279,13 @@ static void fake_fill(void *self, float *x, size_t count, float s)
     for (i = 0; i < count; i++) at[i] = s;
 }
 
+static void fake_compensate(void *self, float *x, const float *now, const float *then, size_t count, float s)
+{
+    fake_work((fake_device *)self);
+    ddp__late_compensate((float *)fake_here(x), (const float *)fake_here(now), (const float *)fake_here(then), count, s);
+    fake_refresh((fake_device *)self, fake_here(x), count * sizeof *x);
+}
+
 static void fake_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
 {
     fake_device *f = (fake_device *)self;
@@ -601,7 +608,7 @@ static ddp_backend fake_backend(void)
     b.early = fake_early, b.early_value = fake_early_value;
     b.upload_elements = fake_upload_elements, b.download_elements = fake_download_elements;
     b.axpy = fake_axpy, b.norm2 = fake_norm2;
-    b.scale = fake_scale, b.fill = fake_fill, b.update = fake_update;
+    b.scale = fake_scale, b.fill = fake_fill, b.update = fake_update, b.compensate = fake_compensate;
     b.clip_add = fake_clip_add, b.clip_scale = fake_clip_scale;
     b.op = fake_op, b.scratch = fake_scratch, b.reserve = fake_reserve, b.compute = fake_compute;
     b.slots = fake_slots, b.record = fake_record, b.fetch = fake_fetch, b.give = fake_give;

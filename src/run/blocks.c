@@ -1,0 +1,105 @@
+/* How values become blocks of few bits (DDP_WIRE_INT8 and those behind it), and what that cuts off, exactly. */
+#include "comm/frame.h"
+#include "compress/codec.h"
+#include "compress/compress.h"
+#include "run/context.h"
+
+enum { DDP__CODED_PART = 1024 }; /* values rounded at a time; whole blocks */
+
+DDP_STATIC_ASSERT((int)DDP_QUANTISE_BLOCK == (int)DDP__CODING_BLOCK, "one block on both sides");
+
+static ddp_packing ddp__packing_of(ddp_coding coding)
+{
+    return coding == DDP_AS_INT8 ? DDP_PACK_INT8 : coding == DDP_AS_INT4 ? DDP_PACK_INT4 : DDP_PACK_E3M0;
+}
+
+/* Levels of a denormal scale are so coarse that rounding twice is not rounding once: they become 0. */
+static void ddp__blocks_normal(ddp_packing packing, unsigned char *out, size_t count)
+{
+    const size_t blocks = count / DDP_QUANTISE_BLOCK + (count % DDP_QUANTISE_BLOCK != 0);
+    const size_t all = ddp__quantised_bytes(packing, count), each = packing == DDP_PACK_INT8 ? 64 : 32;
+
+    for (size_t b = 0; b < blocks; b++) {
+        const size_t from = 4 * blocks + b * each;
+        if (!(ddp__codec_float(ddp__codec_get32(out + 4 * b)) < FLT_MIN)) continue;
+        memset(out + 4 * b, 0, 4);
+        memset(out + from, packing == DDP_PACK_INT4 ? 0x88 : 0, all - from < each ? all - from : each);
+    }
+}
+
+static ddp_status ddp__blocks_encode(ddp_coding coding, unsigned char *out, const float *x, size_t count,
+                                     ddp_error *err)
+{
+    const size_t at = ddp__first_from(x, count, DDP__INFINITE);
+
+    if (at < count) return ddp__fail(err, DDP_NUMERIC, "value %zu is %g, which has no level", at, (double)x[at]);
+    ddp__quantised_fill(ddp__packing_of(coding), x, count, out);
+    ddp__blocks_normal(ddp__packing_of(coding), out, count);
+    return DDP_OK;
+}
+
+static ddp_status ddp__blocks_decode(ddp_coding coding, float *out, const unsigned char *payload, size_t count,
+                                     ddp_error *err)
+{
+    DDP__TRY(ddp__quantised_check(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, NULL, count, err));
+    ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out, count);
+    return DDP_OK;
+}
+
+const ddp__coder *ddp__blocks_coder(void)
+{
+    static const ddp__coder coder = {ddp__blocks_encode, ddp__blocks_decode};
+
+    return &coder;
+}
+
+ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_error *err)
+{
+    unsigned char payload[DDP__CODED_PART + DDP__CODED_PART / DDP_QUANTISE_BLOCK * 4];
+    size_t at = 0, n;
+
+    for (; at < count; at += n) {
+        n = count - at < DDP__CODED_PART ? count - at : (size_t)DDP__CODED_PART;
+        if (coding == DDP_AS_BFLOAT) {
+            memcpy(out + at, x + at, n * sizeof *out);
+            ddp__bfloat_round(out + at, n);
+        } else {
+            DDP__TRY(ddp__blocks_encode(coding, payload, x + at, n, err));
+            ddp__quantised_apply(ddp__packing_of(coding), payload, DDP__UNPACK_STORE, out + at, n);
+        }
+        for (size_t i = at; i < at + n; i++) x[i] -= out[i];
+    }
+    return DDP_OK;
+}
+
+/* ---- what is summed ---- */
+
+int ddp__coded_rounds(const ddp_message *m) { return m->residual && ddp__in_blocks((int)m->coding) && !m->round; }
+
+ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err)
+{
+    float part[DDP__CODED_PART], *residual = m->residual;
+    const ddp_piece *to = m->from;
+    size_t total = 0, used = 0, n, run; /* used: of *to */
+    ddp_status s = DDP_OK;
+    ddp_error why;
+
+    for (int p = 0; s == DDP_OK && p < m->from_count; p++) {
+        s = ddp_feedback_add(residual + total, m->from[p].data, m->from[p].count, &why);
+        total += m->from[p].count;
+    }
+    for (size_t at = 0; s == DDP_OK && at < total; at += n) {
+        n = total - at < DDP__CODED_PART ? total - at : (size_t)DDP__CODED_PART;
+        s = ddp_split(m->coding, residual + at, part, n, &why);
+        for (size_t i = 0; i < n && s == DDP_OK; i += run, used += run) {
+            while (used == to->count) to++, used = 0;
+            run = to->count - used < n - i ? to->count - used : n - i;
+            memcpy(to->data + used, part + i, run * sizeof *part);
+        }
+    }
+    if (s == DDP_OK) return s;
+    return ddp__fail(err, s, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up or "
+                     "clip gradients", m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
+                     ddp__coding_name((int)m->coding), why.msg);
+}

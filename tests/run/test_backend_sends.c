@@ -1,0 +1,235 @@
+/* [calm] What is sent from a device in other ways than as floats to all: to servers. The same bits as on
+ * the CPU, on a device whose memory nobody else can touch. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+#include "nn/exact.h"
+#include "run/fake_device.h"
+#include "strategy/strategy_lab.h"
+
+static ddp_backend backend;
+
+/* The same training here and on a device. */
+typedef struct both {
+    lab run[2];
+} both;
+
+static ddp_config *both_new(both *x, int world, ddp_strategy strategy, lab_model model, lab_rule rule)
+{
+    lab_new(&x->run[0], world, strategy, 3);
+    x->run[0].model = model;
+    x->run[0].rule = rule;
+    return &x->run[0].cfg;
+}
+
+/* The parameters of all who compute, bit for bit. */
+static void both_run(both *x, const char *what)
+{
+    lab *cpu = &x->run[0], *device = &x->run[1], empty;
+    const int servers = cpu->cfg.servers > 0 ? cpu->cfg.servers : 0;
+    int r;
+
+    lab_new(&empty, cpu->cfg.world, cpu->cfg.strategy, 3);
+    *device = *cpu;
+    device->params = empty.params, device->values = empty.values;
+    device->stats = empty.stats, device->step_of = empty.step_of;
+    device->cfg.backend = &backend;
+    lab_run(cpu);
+    lab_run(device);
+    assert_true(*cpu->values > 0 && *cpu->values == *device->values);
+    for (r = 0; r < cpu->cfg.world - servers; r++) {
+        if (memcmp(cpu->params[r], device->params[r], *cpu->values * sizeof(float)))
+            fail_msg("%s, %s, model %d, rule %d, rank %d: other bits", ddp_strategy_name(cpu->cfg.strategy), what,
+                     (int)cpu->model, (int)cpu->rule, r);
+        assert_true(cpu->stats[r].deferred_pct == device->stats[r].deferred_pct);
+    }
+    assert_int_equal(fake.alive, 0);
+    assert_int_equal(fake_nets().averages, 0);
+    lab_free(cpu);
+    lab_free(device);
+}
+
+/* ---- servers ---- */
+
+static void every_server_gives_the_cpus_bits(void **state)
+{
+    static const int servers[] = {1, 2, DDP_SERVERS_COLOCATED};
+    int s, k;
+    both x;
+
+    (void)state;
+    for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++)
+        for (k = 0; k < 3; k++) {
+            const int apart = k < 2 ? servers[k] : 0;
+            ddp_config *c = both_new(&x, 3 + apart, (ddp_strategy)s, k ? LAB_MLP : LAB_GPT,
+                                     k == 1 ? LAB_MOMENTUM : LAB_ADAMW);
+            c->servers = servers[k];
+            c->staleness = k;
+            c->defer = 0.6;
+            x.run[0].rates = 1;
+            both_run(&x, k < 2 ? "servers of their own" : "co-located");
+        }
+}
+
+static void every_way_of_osp_gives_the_cpus_bits(void **state)
+{
+    static const ddp_lgp lgp[] = {DDP_LGP_ON, DDP_LGP_EMA, DDP_LGP_OFF};
+    int k, paper, apart;
+    both x;
+
+    (void)state;
+    for (k = 0; k < 3; k++)
+        for (paper = 0; paper < 2; paper++)
+            for (apart = 0; apart < 2; apart++) {
+                ddp_config *c = both_new(&x, 2 + apart, DDP_OSP, k == 1 ? LAB_MLP : LAB_GPT, (lab_rule)k);
+                c->servers = apart ? 1 : DDP_SERVERS_COLOCATED;
+                c->defer = 0.7;
+                c->lgp = lgp[k];
+                c->paper = paper;
+                both_run(&x, paper ? "paper" : "ours");
+            }
+}
+
+static void servers_are_reached_over_tcp_and_alone(void **state)
+{
+    both x;
+    ddp_config *c;
+
+    (void)state;
+    c = both_new(&x, 3, DDP_ASP, LAB_MLP, LAB_ADAMW);
+    c->servers = 1, c->paper = 1, c->transport = DDP_TCP;
+    both_run(&x, "tcp");
+    c = both_new(&x, 2, DDP_BSP, LAB_MLP, LAB_ADAMW);
+    c->servers = 1;
+    both_run(&x, "one worker and a server");
+    c = both_new(&x, 1, DDP_OSP, LAB_MLP, LAB_ADAMW);
+    c->servers = DDP_SERVERS_COLOCATED, c->defer = 0.6;
+    both_run(&x, "one worker, its own server");
+}
+
+/* ---- checkpoints ---- */
+
+typedef struct journey {
+    ddp_config  cfg;
+    const char *save, *load;
+    int         steps, bad_step; /* the latter has an input without a number; 0: none has */
+    float     (*params)[LAB_VALUES];
+} journey;
+
+static int journey_run(ddp_ctx *d, void *user)
+{
+    journey *j = (journey *)user;
+    ddp_optimizer o = ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_mlp_config c;
+    ddp_node *loss;
+    size_t at = 0, n;
+    int bad, l;
+
+    memset(&c, 0, sizeof c);
+    c.batch = 3, c.inputs = 5, c.hidden[0] = 7, c.hidden[1] = 9, c.classes = 3;
+    loss = ddp_mlp(g, &c, NULL);
+    bad = ddp_graph_build(g);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad && j->load) bad = ddp_checkpoint_load(d, j->load, NULL);
+    if (!bad && lab_serves(d)) return ddp_serve(d);
+    while (!bad && ddp_step(d) < j->steps) {
+        float *in = (float *)ddp_data(g, "inputs");
+        int i;
+        for (i = 0; i < 15; i++) in[i] = (float)((ddp_step(d) * 7 + i * (1 + ddp_rank(d))) % 5) - 2;
+        if (j->bad_step && ddp_step(d) == j->bad_step) in[3] = NAN;
+        bad = ddp_forward(g);
+        if (!bad) bad = ddp_backward(g, loss);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (!bad && j->save) bad = ddp_checkpoint_save(d, j->save, 1);
+    if (!bad) bad = ddp_wait(d);
+    for (l = 0; !bad && l < ddp_layer_count(g); l++, at += n) {
+        const float *p = ddp_layer_params(g, l, &n);
+        bad = ddp_graph_read(g, j->params[ddp_rank(d)] + at, p, n);
+    }
+    return bad;
+}
+
+static void journey_go(journey *j, const ddp_backend *b, const char *save, const char *load, int steps,
+                       float (*params)[LAB_VALUES])
+{
+    ddp_error err;
+
+    j->cfg.backend = b, j->save = save, j->load = load, j->steps = steps, j->params = params;
+    memset(params, 0, LAB_RANKS * sizeof *params);
+    if (ddp_launch(&j->cfg, journey_run, j, &err)) fail_msg("%s: %s", ddp_strategy_name(j->cfg.strategy), err.msg);
+    assert_int_equal(fake.alive, 0);
+}
+
+/* From the device to the CPU, and from there to the device. */
+static void journey_both_ways(ddp_strategy strategy, ddp_wire wire, ddp_overlap overlap, int servers)
+{
+    static float whole[LAB_RANKS][LAB_VALUES], half[LAB_RANKS][LAB_VALUES];
+    char folder[] = "/tmp/backend_sends_XXXXXX", command[80];
+    journey j;
+
+    assert_non_null(mkdtemp(folder));
+    memset(&j, 0, sizeof j);
+    j.cfg.no_env = 1, j.cfg.world = 3, j.cfg.transport = DDP_THREADS, j.cfg.period = 3;
+    j.cfg.deterministic = j.cfg.overwrite = 1;
+    j.cfg.strategy = strategy, j.cfg.wire = wire, j.cfg.overlap = overlap, j.cfg.servers = servers, j.cfg.defer = 0.6;
+    journey_go(&j, NULL, NULL, NULL, 9, whole);
+    assert_true(whole[0][0] != 0 && whole[1][0] != 0);
+    journey_go(&j, &backend, folder, NULL, 5, half);
+    assert_memory_not_equal(whole, half, sizeof whole);
+    journey_go(&j, NULL, NULL, folder, 9, half);
+    assert_memory_equal(whole, half, sizeof whole);
+    journey_go(&j, NULL, folder, NULL, 5, half);
+    journey_go(&j, &backend, NULL, folder, 9, half);
+    assert_memory_equal(whole, half, sizeof whole);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+static void checkpoints_move_between_device_and_cpu(void **state)
+{
+    (void)state;
+    journey_both_ways(DDP_BSP, DDP_WIRE_DEFAULT, DDP_OVERLAP_NONE, 1);
+    journey_both_ways(DDP_R2SP, DDP_WIRE_DEFAULT, DDP_OVERLAP_NONE, 1);
+    journey_both_ways(DDP_OSP, DDP_WIRE_DEFAULT, DDP_OVERLAP_NONE, 1);
+    journey_both_ways(DDP_OSP, DDP_WIRE_DEFAULT, DDP_OVERLAP_NONE, DDP_SERVERS_COLOCATED);
+}
+
+/* ---- what cannot be ---- */
+
+static void what_cannot_be_is_said(void **state)
+{
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    lab_new(&x, 2, DDP_DILOCO, 3);
+    x.model = LAB_MLP;
+    x.cfg.backend = &backend;
+    x.cfg.nccl = 1;
+    x.cfg.strategy = DDP_ASP;
+    x.cfg.servers = 1;
+    assert_int_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "servers are reached by transport"));
+    lab_free(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_server_gives_the_cpus_bits),
+        cmocka_unit_test(every_way_of_osp_gives_the_cpus_bits),
+        cmocka_unit_test(servers_are_reached_over_tcp_and_alone),
+        cmocka_unit_test(checkpoints_move_between_device_and_cpu),
+        cmocka_unit_test(what_cannot_be_is_said),
+    };
+
+    backend = fake_backend();
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
