@@ -41102,6 +41102,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
         {DDP__BIT(SITE) | DDP__BIT(JOIN) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
+        {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), DDP_UNSUPPORTED,
+         "what is gathered between sites is packed in this machine's memory: choose another wire, or leave the site out"},
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -41129,9 +41131,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), DDP_UNSUPPORTED,
          "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
          "that, or leave the site out"},
-        DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
-        DDP__NO(DEVICE, INT4, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
-        DDP__NO(DEVICE, TOPK, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(NCCL, INT8, DDP_UNSUPPORTED, "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
+        DDP__NO(NCCL, INT4, DDP_UNSUPPORTED, "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
         DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "servers are reached by transport: set nccl to 0, or leave it out"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};
@@ -50433,6 +50434,7 @@ typedef struct ddp__outer {
     ddp__outer_layer *layer;
     const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
     float         *shared;  /* [links x most] sparse changes of one layer after the other */
+    float         *packed;  /* [most] the same in this machine's memory, where layers are on a device; NULL */
     unsigned char *scratch; /* [links x scratch_bytes] */
     size_t         most, scratch_bytes;
 } ddp__outer;
@@ -50559,7 +50561,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
             if (!bad) bad = ddp_axpy(d, x, since + at, count, 1);
         }
     }
-    if (y->fresh && y->error && !bad) bad = ddp_set(d, y->error, y->share, 0); /* what its donor keeps the donor sends */
+    if (y->fresh && y->error) memset(y->error, 0, y->share * sizeof *y->error); /* what its donor keeps the donor sends */
     y->fresh = 0;
     return bad;
 }
@@ -50669,8 +50671,9 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->length = y->count;
     if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
     if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
-        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole, &y->momentum) ||
-        !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, 0, &y->error) ||
+        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole ? 1 : DDP_KEPT_HERE, &y->momentum) ||
+        !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, DDP_KEPT_HERE,
+                         &y->error) ||
         !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
         !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
@@ -50701,7 +50704,11 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
     }
     o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
     o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
-    o->shared = (float *)ddp__calloc(links * o->most, sizeof *o->shared);
+    o->shared = ddp_keep(d, DDP_NO_LAYER, "a change", links * o->most, DDP_KEPT_NOWHERE);
+    if (o->shared && ddp_settings(d)->backend) {
+        o->packed = ddp_keep(d, DDP_NO_LAYER, "a change here", o->most, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+        if (!o->packed) return DDP_MEMORY;
+    }
 #endif
     return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
@@ -50725,7 +50732,8 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (!o->keep) o->sites = NULL;
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
-    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;
+    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->site > 0 ||
+               (c->backend && (c->nccl || c->compensation > 0));
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
@@ -50778,7 +50786,6 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
         if (o->layer[l].gather) DDP_FREE(o->layer[l].gather);
     if (o->layer) DDP_FREE(o->layer);
     if (o->scratch) DDP_FREE(o->scratch);
-    if (o->shared) DDP_FREE(o->shared);
     if (o->landing) DDP_FREE(o->landing);
     ddp_plan_free(&o->partial.plan);
 }
@@ -50796,9 +50803,9 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     if (c->landing && !c->fragments)
         return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
                          ops->name, c->landing);
-    if (c->compensation > 0 && (c->overlap != DDP_OVERLAP_EAGER || c->backend))
-        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late, on the CPU: "
-                         "choose that, or leave it 0", ops->name, c->compensation);
+    if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
+        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
+                         "or leave it 0", ops->name, c->compensation);
     if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
     if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;
@@ -51772,7 +51779,7 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
     if (!y->share) return 0;
     y->block = 1 + ddp_sparse_bytes(y->share, y->all->keep);
     y->blocks = ddp_blocks_of(d, s ? s->across : ddp_group_of(d, y->layer), &y->place);
-    y->error = ddp_keep(d, y->layer, "residual", y->share, 0);
+    y->error = ddp_keep(d, y->layer, "residual", y->share, DDP_KEPT_HERE);
     if (!y->error) return DDP_FAILED;
     y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
     if (y->gather) return 0;
@@ -51781,6 +51788,7 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 {
+    const float *x = y->all->packed ? y->all->packed : y->x;
     ddp_piece all;
     ddp_message m = *like;
     ddp_error err;
@@ -51790,8 +51798,9 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
         y->link = like->link;
         return ddp__sparse_cross(d, y, like);
     }
-    if (ddp_scale(d, y->error, y->count, DDP__SPARSE_DECAY) || ddp_axpy(d, y->error, y->x, y->count, 1))
-        return DDP_FAILED;
+    if (y->all->packed && ddp_download(d, y->all->packed, y->x, y->count)) return DDP_FAILED;
+    ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
+    for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
     if (ddp__sparse_pack(y, &err))
         return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
     all.bytes = y->gather;
@@ -51802,11 +51811,13 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
     m.coding = DDP_AS_FLOAT;
     m.from = &all;
     m.from_count = 1;
+    m.here = 1;
     return ddp_post(d, &m, &y->ticket);
 }
 
 int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
+    float *x = y->all->packed ? y->all->packed : y->x;
     ddp_error err;
 
     for (int i = 0; i < 2; i++) {
@@ -51814,7 +51825,8 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
         y->before[i] = -1;
         if (t != -1 && ddp_hold(d, t, y->layer)) return DDP_FAILED;
     }
-    if (y->all->sites || ddp__sparse_mean(y, y->x, &err) == DDP_OK) return 0;
+    if (y->all->sites) return 0;
+    if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
     return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
 }
 

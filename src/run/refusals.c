@@ -54,6 +54,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(INT4, PARTS, DDP_UNSUPPORTED, DDP__PARTS_FLOATS),
         {DDP__BIT(SITE) | DDP__BIT(ELASTIC) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
         {DDP__BIT(SITE) | DDP__BIT(JOIN) | DDP__BIT(TOPK), DDP_ARG, DDP__GATHERED},
+        {DDP__BIT(SITE) | DDP__BIT(DEVICE) | DDP__BIT(TOPK), DDP_UNSUPPORTED,
+         "what is gathered between sites is packed in this machine's memory: choose another wire, or leave the site out"},
         DDP__NO(SITE, GROUPS, DDP_UNSUPPORTED, "averages in two levels are over all ranks: leave one of the two out"),
         DDP__NO(CLIP, GROUPS, DDP_UNSUPPORTED,
                 "no rank knows the norm over the layers of all groups: leave clip_norm 0"),
@@ -81,9 +83,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         {DDP__BIT(DEVICE) | DDP__BIT(SITE) | DDP__BIT(NO_NCCL1), DDP_UNSUPPORTED,
          "averages of a backend go in two levels where nccl is 1, the first of them inside the site: set "
          "that, or leave the site out"},
-        DDP__NO(DEVICE, INT8, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
-        DDP__NO(DEVICE, INT4, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
-        DDP__NO(DEVICE, TOPK, DDP_UNSUPPORTED, "averages of a backend travel as f32 or bf16: choose one of them"),
+        DDP__NO(NCCL, INT8, DDP_UNSUPPORTED, "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
+        DDP__NO(NCCL, INT4, DDP_UNSUPPORTED, "NCCL moves floats: set nccl to 0, or choose f32 or bf16"),
         DDP__NO(NCCL, SERVERS, DDP_UNSUPPORTED, "servers are reached by transport: set nccl to 0, or leave it out"),
         DDP__NO(NCCL, NO_NETWORK, DDP_ARG, "leave nccl 0, or set backend to ddp_cuda(...)"),
         DDP__NO(STREAM, NO_DEVICE, DDP_ARG, "set backend to ddp_cuda(...) too, or leave cuda_stream NULL")};

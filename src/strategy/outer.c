@@ -92,7 +92,7 @@ int ddp__outer_change(ddp_ctx *d, ddp__outer_layer *y, const float *since)
             if (!bad) bad = ddp_axpy(d, x, since + at, count, 1);
         }
     }
-    if (y->fresh && y->error && !bad) bad = ddp_set(d, y->error, y->share, 0); /* what its donor keeps the donor sends */
+    if (y->fresh && y->error) memset(y->error, 0, y->share * sizeof *y->error); /* what its donor keeps the donor sends */
     y->fresh = 0;
     return bad;
 }
@@ -202,8 +202,9 @@ static int ddp__outer_layer_start(ddp_ctx *d, ddp__outer *o, int layer)
     y->length = y->count;
     if (!o->whole) y->length = ddp_segment_of(d, ddp_group_of(d, layer), o->coding, y->count, &y->from);
     if (!ddp__outer_keep(d, y, "anchor", y->count, 1, &y->anchor) ||
-        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole, &y->momentum) ||
-        !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, 0, &y->error) ||
+        !ddp__outer_keep(d, y, "momentum", o->mu > 0 ? y->length : 0, o->whole ? 1 : DDP_KEPT_HERE, &y->momentum) ||
+        !ddp__outer_keep(d, y, "error", o->coding != DDP_AS_FLOAT && !o->whole ? y->length : 0, DDP_KEPT_HERE,
+                         &y->error) ||
         !ddp__outer_keep(d, y, "flight", late ? y->count : 0, 1, &y->x) ||
         !ddp__outer_keep(d, y, "own", eager ? y->count : 0, 0, &y->own) ||
         !ddp__outer_keep(d, y, "previous", eager && o->lambda > 0 ? y->length : 0, o->whole, &y->previous))
@@ -234,7 +235,11 @@ static int ddp__outer_shared(ddp_ctx *d, ddp__outer *o)
     }
     o->scratch_bytes = (ddp_sparse_scratch(o->keep) + 7) / 8 * 8;
     o->scratch = (unsigned char *)ddp__calloc(links, o->scratch_bytes);
-    o->shared = (float *)ddp__calloc(links * o->most, sizeof *o->shared);
+    o->shared = ddp_keep(d, DDP_NO_LAYER, "a change", links * o->most, DDP_KEPT_NOWHERE);
+    if (o->shared && ddp_settings(d)->backend) {
+        o->packed = ddp_keep(d, DDP_NO_LAYER, "a change here", o->most, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
+        if (!o->packed) return DDP_MEMORY;
+    }
 #endif
     return o->scratch && o->shared ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for sparse changes");
 }
@@ -258,7 +263,8 @@ int ddp__outer_start(ddp_ctx *d, void *self)
     if (!o->keep) o->sites = NULL;
 #endif
     /* where a rank may be lost with its part of the momentum, or sums are not made by one owner here */
-    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->backend || c->site > 0;
+    o->whole = alone || o->keep || c->min_world > 0 || c->join || c->site > 0 ||
+               (c->backend && (c->nccl || c->compensation > 0));
     o->mean = o->nu == 1 && !(o->mu > 0) && o->coding == DDP_AS_FLOAT && !o->keep &&
               c->overlap != DDP_OVERLAP_EAGER;
     o->layer = (ddp__outer_layer *)ddp__calloc((size_t)ddp_layers(d), sizeof *o->layer);
@@ -311,7 +317,6 @@ static void ddp__outer_close(ddp_ctx *d, void *self)
         if (o->layer[l].gather) DDP_FREE(o->layer[l].gather);
     if (o->layer) DDP_FREE(o->layer);
     if (o->scratch) DDP_FREE(o->scratch);
-    if (o->shared) DDP_FREE(o->shared);
     if (o->landing) DDP_FREE(o->landing);
     ddp_plan_free(&o->partial.plan);
 }
@@ -329,9 +334,9 @@ static ddp_status ddp__outer_settle(ddp_strategy_ops *ops, ddp_config *c, ddp_er
     if (c->landing && !c->fragments)
         return ddp__fail(err, DDP_ARG, "strategy %s: landing %d without fragments: the plan says when layers land",
                          ops->name, c->landing);
-    if (c->compensation > 0 && (c->overlap != DDP_OVERLAP_EAGER || c->backend))
-        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late, on the CPU: "
-                         "choose that, or leave it 0", ops->name, c->compensation);
+    if (c->compensation > 0 && c->overlap != DDP_OVERLAP_EAGER)
+        return ddp__fail(err, DDP_ARG, "strategy %s: compensation %g corrects what overlap eager applies late: choose that, "
+                         "or leave it 0", ops->name, c->compensation);
     if (c->overlap == DDP_OVERLAP_STREAM) ddp__outer_stream(ops);
     if (c->overlap == DDP_OVERLAP_EAGER) ddp__outer_eager(ops);
     if (c->mixture == 0 && c->overlap == DDP_OVERLAP_STREAM) c->mixture = 0.5;

@@ -49,6 +49,7 @@ typedef struct ddp__outer {
     ddp__outer_layer *layer;
     const ddp_sites *sites; /* sparse changes go between them; NULL: between all ranks */
     float         *shared;  /* [links x most] sparse changes of one layer after the other */
+    float         *packed;  /* [most] the same in this machine's memory, where layers are on a device; NULL */
     unsigned char *scratch; /* [links x scratch_bytes] */
     size_t         most, scratch_bytes;
 } ddp__outer;

@@ -136,7 +136,7 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
     if (!y->share) return 0;
     y->block = 1 + ddp_sparse_bytes(y->share, y->all->keep);
     y->blocks = ddp_blocks_of(d, s ? s->across : ddp_group_of(d, y->layer), &y->place);
-    y->error = ddp_keep(d, y->layer, "residual", y->share, 0);
+    y->error = ddp_keep(d, y->layer, "residual", y->share, DDP_KEPT_HERE);
     if (!y->error) return DDP_FAILED;
     y->gather = (unsigned char *)ddp__calloc((size_t)y->blocks, y->block);
     if (y->gather) return 0;
@@ -145,6 +145,7 @@ int ddp__sparse_start(ddp_ctx *d, ddp__outer_layer *y)
 
 int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
 {
+    const float *x = y->all->packed ? y->all->packed : y->x;
     ddp_piece all;
     ddp_message m = *like;
     ddp_error err;
@@ -154,8 +155,9 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
         y->link = like->link;
         return ddp__sparse_cross(d, y, like);
     }
-    if (ddp_scale(d, y->error, y->count, DDP__SPARSE_DECAY) || ddp_axpy(d, y->error, y->x, y->count, 1))
-        return DDP_FAILED;
+    if (y->all->packed && ddp_download(d, y->all->packed, y->x, y->count)) return DDP_FAILED;
+    ddp__scale(y->error, y->count, DDP__SPARSE_DECAY);
+    for (size_t i = 0; i < y->count; i++) y->error[i] += x[i];
     if (ddp__sparse_pack(y, &err))
         return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
     all.bytes = y->gather;
@@ -166,11 +168,13 @@ int ddp__sparse_send(ddp_ctx *d, ddp__outer_layer *y, const ddp_message *like)
     m.coding = DDP_AS_FLOAT;
     m.from = &all;
     m.from_count = 1;
+    m.here = 1;
     return ddp_post(d, &m, &y->ticket);
 }
 
 int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
 {
+    float *x = y->all->packed ? y->all->packed : y->x;
     ddp_error err;
 
     for (int i = 0; i < 2; i++) {
@@ -178,6 +182,7 @@ int ddp__sparse_arrive(ddp_ctx *d, ddp__outer_layer *y)
         y->before[i] = -1;
         if (t != -1 && ddp_hold(d, t, y->layer)) return DDP_FAILED;
     }
-    if (y->all->sites || ddp__sparse_mean(y, y->x, &err) == DDP_OK) return 0;
+    if (y->all->sites) return 0;
+    if (ddp__sparse_mean(y, x, &err) == DDP_OK) return x == y->x ? 0 : ddp_upload(d, y->x, x, y->count);
     return ddp_complain(d, err.code, "step %ld: layer %s: %.300s", ddp_step(d), ddp_name_of(d, y->layer), err.msg);
 }

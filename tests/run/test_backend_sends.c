@@ -1,4 +1,4 @@
-/* [calm] What is sent from a device in other ways than as floats to all: to servers. The same bits as on
+/* [calm] What is sent from a device in other ways than as floats to all: to servers, and in few bits. The same bits as on
  * the CPU, on a device whose memory nobody else can touch. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -112,6 +112,54 @@ static void servers_are_reached_over_tcp_and_alone(void **state)
     both_run(&x, "one worker, its own server");
 }
 
+/* ---- few bits ---- */
+
+static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0,
+                                 DDP_WIRE_TOPK};
+static const char *const wire_names[] = {"f32", "bf16", "int8", "int4", "e3m0", "topk"};
+
+static void changes_in_every_coding_give_the_cpus_bits(void **state)
+{
+    static const ddp_overlap overlaps[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
+    int w, k;
+    both x;
+
+    (void)state;
+    for (w = 0; w < 6; w++)
+        for (k = 0; k < 3; k++) {
+            ddp_config *c = both_new(&x, 2 + w % 2, k == 1 && w == 5 ? DDP_SPARSELOCO : DDP_DILOCO,
+                                     k % 2 ? LAB_MLP : LAB_GPT, (lab_rule)k);
+            c->wire = wires[w];
+            c->overlap = overlaps[k];
+            both_run(&x, wire_names[w]);
+            c = both_new(&x, 3, DDP_DILOCO, LAB_MLP, LAB_ADAMW); /* each keeps all of the momentum */
+            c->wire = wires[w];
+            c->overlap = overlaps[k];
+            c->transport = DDP_TCP;
+            c->min_world = 2;
+            both_run(&x, "elastic");
+        }
+    both_new(&x, 3, DDP_DILOCO, LAB_GPT, LAB_ADAMW);
+    x.run[0].cfg.overlap = DDP_OVERLAP_EAGER, x.run[0].cfg.compensation = 0.5;
+    both_run(&x, "compensated");
+}
+
+static void int8_averages_give_the_cpus_bits(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_ENP, DDP_DREAMDDP, DDP_MGWFBP,
+                                              DDP_BYTESCHEDULER, DDP_USBYTE, DDP_DEFT};
+    size_t s;
+    both x;
+
+    (void)state;
+    for (s = 0; s < sizeof strategies / sizeof strategies[0]; s++) {
+        ddp_config *c = both_new(&x, 2 + (int)(s % 2), strategies[s], s % 2 ? LAB_GPT : LAB_MLP, (lab_rule)(s % 4));
+        c->wire = DDP_WIRE_INT8;
+        c->average_state = s % 2 == 0;
+        both_run(&x, "int8");
+    }
+}
+
 /* ---- checkpoints ---- */
 
 typedef struct journey {
@@ -199,6 +247,10 @@ static void checkpoints_move_between_device_and_cpu(void **state)
     journey_both_ways(DDP_R2SP, DDP_WIRE_DEFAULT, DDP_OVERLAP_NONE, 1);
     journey_both_ways(DDP_OSP, DDP_WIRE_DEFAULT, DDP_OVERLAP_NONE, 1);
     journey_both_ways(DDP_OSP, DDP_WIRE_DEFAULT, DDP_OVERLAP_NONE, DDP_SERVERS_COLOCATED);
+    journey_both_ways(DDP_DILOCO, DDP_WIRE_F32, DDP_OVERLAP_NONE, 0);
+    journey_both_ways(DDP_DILOCO, DDP_WIRE_INT4, DDP_OVERLAP_EAGER, 0);
+    journey_both_ways(DDP_SPARSELOCO, DDP_WIRE_TOPK, DDP_OVERLAP_STREAM, 0);
+    journey_both_ways(DDP_DREAMDDP, DDP_WIRE_INT8, DDP_OVERLAP_NONE, 0);
 }
 
 /* ---- what cannot be ---- */
@@ -213,11 +265,38 @@ static void what_cannot_be_is_said(void **state)
     x.model = LAB_MLP;
     x.cfg.backend = &backend;
     x.cfg.nccl = 1;
+    x.cfg.wire = DDP_WIRE_INT4;
+    assert_int_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), DDP_UNSUPPORTED);
+    assert_non_null(strstr(err.msg, "NCCL moves floats"));
+    x.cfg.wire = DDP_WIRE_DEFAULT;
     x.cfg.strategy = DDP_ASP;
     x.cfg.servers = 1;
     assert_int_equal(ddp_launch(&x.cfg, lab_worker, &x, &err), DDP_UNSUPPORTED);
     assert_non_null(strstr(err.msg, "servers are reached by transport"));
     lab_free(&x);
+}
+
+/* What has no code ends the run with its layer's name; it is found beside the device. */
+static void a_value_without_a_code_is_said(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DILOCO, DDP_SPARSELOCO};
+    static float params[LAB_RANKS][LAB_VALUES];
+    ddp_error err;
+    journey j;
+    int k;
+
+    (void)state;
+    for (k = 0; k < 5; k++) {
+        const char *wire = k < 3 ? "cannot travel as int8" : k < 4 ? "cannot travel as int4" : "cannot travel: x[";
+        memset(&j, 0, sizeof j);
+        j.cfg.no_env = 1, j.cfg.world = 2, j.cfg.transport = DDP_THREADS, j.cfg.period = 2;
+        j.cfg.strategy = strategies[k], j.cfg.backend = &backend;
+        j.cfg.wire = k < 3 ? DDP_WIRE_INT8 : k < 4 ? DDP_WIRE_INT4 : DDP_WIRE_TOPK;
+        j.params = params, j.steps = 9, j.bad_step = 3;
+        assert_int_equal(ddp_launch(&j.cfg, journey_run, &j, &err), DDP_NUMERIC);
+        if (!strstr(err.msg, wire) || !strstr(err.msg, "step 3")) fail_msg("%d: %s", k, err.msg);
+        assert_int_equal(fake.alive, 0);
+    }
 }
 
 int main(void)
@@ -226,8 +305,11 @@ int main(void)
         cmocka_unit_test(every_server_gives_the_cpus_bits),
         cmocka_unit_test(every_way_of_osp_gives_the_cpus_bits),
         cmocka_unit_test(servers_are_reached_over_tcp_and_alone),
+        cmocka_unit_test(changes_in_every_coding_give_the_cpus_bits),
+        cmocka_unit_test(int8_averages_give_the_cpus_bits),
         cmocka_unit_test(checkpoints_move_between_device_and_cpu),
         cmocka_unit_test(what_cannot_be_is_said),
+        cmocka_unit_test(a_value_without_a_code_is_said),
     };
 
     backend = fake_backend();
