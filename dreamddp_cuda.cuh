@@ -5569,6 +5569,16 @@ static void ddp__cuda_compensate(void *self, float *x, const float *now, const f
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
+/* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
+static void ddp__cuda_load_arithmetic(ddp__cuda *dev)
+{
+    float *none = NULL;
+    DDP__RUN(ddp__k_axpy, 1, 1, none, none, 0l, 0.0f);
+    DDP__RUN(ddp__k_scale, 1, 1, none, 0l, 0.0f);
+    DDP__RUN(ddp__k_fill, 1, 1, none, 0l, 0.0f);
+    DDP__RUN(ddp__k_compensate, 1, 1, none, none, none, 0l, 0.0f);
+}
+
 static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
 {
     ddp__cuda_self *c = (ddp__cuda_self *)self;
@@ -5636,6 +5646,7 @@ static ddp_status ddp__cuda_backend_open(const ddp_backend *b, int local_rank, v
     ddp__cuda_conv_ops(dev);
     ddp__cuda_batch_norm_ops(dev);
     ddp__cuda_pool_ops(dev);
+    ddp__cuda_load_arithmetic(dev);
     if (!DDP__CUDA(dev, cudaMallocHost((void **)&c->ring, DDP__UPLOAD_PARTS * DDP__UPLOAD_BYTES)))
         (void)DDP__CUDA(dev, cudaMalloc((void **)&c->squares, (DDP__CLIP_PARTS + 1) * sizeof *c->squares));
     if (!dev->failed) c->ring_free = ddp__cuda_events(dev, DDP__UPLOAD_PARTS, cudaEventDisableTiming);

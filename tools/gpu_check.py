@@ -32,6 +32,9 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODEL = dict(model="gpt2", layers=2, heads=4, dim=64, seq=64, batch=8, data="dreamddp.h", lr=1e-3, seed=1)
+WAYS = {"bsp": dict(servers=1), "asp": dict(servers="colocated"), "ssp": dict(servers=1), "r2sp": dict(servers=1),
+        "osp": dict(servers="colocated", defer=0.5), "diloco": dict(period=4, wire="int4", outer_lr=1),
+        "sparseloco": dict(period=4), "localsgd": dict(wire="int8")}  # what a strategy is tried with
 STB = ("stb/stb_ds.h", "stb_ds.h")  # where the library looks for it
 GAP = {"f32": 2e-3, "tf32": 1e-2, "bf16": 4e-2}  # largest relative distance of two losses of one step
 
@@ -219,6 +222,7 @@ def check_strategies(score, steps):
         if score.late("two processes, tcp, " + strategy):
             continue
         options = dict(MODEL, batch=4, steps=steps, workers=2, transport="tcp", strategy=strategy, net="1gbit,1ms")
+        options.update(WAYS.get(strategy, {}))
         ends = []
         fault = ""
         for program, more in (("build/train_gpt", []), ("build/gpu/train_gpt", ["--device", "cuda"])):

@@ -38,9 +38,11 @@ def losses(options, folder):
 
 
 def strategies(folder):
-    for strategy in ("ssgd", "wfbp", "localsgd", "enp", "dreamddp"):
-        cpu, a = losses(["--strategy", strategy], folder)
-        gpu, b = losses(["--strategy", strategy, "--device", "cuda"], folder)
+    more = {"bsp": ["--servers", "1"], "osp": ["--servers", "colocated", "--defer", "0.5"]}
+    for strategy in ("ssgd", "wfbp", "localsgd", "bsp", "osp", "enp", "dreamddp"):
+        words = ["--strategy", strategy, *more.get(strategy, [])]
+        cpu, a = losses(words, folder)
+        gpu, b = losses([*words, "--device", "cuda"], folder)
         worst = max(abs(x - y) for x, y in zip(cpu, gpu))
         check("%s: 20 steps within 1e-4 of the CPU" % strategy,
               len(cpu) == len(gpu) == 20 and worst < 1e-4 and abs(a["val_loss"] - b["val_loss"]) < 1e-4,

@@ -1,0 +1,296 @@
+/* [calm] What a GPU sends to servers, and what it sends in few bits: with the same gradients the parameters are the
+ * CPU's, bit for bit. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp_cuda.cuh"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+extern "C" {
+#include <cmocka.h>
+}
+
+#include "cuda/backend.cuh"
+#include "strategy/strategy_lab.h"
+
+static int have_gpu(void)
+{
+    int n = 0;
+    const int ok = cudaGetDeviceCount(&n) == cudaSuccess && n > 0;
+
+    (void)cudaGetLastError();
+    return ok;
+}
+
+static void nothing_left(void)
+{
+#ifdef DDP_CUDA_ON_CPU
+    assert_int_equal(cuda_on_cpu::alive(), 0);
+#endif
+}
+
+/* Layers of a program's own, whose gradients the host makes of their parameters. A rank that serves has them here. */
+typedef struct own_layers {
+    const ddp_backend *b; /* NULL: in this machine's memory */
+    void  *device;
+    float *w[LAB_LAYERS], *g[LAB_LAYERS], *here; /* here: of the largest, twice */
+    size_t count[LAB_LAYERS], most;
+    int    layers;
+} own_layers;
+
+static float *own_memory(const own_layers *x, size_t n)
+{
+    return (float *)(x->b ? x->b->alloc(x->device, n * sizeof(float)) : calloc(n, sizeof(float)));
+}
+
+static int own_add(ddp_ctx *d, own_layers *x, const lab *l)
+{
+    ddp_layer layer;
+    int i;
+    size_t k;
+
+    x->b = d->host.backend, x->device = d->host.device;
+    x->layers = lab_sizes(l->model, x->count);
+    for (i = 0; i < x->layers; i++)
+        if (x->count[i] > x->most) x->most = x->count[i];
+    x->here = (float *)calloc(2 * x->most, sizeof(float));
+    for (i = 0; i < x->layers; i++) {
+        const size_t bytes = x->count[i] * sizeof(float);
+        x->w[i] = own_memory(x, x->count[i]), x->g[i] = own_memory(x, x->count[i]);
+        for (k = 0; k < x->count[i]; k++) x->here[k] = lab_start(0, i, k);
+        if (x->b) x->b->upload(x->device, x->w[i], x->here, bytes);
+        else memcpy(x->w[i], x->here, bytes);
+        memset(&layer, 0, sizeof layer);
+        layer.params = x->w[i], layer.grads = x->g[i], layer.count = x->count[i];
+        if (ddp_add_layer(d, &layer)) return (int)ddp_last_error(d)->code;
+    }
+    return 0;
+}
+
+static int own_read(const own_layers *x, float *to, const float *from, size_t n)
+{
+    ddp_error err;
+
+    if (x->b) return (int)x->b->download(x->device, to, from, n * sizeof *to, &err);
+    memcpy(to, from, n * sizeof *to);
+    return 0;
+}
+
+static int own_backward(ddp_ctx *d, own_layers *x, int layer, int step)
+{
+    const size_t n = x->count[layer];
+    float *w = x->here, *g = x->here + x->most;
+
+    if (own_read(x, w, x->w[layer], n)) return 1;
+    memset(g, 0, n * sizeof *g);
+    lab_gradient(w, g, n, ddp_rank(d), layer, step);
+    if (x->b) x->b->upload(x->device, x->g[layer], g, n * sizeof *g);
+    else memcpy(x->g[layer], g, n * sizeof *g);
+    return ddp_backward_end(d, layer);
+}
+
+static int own_loop(ddp_ctx *d, void *user)
+{
+    lab *l = (lab *)user;
+    ddp_optimizer o = lab_optimizer(l->rule);
+    own_layers x;
+    size_t at = 0;
+    int i, step, bad;
+
+    memset(&x, 0, sizeof x);
+    bad = own_add(d, &x, l);
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    if (!bad && lab_serves(d)) bad = ddp_serve(d);
+    for (step = 0; !bad && step < l->steps && !lab_serves(d); step++) {
+        lab_rate(d, l, &o, step);
+        for (i = x.layers - 1; i >= 0 && !bad; i--) bad = own_backward(d, &x, i, step);
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (!bad && !lab_serves(d)) bad = ddp_sync_all(d);
+    for (i = 0; !bad && i < x.layers; at += x.count[i++])
+        bad = own_read(&x, l->params[ddp_rank(d)] + at, x.w[i], x.count[i]);
+    if (ddp_rank(d) == 0) *l->values = at;
+    for (i = 0; i < x.layers; i++) {
+        if (x.b) x.b->release(x.device, x.w[i], 0), x.b->release(x.device, x.g[i], 0);
+        else free(x.w[i]), free(x.g[i]);
+    }
+    free(x.here);
+    return bad;
+}
+
+typedef void (*choose)(ddp_config *c, int k);
+
+static void equal_to_the_cpu(const char *what, ddp_strategy strategy, lab_model model, lab_rule rule, int world,
+                             choose set, int k)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    ddp_error err;
+    lab run[2];
+    int i, r;
+
+    for (i = 0; i < 2; i++) {
+        lab_new(&run[i], world, strategy, 3);
+        run[i].model = model, run[i].rule = rule, run[i].rates = 1;
+        if (set) set(&run[i].cfg, k);
+        run[i].cfg.backend = i ? &b : NULL;
+        if (ddp_launch(&run[i].cfg, own_loop, &run[i], &err)) fail_msg("%s, %s: %s", what, i ? "GPU" : "CPU", err.msg);
+    }
+    assert_true(*run[0].values > 10 && *run[0].values == *run[1].values);
+    for (r = 0; r < world; r++)
+        if (memcmp(run[0].params[r], run[1].params[r], *run[0].values * sizeof(float)))
+            fail_msg("%s %s, case %d, rank %d: other bits than the CPU's", ddp_strategy_name(strategy), what, k, r);
+    lab_free(&run[0]);
+    lab_free(&run[1]);
+    nothing_left();
+}
+
+/* ---- servers ---- */
+
+static void served(ddp_config *c, int k)
+{
+    static const ddp_lgp lgp[] = {DDP_LGP_ON, DDP_LGP_EMA, DDP_LGP_OFF};
+
+    c->servers = k % 2 ? DDP_SERVERS_COLOCATED : 1;
+    c->staleness = 1;
+    c->defer = 0.6;
+    c->lgp = lgp[k / 2 % 3];
+    c->paper = k >= 6;
+}
+
+static void workers_on_a_gpu_have_servers(void **state)
+{
+    int s, k;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++)
+        for (k = 0; k < 2; k++)
+            equal_to_the_cpu("with servers", (ddp_strategy)s, k ? LAB_ODD : LAB_TINY, k ? LAB_MOMENTUM : LAB_ADAMW, 3,
+                             served, k);
+    for (k = 2; k < 8; k++)
+        equal_to_the_cpu("in its ways", DDP_OSP, k % 2 ? LAB_ODD : LAB_TINY, k % 3 ? LAB_ADAMW : LAB_NESTEROV, 3, served,
+                         k);
+}
+
+/* A graph's gradients are the CPU's within rounding; on the server its layers are here. */
+static void graphs_have_servers(void **state)
+{
+    const ddp_backend b = ddp_cuda(DDP_CUDA_F32, -1);
+    double most = 0;
+    lab run[2];
+    size_t n;
+    int i, s, r;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (s = (int)DDP_BSP; s <= (int)DDP_OSP; s++) {
+        for (i = 0; i < 2; i++) {
+            lab_new(&run[i], 3, (ddp_strategy)s, 3);
+            run[i].model = LAB_GPT, run[i].rule = LAB_ADAMW;
+            served(&run[i].cfg, s == (int)DDP_ASP);
+            run[i].cfg.backend = i ? &b : NULL;
+            lab_run(&run[i]);
+        }
+        assert_true(*run[0].values > 10 && *run[0].values == *run[1].values);
+        for (r = 0; r < 2; r++)
+            for (n = 0; n < *run[0].values; n++) {
+                const double e = fabs((double)run[0].params[r][n] - (double)run[1].params[r][n]);
+                if (!(e <= most)) most = e;
+            }
+        if (!(most < 1e-3)) fail_msg("%s: %g", ddp_strategy_name((ddp_strategy)s), most);
+        assert_memory_equal(run[1].params[0], run[1].params[1], *run[1].values * sizeof(float));
+        lab_free(&run[0]);
+        lab_free(&run[1]);
+        nothing_left();
+    }
+}
+
+/* ---- few bits ---- */
+
+static void coded(ddp_config *c, int k)
+{
+    static const ddp_wire wires[] = {DDP_WIRE_F32, DDP_WIRE_BF16, DDP_WIRE_INT8, DDP_WIRE_INT4, DDP_WIRE_E3M0,
+                                     DDP_WIRE_TOPK};
+    static const ddp_overlap overlaps[] = {DDP_OVERLAP_NONE, DDP_OVERLAP_STREAM, DDP_OVERLAP_EAGER};
+
+    c->wire = wires[k % 6];
+    c->overlap = overlaps[k / 6];
+}
+
+static void compensated(ddp_config *c, int k)
+{
+    (void)k;
+    c->overlap = DDP_OVERLAP_EAGER;
+    c->compensation = 0.5;
+}
+
+static void in_int8(ddp_config *c, int k)
+{
+    (void)k;
+    c->wire = DDP_WIRE_INT8;
+}
+
+static void changes_of_a_gpu_have_every_coding(void **state)
+{
+    int k;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (k = 0; k < 18; k++)
+        equal_to_the_cpu("coded", k % 6 == 5 && k > 5 ? DDP_SPARSELOCO : DDP_DILOCO, k % 2 ? LAB_ODD : LAB_TINY,
+                         (lab_rule)(k % 4), 2, coded, k);
+    equal_to_the_cpu("compensated", DDP_DILOCO, LAB_ODD, LAB_SGD, 3, compensated, 0);
+}
+
+static void averages_of_a_gpu_go_as_int8(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_DREAMDDP, DDP_USBYTE, DDP_DEFT};
+    int s;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (s = 0; s < 6; s++)
+        equal_to_the_cpu("int8", strategies[s], s % 2 ? LAB_ODD : LAB_TINY, (lab_rule)(s % 4), 2 + s % 2, in_int8, 0);
+}
+
+#ifdef DDP_CUDA_ON_CPU
+static void slowly(ddp_config *c, int k)
+{
+    c->overlap = k % 2 ? DDP_OVERLAP_EAGER : DDP_OVERLAP_STREAM;
+    c->compensation = k == 1 ? 0.5 : 0;
+    c->wire = k < 2 ? DDP_WIRE_F32 : DDP_WIRE_INT4;
+    c->net = "100mbit,50ms";
+}
+
+/* A new process: what the outer step needs is launched first when changes are on their way. */
+static void nothing_is_loaded_behind_a_change(void **state)
+{
+    int k;
+
+    (void)state;
+    for (k = 0; k < 3; k++) {
+        cuda_on_cpu::unload();
+        equal_to_the_cpu("behind a slow link", DDP_DILOCO, LAB_TINY, LAB_SGD, 2, slowly, k);
+    }
+}
+#endif
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(workers_on_a_gpu_have_servers),
+        cmocka_unit_test(graphs_have_servers),
+        cmocka_unit_test(changes_of_a_gpu_have_every_coding),
+        cmocka_unit_test(averages_of_a_gpu_go_as_int8),
+#ifdef DDP_CUDA_ON_CPU
+        cmocka_unit_test(nothing_is_loaded_behind_a_change),
+#endif
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
