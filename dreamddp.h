@@ -3490,6 +3490,9 @@ struct ddp_backend {
     void (*compensate)(void *self, float *x, const float *now, const float *then, size_t count, float s);
     ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
     void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
+    /* In order: what blocks of `bits` bits can say of x goes to out, x keeps the rest, as ddp_split has it: a float's scale
+     * for each 64 values, then the levels. A block that is not finite has such a scale. NULL: none. */
+    void (*split)(void *self, int bits, float *x, void *out, size_t count);
     void (*clip_add)(void *self, const float *x, size_t count, int first);
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 
@@ -38809,6 +38812,8 @@ struct ddp_ctx {
 
     float       *coded, *bases;  /* int8 blocks: residuals of all layers, here, and where they are, bases and deltas; NULL */
     size_t       coded_count, bases_count;
+    float       *coded_there;    /* where a device makes its blocks itself: [coded_count] residuals, and [coded_count] what
+                                    was cut off of results, to be added to them; NULL */
 
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
@@ -39104,6 +39109,16 @@ DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
 DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB int        ddp__coded_rounds(const ddp_message *m);
 DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
+/* The same on a device that can: queues it; its blocks go to out, ddp__coded_bytes there. Then, on the stager's
+ * threads: m's values here become what `codes`, copied from there, say; and what was cut off of the result goes there.
+ * fold: what is kept of both is in the residuals. */
+DDP_LIB int        ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB void       ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out);
+DDP_LIB size_t     ddp__coded_bytes(const ddp_message *m, size_t n);
+DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes, ddp_error *err);
+DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
+DDP_LIB void       ddp__coded_fold(ddp_ctx *d);
+DDP_LIB ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err);
 
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */
@@ -40236,6 +40251,8 @@ typedef struct ddp__stager_entry {
     int               there;
     ddp__stager_state state;
     ddp_piece        *host;      /* [m.here + 1] what is here, then the values of the device, pinned */
+    void             *codes;     /* on the device, where that has made blocks of it; NULL */
+    size_t            codes_end; /* as codes_head when it was queued */
     size_t            at, end;   /* bytes of the ring that it takes; equal: none */
     long              operation; /* the engine's ticket */
     double            divergence;
@@ -40260,6 +40277,8 @@ struct ddp__stager {
     int         *waiting_at;  /* [room] their entries */
     char        *ring;        /* pinned */
     size_t       ring_bytes, head, tail, used;
+    char        *codes;       /* on the device: blocks that are not copied yet, a ring too; NULL */
+    size_t       codes_bytes, codes_head, codes_tail; /* the latter two count on */
     double      *divergence;  /* [layers] */
     int          layers;
     ddp_error    error;
@@ -40284,6 +40303,14 @@ static size_t ddp__stager_count(const ddp_message *m)
 
     for (int i = m->here; i < m->from_count; i++) n += m->from[i].count;
     return n;
+}
+
+/* That it needs of the ring: its values, and blocks behind them. */
+static size_t ddp__stager_bytes(const ddp__stager_entry *x)
+{
+    const size_t n = x->there ? ddp__stager_count(&x->m) : 0;
+
+    return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
 }
 
 /* Under the lock: a contiguous part of the ring, first come, first served. 0 = not yet. */
@@ -40331,6 +40358,10 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 
     (x->host + x->m.here)->bytes = to;
     (x->host + x->m.here)->count = ddp__stager_count(&x->m);
+    if (x->codes) { /* which are few; values are made of them here */
+        to += x->host->count * sizeof(float);
+        return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
+    }
     for (int i = x->m.here; i < x->m.from_count; i++) {
         const ddp_piece *p = &x->m.from[i];
         const size_t bytes = p->count * ddp__stager_unit(&x->m);
@@ -40349,7 +40380,8 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
         m.from = x->host;
         m.from_count = m.here + 1;
         m.to = NULL;
-        if (ddp__coded_rounds(&m)) DDP__TRY(ddp__coded_round(s->d, &m, err));
+        if (x->codes) DDP__TRY(ddp__coded_read(s->d, &m, (const unsigned char *)(x->host->data + x->host->count), err));
+        else if (ddp__coded_rounds(&m)) DDP__TRY(ddp__coded_round(s->d, &m, err));
     }
     if (m.divergence) m.divergence = &x->divergence;
     return ddp__engine_submit(s->engine, &m, &x->operation, err);
@@ -40364,8 +40396,7 @@ static void *ddp__stager_out(void *user)
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         ddp__stager_entry *x = &s->entry[s->sent % s->room];
-        const size_t bytes = s->sent < s->submitted && x->there
-                                 ? ddp__stager_count(&x->m) * ddp__stager_unit(&x->m) : 0;
+        const size_t bytes = s->sent < s->submitted ? ddp__stager_bytes(x) : 0;
         const int slot = (int)(s->sent % s->room);
 
         if (s->sent == s->submitted || (bytes && !ddp__stager_take(s, bytes, x))) {
@@ -40379,6 +40410,7 @@ static void *ddp__stager_out(void *user)
             ddp__stager_fail(s, &why);
         } else {
             x->state = DDP__STAGER_SENT;
+            if (x->codes) s->codes_tail = x->codes_end;
             s->sent++;
             pthread_cond_broadcast(&s->changed);
             ddp__atomic_store(&s->woken, 1);
@@ -40422,6 +40454,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
     pthread_mutex_unlock(&s->lock);
     bad = ddp__engine_wait(s->engine, x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
+    if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
     if (bad == DDP_OK && x->there) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
     pthread_mutex_lock(&s->lock);
     if (bad != DDP_OK) {
@@ -40478,7 +40511,11 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->divergence = (double *)ddp__calloc((size_t)s->layers, sizeof *s->divergence);
     s->ring = (char *)s->b->pin(s->device, s->ring_bytes);
     s->slots = s->ring && s->b->slots(s->device, s->room);
-    return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots;
+    if (s->d->coded_there) {
+        s->codes_bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks: 1.07 of 5.3 */
+        s->codes = (char *)s->b->alloc(s->device, s->codes_bytes);
+    }
+    return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots && (s->codes || !s->codes_bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
@@ -40532,6 +40569,7 @@ void ddp__stager_free(ddp__stager *s)
     if (!s) return;
     for (int i = 0; s->entry && i < s->room; i++)
         if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
+    if (s->codes) s->b->release(s->device, s->codes, s->codes_bytes);
     if (s->ring) s->b->unpin(s->device, s->ring, s->ring_bytes);
     if (s->entry) DDP_FREE(s->entry);
     if (s->waiting) DDP_FREE(s->waiting);
@@ -40551,6 +40589,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     const int to = m->to ? m->to_count : 0, given = m->from_count + to, n = given + m->here + 1;
     const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
 
+    x->codes = NULL;
     if (there && bytes > s->ring_bytes)
         return ddp__fail(err, DDP_ARG, "a message of %zu bytes is too long: those of a device have "
                          "%zu at most; post it in parts", bytes, s->ring_bytes);
@@ -40578,6 +40617,18 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
+/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a failure. */
+static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
+{
+    const size_t bytes = (ddp__coded_bytes(&x->m, ddp__stager_count(&x->m)) + 255) / 256 * 256, all = s->codes_bytes;
+    size_t at = s->codes_head;
+
+    if (at % all + bytes > all) at += all - at % all;
+    while (s->error.code == DDP_OK && at + bytes - s->codes_tail > all) pthread_cond_wait(&s->changed, &s->lock);
+    s->codes_head = x->codes_end = at + bytes;
+    return s->error.code == DDP_OK ? s->codes + at % all : NULL;
+}
+
 ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
@@ -40595,6 +40646,8 @@ ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_
             return bad;
         }
         x->state = DDP__STAGER_QUEUED;
+        if (from == DDP__BEHIND_WORK && ddp__coded_goes_there(s->d, m)) x->codes = ddp__stager_place(s, x);
+        if (x->codes) ddp__coded_there(s->d, m, x->codes);
         if (from == DDP__BEHIND_WORK) s->b->record(s->device, (int)(s->submitted % s->room));
         if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, (int)(s->submitted % s->room));
         *ticket = s->submitted++;
@@ -43114,6 +43167,7 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     if (d->ops.averages != DDP_AVERAGES_PARAMETERS || d->cfg.servers) largest = total; /* in messages of its own */
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
+    if (d->coded_there) largest += largest / 3 + 1, total += total / 3 + 1; /* its blocks, too */
     DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float), total * sizeof(float), &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
@@ -43282,6 +43336,14 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
 
 int ddp__coded_rounds(const ddp_message *m) { return m->residual && ddp__in_blocks((int)m->coding) && !m->round; }
 
+static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const ddp_error *why, ddp_error *err)
+{
+    return ddp__fail(err, DDP_NUMERIC, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
+                     "or clip gradients", m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
+                     ddp__coding_name((int)m->coding), why->msg);
+}
+
 ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     float part[DDP__CODED_PART], *residual = m->residual;
@@ -43303,11 +43365,73 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
             memcpy(to->data + used, part + i, run * sizeof *part);
         }
     }
-    if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up or "
-                     "clip gradients", m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
-                     ddp__coding_name((int)m->coding), why.msg);
+    return s == DDP_OK ? s : ddp__coded_fail(d, m, &why, err);
+}
+
+/* ---- the same on a device ---- */
+
+int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m)
+{
+    return d->coded_there && ddp__coded_rounds(m) && m->residual >= d->coded && m->residual < d->coded + d->coded_count;
+}
+
+void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
+{
+    const ddp_backend *b = d->host.backend;
+    float *residual = d->coded_there + (m->residual - d->coded);
+    size_t n = 0;
+
+    for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
+    b->axpy(d->host.device, residual, residual + d->coded_count, n, 1);
+    b->fill(d->host.device, residual + d->coded_count, n, 0);
+    for (size_t i = 0, from = 0; i < (size_t)m->from_count; from += m->from[i++].count)
+        if (m->from[i].count) b->axpy(d->host.device, residual + from, m->from[i].data, m->from[i].count, 1);
+    b->split(d->host.device, m->coding == DDP_AS_INT8 ? 8 : 4, residual, out, n);
+}
+
+size_t ddp__coded_bytes(const ddp_message *m, size_t n) { return ddp__quantised_bytes(ddp__packing_of(m->coding), n); }
+
+ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes, ddp_error *err)
+{
+    ddp_error why;
+
+    if (ddp__blocks_decode(m->coding, m->from->data, codes, m->from->count, &why)) return ddp__coded_fail(d, m, &why, err);
+    return DDP_OK;
+}
+
+/* A rank's segment is another where some were lost. */
+ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err)
+{
+    const size_t at = (size_t)(m->residual - d->coded);
+    size_t from = 0, to = n;
+
+    if (m->owner) return DDP_OK; /* whose results are as they travel */
+    if (d->cfg.min_world == 0 && !d->cfg.join) ddp__engine_segment(d->engine, m->group, m->coding, n, &from, &to);
+    if (from == to) return DDP_OK;
+    DDP__TRY(d->host.backend->give(d->host.device, d->coded_there + d->coded_count + at + from, m->residual + from,
+                                   (to - from) * sizeof(float), err));
+    memset(m->residual + from, 0, (to - from) * sizeof(float));
+    return DDP_OK;
+}
+
+void ddp__coded_fold(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!d->coded_there) return;
+    b->axpy(d->host.device, d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
+    b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
+}
+
+ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+
+    if (!d->host.backend || !d->host.backend->split || (coding != DDP_AS_INT8 && coding != DDP_AS_INT4)) return DDP_OK;
+    d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * d->coded_count * sizeof(float));
+    if (d->coded_there) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of device memory for %zu bytes of what %s cut off",
+                     2 * d->coded_count * sizeof(float), ddp__coding_name((int)coding));
 }
 
 /* ==== run/error_feedback.c ==== [run] */
@@ -43346,13 +43470,14 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         }
         next += u->trained;
     }
-    return DDP_OK;
+    return ddp__coded_there_memory(d, err);
 }
 
 void ddp__coded_close(ddp_ctx *d)
 {
     ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
     ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
 }
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
@@ -43366,6 +43491,7 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
+    if (d->coded_there) ddp__host_zero(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
     for (int l = 0; d->coded && l < d->layers; l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);
@@ -45106,7 +45232,9 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
-    if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
+    if (u->residual && u->trained)
+        ddp__worker_add(s, "residual", l, -1, d->coded_there ? d->coded_there + (u->residual - d->coded) : u->residual,
+                        u->trained, DDP__WORKER_OWN | (d->coded_there ? there : 0));
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
@@ -45159,6 +45287,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
+    ddp__coded_fold(d);
     s->engine = d->engine;
     s->rank = d->rank, s->world = d->world;
     s->step = d->step;

@@ -4757,6 +4757,41 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     }
 }
 
+/* As blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that are not
+ * finite the largest magnitude is the scale, which is refused where it is read. */
+static __global__ void ddp__k_split(ddp__quantised q, float *x)
+{
+    const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
+    size_t b = ddp__thread_first() / DDP__PACK_LANES;
+
+    for (; b / 2 * 2 < q.blocks; b += step) { /* all lanes of a warp */
+        const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
+        float v[4], scale;
+        uint32_t most = 0;
+        int level[4] = {0, 0, 0, 0}, i;
+
+        for (i = 0; i < 4; i++) {
+            v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
+            if (ddp__magnitude(v[i]) > most) most = ddp__magnitude(v[i]);
+        }
+        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
+            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
+            if (other > most) most = other;
+        }
+        if (b >= q.blocks) continue;
+        scale = most < DDP__INFINITE ? ddp__quantise_scale_of(most, (double)q.levels) : __uint_as_float(most);
+        if (scale < FLT_MIN) scale = 0;
+        for (i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
+            level[i] = ddp__quantise_level_of(v[i], 1 / (double)scale);
+        if (lane == 0) q.scale[b] = scale;
+        for (i = 0; i < 4 && at + (size_t)i < q.n; i++) {
+            if (q.wide) q.level[at + (size_t)i] = (unsigned char)level[i];
+            else if (i % 2 == 0) q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+            x[at + (size_t)i] = __fsub_rn(v[i], __fmul_rn((float)level[i], scale));
+        }
+    }
+}
+
 /* ---- receiving ---- */
 
 static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, size_t at)
@@ -5569,6 +5604,21 @@ static void ddp__cuda_compensate(void *self, float *x, const float *now, const f
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
+static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
+{
+    ddp__quantised q = ddp__quantised_of(bits == 8 ? DDP_PACK_INT8 : DDP_PACK_INT4, out, n);
+    q.scale = (float *)out;
+    q.level = (unsigned char *)(q.scale + q.blocks);
+    return q;
+}
+
+static void ddp__cuda_split(void *self, int bits, float *x, void *out, size_t n)
+{
+    ddp__cuda *dev = ddp__cuda_of(self);
+    const ddp__quantised q = ddp__payload_of(bits, out, n);
+    if (n) DDP__STRIDE(ddp__k_split, q.blocks * DDP__PACK_LANES, q, x);
+}
+
 /* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
 static void ddp__cuda_load_arithmetic(ddp__cuda *dev)
 {
@@ -5577,6 +5627,7 @@ static void ddp__cuda_load_arithmetic(ddp__cuda *dev)
     DDP__RUN(ddp__k_scale, 1, 1, none, 0l, 0.0f);
     DDP__RUN(ddp__k_fill, 1, 1, none, 0l, 0.0f);
     DDP__RUN(ddp__k_compensate, 1, 1, none, none, none, 0l, 0.0f);
+    DDP__RUN(ddp__k_split, 1, 32, ddp__payload_of(8, none, 0), none);
 }
 
 static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)
@@ -5973,7 +6024,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 
     b.axpy = ddp__cuda_axpy, b.norm2 = ddp__cuda_norm2;
     b.scale = ddp__cuda_scale, b.fill = ddp__cuda_fill, b.update = ddp__cuda_update;
-    b.compensate = ddp__cuda_compensate;
+    b.compensate = ddp__cuda_compensate, b.split = ddp__cuda_split;
     b.clip_add = ddp__cuda_clip_add, b.clip_scale = ddp__cuda_clip_scale;
 
     b.op = ddp__cuda_backend_op, b.pair = ddp__cuda_pair, b.compute = ddp__cuda_compute;

@@ -76,6 +76,9 @@ struct ddp_backend {
     void (*compensate)(void *self, float *x, const float *now, const float *then, size_t count, float s);
     ddp_status (*norm2)(void *self, const float *x, size_t count, double *out, ddp_error *err);
     void (*update)(void *self, const struct ddp_optimizer *o, const struct ddp_update *u, int zero);
+    /* In order: what blocks of `bits` bits can say of x goes to out, x keeps the rest, as ddp_split has it: a float's scale
+     * for each 64 values, then the levels. A block that is not finite has such a scale. NULL: none. */
+    void (*split)(void *self, int bits, float *x, void *out, size_t count);
     void (*clip_add)(void *self, const float *x, size_t count, int first);
     void (*clip_scale)(void *self, float *x, size_t count, float limit);
 

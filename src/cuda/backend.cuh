@@ -382,7 +382,7 @@ ddp_backend ddp_cuda(ddp_cuda_numbers numbers, int device)
 
     b.axpy = ddp__cuda_axpy, b.norm2 = ddp__cuda_norm2;
     b.scale = ddp__cuda_scale, b.fill = ddp__cuda_fill, b.update = ddp__cuda_update;
-    b.compensate = ddp__cuda_compensate;
+    b.compensate = ddp__cuda_compensate, b.split = ddp__cuda_split;
     b.clip_add = ddp__cuda_clip_add, b.clip_scale = ddp__cuda_clip_scale;
 
     b.op = ddp__cuda_backend_op, b.pair = ddp__cuda_pair, b.compute = ddp__cuda_compute;

@@ -106,6 +106,41 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
     }
 }
 
+/* As blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that are not
+ * finite the largest magnitude is the scale, which is refused where it is read. */
+static __global__ void ddp__k_split(ddp__quantised q, float *x)
+{
+    const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
+    size_t b = ddp__thread_first() / DDP__PACK_LANES;
+
+    for (; b / 2 * 2 < q.blocks; b += step) { /* all lanes of a warp */
+        const size_t at = b * DDP_QUANTISE_BLOCK + 4 * lane;
+        float v[4], scale;
+        uint32_t most = 0;
+        int level[4] = {0, 0, 0, 0}, i;
+
+        for (i = 0; i < 4; i++) {
+            v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
+            if (ddp__magnitude(v[i]) > most) most = ddp__magnitude(v[i]);
+        }
+        for (i = DDP__PACK_LANES / 2; i; i /= 2) {
+            const uint32_t other = __shfl_xor_sync(0xffffffffu, most, i);
+            if (other > most) most = other;
+        }
+        if (b >= q.blocks) continue;
+        scale = most < DDP__INFINITE ? ddp__quantise_scale_of(most, (double)q.levels) : __uint_as_float(most);
+        if (scale < FLT_MIN) scale = 0;
+        for (i = 0; i < 4 && scale > 0 && most < DDP__INFINITE; i++)
+            level[i] = ddp__quantise_level_of(v[i], 1 / (double)scale);
+        if (lane == 0) q.scale[b] = scale;
+        for (i = 0; i < 4 && at + (size_t)i < q.n; i++) {
+            if (q.wide) q.level[at + (size_t)i] = (unsigned char)level[i];
+            else if (i % 2 == 0) q.level[(at + (size_t)i) / 2] = (unsigned char)(level[i] + 8 + ((level[i + 1] + 8) << 4));
+            x[at + (size_t)i] = __fsub_rn(v[i], __fmul_rn((float)level[i], scale));
+        }
+    }
+}
+
 /* ---- receiving ---- */
 
 static inline __device__ int ddp__quantised_level_at(const ddp__quantised &q, size_t at)

@@ -5,6 +5,7 @@
 #ifndef DDP_CUDA_UPDATE_CUH
 #define DDP_CUDA_UPDATE_CUH
 
+#include "cuda/quantise.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/self.cuh"
 #include "nn/exact.h"
@@ -203,6 +204,21 @@ static void ddp__cuda_compensate(void *self, float *x, const float *now, const f
     ddp__cuda_refresh((ddp__cuda_self *)self, x, n * sizeof *x, dev->stream);
 }
 
+static ddp__quantised ddp__payload_of(int bits, void *out, size_t n)
+{
+    ddp__quantised q = ddp__quantised_of(bits == 8 ? DDP_PACK_INT8 : DDP_PACK_INT4, out, n);
+    q.scale = (float *)out;
+    q.level = (unsigned char *)(q.scale + q.blocks);
+    return q;
+}
+
+static void ddp__cuda_split(void *self, int bits, float *x, void *out, size_t n)
+{
+    ddp__cuda *dev = ddp__cuda_of(self);
+    const ddp__quantised q = ddp__payload_of(bits, out, n);
+    if (n) DDP__STRIDE(ddp__k_split, q.blocks * DDP__PACK_LANES, q, x);
+}
+
 /* What strategies launch behind a message: a kernel that is loaded at its first launch may wait for one that holds. */
 static void ddp__cuda_load_arithmetic(ddp__cuda *dev)
 {
@@ -211,6 +227,7 @@ static void ddp__cuda_load_arithmetic(ddp__cuda *dev)
     DDP__RUN(ddp__k_scale, 1, 1, none, 0l, 0.0f);
     DDP__RUN(ddp__k_fill, 1, 1, none, 0l, 0.0f);
     DDP__RUN(ddp__k_compensate, 1, 1, none, none, none, 0l, 0.0f);
+    DDP__RUN(ddp__k_split, 1, 32, ddp__payload_of(8, none, 0), none);
 }
 
 static void ddp__cuda_clip_add(void *self, const float *x, size_t n, int first)

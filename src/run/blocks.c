@@ -76,6 +76,14 @@ ddp_status ddp_split(ddp_coding coding, float *x, float *out, size_t count, ddp_
 
 int ddp__coded_rounds(const ddp_message *m) { return m->residual && ddp__in_blocks((int)m->coding) && !m->round; }
 
+static ddp_status ddp__coded_fail(const ddp_ctx *d, const ddp_message *m, const ddp_error *why, ddp_error *err)
+{
+    return ddp__fail(err, DDP_NUMERIC, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up "
+                     "or clip gradients", m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
+                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
+                     ddp__coding_name((int)m->coding), why->msg);
+}
+
 ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err)
 {
     float part[DDP__CODED_PART], *residual = m->residual;
@@ -97,9 +105,71 @@ ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *e
             memcpy(to->data + used, part + i, run * sizeof *part);
         }
     }
-    if (s == DDP_OK) return s;
-    return ddp__fail(err, s, "step %ld: %s of %s%s cannot travel as %s: %.200s; lower the learning rate, warm it up or "
-                     "clip gradients", m->step, d->ops.averages == DDP_AVERAGES_GRADIENTS ? "gradients" : "changes",
-                     m->layer < 0 ? "all layers" : "layer ", m->layer < 0 ? "" : d->unit[m->layer].name,
-                     ddp__coding_name((int)m->coding), why.msg);
+    return s == DDP_OK ? s : ddp__coded_fail(d, m, &why, err);
+}
+
+/* ---- the same on a device ---- */
+
+int ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m)
+{
+    return d->coded_there && ddp__coded_rounds(m) && m->residual >= d->coded && m->residual < d->coded + d->coded_count;
+}
+
+void ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out)
+{
+    const ddp_backend *b = d->host.backend;
+    float *residual = d->coded_there + (m->residual - d->coded);
+    size_t n = 0;
+
+    for (int i = 0; i < m->from_count; i++) n += m->from[i].count;
+    b->axpy(d->host.device, residual, residual + d->coded_count, n, 1);
+    b->fill(d->host.device, residual + d->coded_count, n, 0);
+    for (size_t i = 0, from = 0; i < (size_t)m->from_count; from += m->from[i++].count)
+        if (m->from[i].count) b->axpy(d->host.device, residual + from, m->from[i].data, m->from[i].count, 1);
+    b->split(d->host.device, m->coding == DDP_AS_INT8 ? 8 : 4, residual, out, n);
+}
+
+size_t ddp__coded_bytes(const ddp_message *m, size_t n) { return ddp__quantised_bytes(ddp__packing_of(m->coding), n); }
+
+ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes, ddp_error *err)
+{
+    ddp_error why;
+
+    if (ddp__blocks_decode(m->coding, m->from->data, codes, m->from->count, &why)) return ddp__coded_fail(d, m, &why, err);
+    return DDP_OK;
+}
+
+/* A rank's segment is another where some were lost. */
+ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err)
+{
+    const size_t at = (size_t)(m->residual - d->coded);
+    size_t from = 0, to = n;
+
+    if (m->owner) return DDP_OK; /* whose results are as they travel */
+    if (d->cfg.min_world == 0 && !d->cfg.join) ddp__engine_segment(d->engine, m->group, m->coding, n, &from, &to);
+    if (from == to) return DDP_OK;
+    DDP__TRY(d->host.backend->give(d->host.device, d->coded_there + d->coded_count + at + from, m->residual + from,
+                                   (to - from) * sizeof(float), err));
+    memset(m->residual + from, 0, (to - from) * sizeof(float));
+    return DDP_OK;
+}
+
+void ddp__coded_fold(ddp_ctx *d)
+{
+    const ddp_backend *b = d->host.backend;
+
+    if (!d->coded_there) return;
+    b->axpy(d->host.device, d->coded_there, d->coded_there + d->coded_count, d->coded_count, 1);
+    b->fill(d->host.device, d->coded_there + d->coded_count, d->coded_count, 0);
+}
+
+ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err)
+{
+    const ddp_coding coding = ddp__wire_coding(d->cfg.wire);
+
+    if (!d->host.backend || !d->host.backend->split || (coding != DDP_AS_INT8 && coding != DDP_AS_INT4)) return DDP_OK;
+    d->coded_there = (float *)ddp__host_alloc(&d->host, 2 * d->coded_count * sizeof(float));
+    if (d->coded_there) return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of device memory for %zu bytes of what %s cut off",
+                     2 * d->coded_count * sizeof(float), ddp__coding_name((int)coding));
 }

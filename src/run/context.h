@@ -135,6 +135,8 @@ struct ddp_ctx {
 
     float       *coded, *bases;  /* int8 blocks: residuals of all layers, here, and where they are, bases and deltas; NULL */
     size_t       coded_count, bases_count;
+    float       *coded_there;    /* where a device makes its blocks itself: [coded_count] residuals, and [coded_count] what
+                                    was cut off of results, to be added to them; NULL */
 
     ddp_blob     plan;           /* in force; no bytes = none */
     ddp_profile  profile;        /* profile.layers 0 = none yet */
@@ -430,6 +432,16 @@ DDP_LIB void       ddp__coded_start(ddp_ctx *d, int base);
 DDP_LIB const ddp__coder *ddp__blocks_coder(void);
 DDP_LIB int        ddp__coded_rounds(const ddp_message *m);
 DDP_LIB ddp_status ddp__coded_round(const ddp_ctx *d, const ddp_message *m, ddp_error *err);
+/* The same on a device that can: queues it; its blocks go to out, ddp__coded_bytes there. Then, on the stager's
+ * threads: m's values here become what `codes`, copied from there, say; and what was cut off of the result goes there.
+ * fold: what is kept of both is in the residuals. */
+DDP_LIB int        ddp__coded_goes_there(const ddp_ctx *d, const ddp_message *m);
+DDP_LIB void       ddp__coded_there(ddp_ctx *d, const ddp_message *m, void *out);
+DDP_LIB size_t     ddp__coded_bytes(const ddp_message *m, size_t n);
+DDP_LIB ddp_status ddp__coded_read(const ddp_ctx *d, const ddp_message *m, const unsigned char *codes, ddp_error *err);
+DDP_LIB ddp_status ddp__coded_rest(const ddp_ctx *d, const ddp_message *m, size_t n, ddp_error *err);
+DDP_LIB void       ddp__coded_fold(ddp_ctx *d);
+DDP_LIB ddp_status ddp__coded_there_memory(ddp_ctx *d, ddp_error *err);
 
 /* update.c: arithmetic where layers are, or here. Next: the values that the lists at hand have side by
  * side, 0: no more. An update's gradients, NULL: the layer's own, which are zeroed. */

@@ -35,13 +35,14 @@ ddp_status ddp__coded_memory(ddp_ctx *d, ddp_error *err)
         }
         next += u->trained;
     }
-    return DDP_OK;
+    return ddp__coded_there_memory(d, err);
 }
 
 void ddp__coded_close(ddp_ctx *d)
 {
     ddp__release(&d->host.allocator, d->coded, d->coded_count * sizeof(float));
     ddp__host_release(&d->host, d->bases, d->bases_count * sizeof(float));
+    ddp__host_release(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
 }
 
 static void ddp__coded_base(ddp_ctx *d, int layer)
@@ -55,6 +56,7 @@ static void ddp__coded_base(ddp_ctx *d, int layer)
 
 void ddp__coded_start(ddp_ctx *d, int base)
 {
+    if (d->coded_there) ddp__host_zero(&d->host, d->coded_there, 2 * d->coded_count * sizeof(float));
     for (int l = 0; d->coded && l < d->layers; l++) {
         if (d->unit[l].trained) memset(d->unit[l].residual, 0, d->unit[l].trained * sizeof(float));
         if (base) ddp__coded_base(d, l);

@@ -18,6 +18,8 @@ typedef struct ddp__stager_entry {
     int               there;
     ddp__stager_state state;
     ddp_piece        *host;      /* [m.here + 1] what is here, then the values of the device, pinned */
+    void             *codes;     /* on the device, where that has made blocks of it; NULL */
+    size_t            codes_end; /* as codes_head when it was queued */
     size_t            at, end;   /* bytes of the ring that it takes; equal: none */
     long              operation; /* the engine's ticket */
     double            divergence;
@@ -42,6 +44,8 @@ struct ddp__stager {
     int         *waiting_at;  /* [room] their entries */
     char        *ring;        /* pinned */
     size_t       ring_bytes, head, tail, used;
+    char        *codes;       /* on the device: blocks that are not copied yet, a ring too; NULL */
+    size_t       codes_bytes, codes_head, codes_tail; /* the latter two count on */
     double      *divergence;  /* [layers] */
     int          layers;
     ddp_error    error;
@@ -66,6 +70,14 @@ static size_t ddp__stager_count(const ddp_message *m)
 
     for (int i = m->here; i < m->from_count; i++) n += m->from[i].count;
     return n;
+}
+
+/* That it needs of the ring: its values, and blocks behind them. */
+static size_t ddp__stager_bytes(const ddp__stager_entry *x)
+{
+    const size_t n = x->there ? ddp__stager_count(&x->m) : 0;
+
+    return n * ddp__stager_unit(&x->m) + (x->codes ? ddp__coded_bytes(&x->m, n) : 0);
 }
 
 /* Under the lock: a contiguous part of the ring, first come, first served. 0 = not yet. */
@@ -113,6 +125,10 @@ static ddp_status ddp__stager_fetch(ddp__stager *s, ddp__stager_entry *x, int sl
 
     (x->host + x->m.here)->bytes = to;
     (x->host + x->m.here)->count = ddp__stager_count(&x->m);
+    if (x->codes) { /* which are few; values are made of them here */
+        to += x->host->count * sizeof(float);
+        return s->b->fetch(s->device, slot, to, x->codes, ddp__coded_bytes(&x->m, x->host->count), err);
+    }
     for (int i = x->m.here; i < x->m.from_count; i++) {
         const ddp_piece *p = &x->m.from[i];
         const size_t bytes = p->count * ddp__stager_unit(&x->m);
@@ -131,7 +147,8 @@ static ddp_status ddp__stager_send(ddp__stager *s, ddp__stager_entry *x, int slo
         m.from = x->host;
         m.from_count = m.here + 1;
         m.to = NULL;
-        if (ddp__coded_rounds(&m)) DDP__TRY(ddp__coded_round(s->d, &m, err));
+        if (x->codes) DDP__TRY(ddp__coded_read(s->d, &m, (const unsigned char *)(x->host->data + x->host->count), err));
+        else if (ddp__coded_rounds(&m)) DDP__TRY(ddp__coded_round(s->d, &m, err));
     }
     if (m.divergence) m.divergence = &x->divergence;
     return ddp__engine_submit(s->engine, &m, &x->operation, err);
@@ -146,8 +163,7 @@ static void *ddp__stager_out(void *user)
     pthread_mutex_lock(&s->lock);
     while (!s->stop && s->error.code == DDP_OK) {
         ddp__stager_entry *x = &s->entry[s->sent % s->room];
-        const size_t bytes = s->sent < s->submitted && x->there
-                                 ? ddp__stager_count(&x->m) * ddp__stager_unit(&x->m) : 0;
+        const size_t bytes = s->sent < s->submitted ? ddp__stager_bytes(x) : 0;
         const int slot = (int)(s->sent % s->room);
 
         if (s->sent == s->submitted || (bytes && !ddp__stager_take(s, bytes, x))) {
@@ -161,6 +177,7 @@ static void *ddp__stager_out(void *user)
             ddp__stager_fail(s, &why);
         } else {
             x->state = DDP__STAGER_SENT;
+            if (x->codes) s->codes_tail = x->codes_end;
             s->sent++;
             pthread_cond_broadcast(&s->changed);
             ddp__atomic_store(&s->woken, 1);
@@ -204,6 +221,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
     pthread_mutex_unlock(&s->lock);
     bad = ddp__engine_wait(s->engine, x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
+    if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
     if (bad == DDP_OK && x->there) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
     pthread_mutex_lock(&s->lock);
     if (bad != DDP_OK) {
@@ -260,7 +278,11 @@ static int ddp__stager_memory(ddp__stager *s, size_t bytes, size_t total)
     s->divergence = (double *)ddp__calloc((size_t)s->layers, sizeof *s->divergence);
     s->ring = (char *)s->b->pin(s->device, s->ring_bytes);
     s->slots = s->ring && s->b->slots(s->device, s->room);
-    return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots;
+    if (s->d->coded_there) {
+        s->codes_bytes = (2 * bytes > total ? 2 * bytes : total) / 5 + 1024; /* of a value with its blocks: 1.07 of 5.3 */
+        s->codes = (char *)s->b->alloc(s->device, s->codes_bytes);
+    }
+    return s->entry && s->waiting && s->waiting_at && s->divergence && s->slots && (s->codes || !s->codes_bytes);
 }
 
 ddp_status ddp__stager_open(ddp_ctx *d, int room, size_t bytes, size_t total, ddp__stager **out, ddp_error *err)
@@ -314,6 +336,7 @@ void ddp__stager_free(ddp__stager *s)
     if (!s) return;
     for (int i = 0; s->entry && i < s->room; i++)
         if (s->entry[i].piece) DDP_FREE(s->entry[i].piece);
+    if (s->codes) s->b->release(s->device, s->codes, s->codes_bytes);
     if (s->ring) s->b->unpin(s->device, s->ring, s->ring_bytes);
     if (s->entry) DDP_FREE(s->entry);
     if (s->waiting) DDP_FREE(s->waiting);
@@ -333,6 +356,7 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     const int to = m->to ? m->to_count : 0, given = m->from_count + to, n = given + m->here + 1;
     const size_t bytes = ddp__stager_count(m) * ddp__stager_unit(m);
 
+    x->codes = NULL;
     if (there && bytes > s->ring_bytes)
         return ddp__fail(err, DDP_ARG, "a message of %zu bytes is too long: those of a device have "
                          "%zu at most; post it in parts", bytes, s->ring_bytes);
@@ -360,6 +384,18 @@ static ddp_status ddp__stager_fill(const ddp__stager *s, ddp__stager_entry *x, c
     return DDP_OK;
 }
 
+/* Under the lock: a part of the device's ring for blocks, when those of long ago are copied; NULL after a failure. */
+static char *ddp__stager_place(ddp__stager *s, ddp__stager_entry *x)
+{
+    const size_t bytes = (ddp__coded_bytes(&x->m, ddp__stager_count(&x->m)) + 255) / 256 * 256, all = s->codes_bytes;
+    size_t at = s->codes_head;
+
+    if (at % all + bytes > all) at += all - at % all;
+    while (s->error.code == DDP_OK && at + bytes - s->codes_tail > all) pthread_cond_wait(&s->changed, &s->lock);
+    s->codes_head = x->codes_end = at + bytes;
+    return s->error.code == DDP_OK ? s->codes + at % all : NULL;
+}
+
 ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_from from, long *ticket, ddp_error *err)
 {
     ddp_status bad;
@@ -377,6 +413,8 @@ ddp_status ddp__stager_submit(ddp__stager *s, const ddp_message *m, ddp__stager_
             return bad;
         }
         x->state = DDP__STAGER_QUEUED;
+        if (from == DDP__BEHIND_WORK && ddp__coded_goes_there(s->d, m)) x->codes = ddp__stager_place(s, x);
+        if (x->codes) ddp__coded_there(s->d, m, x->codes);
         if (from == DDP__BEHIND_WORK) s->b->record(s->device, (int)(s->submitted % s->room));
         if (from == DDP__BEHIND_AVERAGES) s->b->follow(s->device, (int)(s->submitted % s->room));
         *ticket = s->submitted++;

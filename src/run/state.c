@@ -32,7 +32,9 @@ static void ddp__worker_layer(ddp_ctx *d, ddp__worker *s, int l, int told)
     if (u->state_count) ddp__worker_add(s, "state", l, -1, u->state, u->state_count, told | there);
     /* the layer's last average, which was another when a newcomer's clone was taken */
     if (u->base) ddp__worker_add(s, "base", l, -1, u->base, u->trained, there | DDP__WORKER_TOLD);
-    if (u->residual && u->trained) ddp__worker_add(s, "residual", l, -1, u->residual, u->trained, DDP__WORKER_OWN);
+    if (u->residual && u->trained)
+        ddp__worker_add(s, "residual", l, -1, d->coded_there ? d->coded_there + (u->residual - d->coded) : u->residual,
+                        u->trained, DDP__WORKER_OWN | (d->coded_there ? there : 0));
 }
 
 /* More than any plan takes: nothing that arrives decides about an allocation. */
@@ -85,6 +87,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
     s->host = &d->host;
+    ddp__coded_fold(d);
     s->engine = d->engine;
     s->rank = d->rank, s->world = d->world;
     s->step = d->step;

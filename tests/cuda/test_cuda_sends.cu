@@ -3,6 +3,7 @@
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp_cuda.cuh"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -222,6 +223,58 @@ static void coded(ddp_config *c, int k)
     c->overlap = overlaps[k / 6];
 }
 
+/* Blocks of the device, read here, and what it keeps: those of ddp_split. Odd lengths, zeros, denormals, huge values. */
+static void split_compare(int bits, size_t n, int kind)
+{
+    const ddp_coding coding = bits == 8 ? DDP_AS_INT8 : DDP_AS_INT4;
+    const size_t bytes = ddp__quantised_bytes(bits == 8 ? DDP_PACK_INT8 : DDP_PACK_INT4, n);
+    ddp_backend b = ddp_cuda(DDP_CUDA_F32, 0);
+    float *x = (float *)calloc(3 * n, 4), *said = x + n, *back = x + 2 * n;
+    unsigned char *codes = (unsigned char *)calloc(1, bytes);
+    ddp_rng r = ddp_rng_seed(n, (uint64_t)kind);
+    ddp_error err;
+    void *self, *out;
+    float *there;
+    size_t i;
+
+    for (i = 0; i < n; i++) {
+        x[i] = (float)ddp_rng_normal(&r);
+        if (kind == 1) x[i] *= i / 64 % 2 ? 1e-40f : 0;
+        if (kind == 2) x[i] *= i / 64 % 2 ? 3e37f : 1e-37f;
+        if (kind == 2 && i % 64 == 9) x[i] = -FLT_MAX;
+    }
+    assert_int_equal(b.open(&b, 0, NULL, &self, &err), DDP_OK);
+    there = (float *)b.alloc(self, (n + 1) * 4), out = b.alloc(self, bytes);
+    b.upload(self, there + 1, x, n * 4); /* not aligned */
+    b.split(self, bits, there + 1, out, n);
+    assert_int_equal(b.download(self, codes, out, bytes, &err), DDP_OK);
+    assert_int_equal(b.download(self, back, there + 1, n * 4, &err), DDP_OK);
+    assert_int_equal(ddp_split(coding, x, said, n, &err), DDP_OK);
+    assert_memory_equal(x, back, n * 4);
+    assert_int_equal(ddp__blocks_coder()->decode(coding, back, codes, n, &err), DDP_OK);
+    assert_memory_equal(said, back, n * 4);
+    x[n / 2] = kind ? NAN : -INFINITY;
+    b.upload(self, there + 1, x, n * 4);
+    b.split(self, bits, there + 1, out, n);
+    assert_int_equal(b.download(self, codes, out, bytes, &err), DDP_OK);
+    assert_int_not_equal(ddp__blocks_coder()->decode(coding, back, codes, n, &err), DDP_OK);
+    b.release(self, there, 0), b.release(self, out, 0);
+    b.close(self);
+    free(x), free(codes);
+    nothing_left();
+}
+
+static void blocks_are_made_on_a_gpu(void **state)
+{
+    static const size_t sizes[] = {1, 63, 64, 65, 4097, 70001};
+    int s, k;
+
+    (void)state;
+    if (!have_gpu()) skip();
+    for (s = 0; s < 6; s++)
+        for (k = 0; k < 6; k++) split_compare(k % 2 ? 8 : 4, sizes[s], k / 2);
+}
+
 static void compensated(ddp_config *c, int k)
 {
     (void)k;
@@ -285,6 +338,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_on_a_gpu_have_servers),
         cmocka_unit_test(graphs_have_servers),
+        cmocka_unit_test(blocks_are_made_on_a_gpu),
         cmocka_unit_test(changes_of_a_gpu_have_every_coding),
         cmocka_unit_test(averages_of_a_gpu_go_as_int8),
 #ifdef DDP_CUDA_ON_CPU

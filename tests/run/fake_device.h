@@ -4,7 +4,10 @@
 #ifndef TESTS_FAKE_DEVICE_H
 #define TESTS_FAKE_DEVICE_H
 
+#include <float.h>
 #include <limits.h>
+
+#include "compress/codec.h"
 
 #define FAKE_AWAY ((uintptr_t)1 << 62)
 
@@ -52,7 +55,7 @@ typedef struct fake_wishes {
     double float_s;  /* what a message of the devices' network takes for each float */
     fake_net net[8]; /* of all that joined since the last test */
     int    nets;
-    long   follows;
+    long   follows, splits;
     long   alive;    /* arrays and devices that nobody has freed; atomic */
 } fake_wishes;
 
@@ -284,6 +287,40 @@ static void fake_compensate(void *self, float *x, const float *now, const float 
     fake_work((fake_device *)self);
     ddp__late_compensate((float *)fake_here(x), (const float *)fake_here(now), (const float *)fake_here(then), count, s);
     fake_refresh((fake_device *)self, fake_here(x), count * sizeof *x);
+}
+
+/* As blocks.c splits values, where the backend leaves it to that. */
+static void fake_split(void *self, int bits, float *x, void *out, size_t count)
+{
+    const ddp_packing packing = bits == 8 ? DDP_PACK_INT8 : DDP_PACK_INT4;
+    float *at = (float *)fake_here(x), *said = (float *)calloc(count, sizeof *said);
+    unsigned char *codes = (unsigned char *)fake_here(out);
+    const size_t blocks = (count + 63) / 64;
+    size_t i;
+
+    fake_work((fake_device *)self);
+    __atomic_add_fetch(&fake.splits, 1, __ATOMIC_SEQ_CST);
+    for (i = 0; i < count && fabsf(at[i]) <= FLT_MAX;) i++;
+    if (i < count) {
+        memcpy(codes + 4 * (i / 64), &at[i], 4);
+        free(said);
+        return;
+    }
+    ddp__quantised_fill(packing, at, count, codes);
+    for (i = 0; i < count; i++) { /* a denormal scale says nothing */
+        float scale;
+        memcpy(&scale, codes + 4 * (i / 64), 4);
+        if (scale < FLT_MIN && bits == 8) codes[4 * blocks + i] = 0;
+        else if (scale < FLT_MIN) codes[4 * blocks + i / 2] = 0x88;
+    }
+    for (i = 0; i < blocks; i++) {
+        float scale;
+        memcpy(&scale, codes + 4 * i, 4);
+        if (scale < FLT_MIN) memset(codes + 4 * i, 0, 4);
+    }
+    ddp__quantised_apply(packing, codes, DDP__UNPACK_STORE, said, count);
+    for (i = 0; i < count; i++) at[i] -= said[i];
+    free(said);
 }
 
 static void fake_update(void *self, const ddp_optimizer *o, const ddp_update *u, int zero)
@@ -609,6 +646,7 @@ static ddp_backend fake_backend(void)
     b.upload_elements = fake_upload_elements, b.download_elements = fake_download_elements;
     b.axpy = fake_axpy, b.norm2 = fake_norm2;
     b.scale = fake_scale, b.fill = fake_fill, b.update = fake_update, b.compensate = fake_compensate;
+    b.split = fake_split;
     b.clip_add = fake_clip_add, b.clip_scale = fake_clip_scale;
     b.op = fake_op, b.scratch = fake_scratch, b.reserve = fake_reserve, b.compute = fake_compute;
     b.slots = fake_slots, b.record = fake_record, b.fetch = fake_fetch, b.give = fake_give;

@@ -12,7 +12,7 @@
 #include "run/fake_device.h"
 #include "strategy/strategy_lab.h"
 
-static ddp_backend backend;
+static ddp_backend backend, plain; /* the latter leaves blocks to this machine */
 
 /* The same training here and on a device. */
 typedef struct both {
@@ -31,25 +31,31 @@ static ddp_config *both_new(both *x, int world, ddp_strategy strategy, lab_model
 static void both_run(both *x, const char *what)
 {
     lab *cpu = &x->run[0], *device = &x->run[1], empty;
+    const int blocks = cpu->cfg.wire == DDP_WIRE_INT8 || cpu->cfg.wire == DDP_WIRE_INT4;
     const int servers = cpu->cfg.servers > 0 ? cpu->cfg.servers : 0;
-    int r;
+    int own, r;
 
     lab_new(&empty, cpu->cfg.world, cpu->cfg.strategy, 3);
     *device = *cpu;
     device->params = empty.params, device->values = empty.values;
     device->stats = empty.stats, device->step_of = empty.step_of;
-    device->cfg.backend = &backend;
     lab_run(cpu);
-    lab_run(device);
-    assert_true(*cpu->values > 0 && *cpu->values == *device->values);
-    for (r = 0; r < cpu->cfg.world - servers; r++) {
-        if (memcmp(cpu->params[r], device->params[r], *cpu->values * sizeof(float)))
-            fail_msg("%s, %s, model %d, rule %d, rank %d: other bits", ddp_strategy_name(cpu->cfg.strategy), what,
-                     (int)cpu->model, (int)cpu->rule, r);
-        assert_true(cpu->stats[r].deferred_pct == device->stats[r].deferred_pct);
+    for (own = 0; own <= blocks; own++) {
+        fake.splits = 0;
+        memset(device->params, 0, LAB_RANKS * sizeof *device->params);
+        device->cfg.backend = own ? &plain : &backend;
+        lab_run(device);
+        if (cpu->cfg.transport == DDP_THREADS) assert_int_equal(fake.splits > 0, blocks && !own);
+        assert_true(*cpu->values > 0 && *cpu->values == *device->values);
+        for (r = 0; r < cpu->cfg.world - servers; r++) {
+            if (memcmp(cpu->params[r], device->params[r], *cpu->values * sizeof(float)))
+                fail_msg("%s, %s, model %d, rule %d, rank %d%s: other bits", ddp_strategy_name(cpu->cfg.strategy), what,
+                         (int)cpu->model, (int)cpu->rule, r, own ? ", blocks made here" : "");
+            assert_true(cpu->stats[r].deferred_pct == device->stats[r].deferred_pct);
+        }
+        assert_int_equal(fake.alive, 0);
+        assert_int_equal(fake_nets().averages, 0);
     }
-    assert_int_equal(fake.alive, 0);
-    assert_int_equal(fake_nets().averages, 0);
     lab_free(cpu);
     lab_free(device);
 }
@@ -312,6 +318,7 @@ int main(void)
         cmocka_unit_test(a_value_without_a_code_is_said),
     };
 
-    backend = fake_backend();
+    backend = plain = fake_backend();
+    plain.split = NULL;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
