@@ -166,6 +166,49 @@ static void int8_averages_give_the_cpus_bits(void **state)
     }
 }
 
+/* Gradients of all layers in one message in one step, in one for each in the next: a rank's segments are others. */
+static int turns_step_end(ddp_ctx *d, void *self, int forward)
+{
+    const int layers = ddp_layers(d), apart = (int)(ddp_step(d) % 2);
+    ddp_piece list[LAB_LAYERS * 4];
+    long ticket[LAB_LAYERS];
+    int l, n, i, count = 0, sent = 0, bad = 0;
+
+    (void)self, (void)forward;
+    for (l = layers - 1; l >= 0 && !bad; l--) {
+        const ddp_piece *p = ddp_gradients_of(d, l, &n);
+        for (i = 0; i < n; i++) list[count++] = p[i];
+        if (l == 0 || apart) {
+            ddp_message m;
+            memset(&m, 0, sizeof m);
+            m.verb = DDP_ALL_REDUCE, m.from = list, m.from_count = count, m.mean = 1;
+            m.layer = apart ? l : DDP_ALL_LAYERS, m.step = ddp_step(d), m.coding = ddp_coding_of(d);
+            m.residual = ddp_residual_of(d, apart ? l : layers - 1);
+            bad = ddp_post(d, &m, &ticket[sent++]);
+            count = 0;
+        }
+    }
+    for (i = 0; i < sent && !bad; i++) bad = ddp_hold(d, ticket[i], DDP_NO_LAYER);
+    for (l = layers - 1; l >= 0 && !bad; l--) bad = ddp_update_layer(d, l, NULL);
+    return bad;
+}
+
+static void messages_of_changing_lengths_give_the_cpus_bits(void **state)
+{
+    ddp_strategy_ops ops;
+    ddp_config *c;
+    both x;
+
+    (void)state;
+    memset(&ops, 0, sizeof ops);
+    ops.name = "turns", ops.averages = DDP_AVERAGES_GRADIENTS, ops.traits = DDP_WITH_ALL;
+    ops.step_end = turns_step_end;
+    c = both_new(&x, 3, DDP_STRATEGY_DEFAULT, LAB_GPT, LAB_MOMENTUM);
+    c->own_strategy = &ops;
+    c->wire = DDP_WIRE_INT8;
+    both_run(&x, "turns");
+}
+
 /* ---- checkpoints ---- */
 
 typedef struct journey {
@@ -313,6 +356,7 @@ int main(void)
         cmocka_unit_test(servers_are_reached_over_tcp_and_alone),
         cmocka_unit_test(changes_in_every_coding_give_the_cpus_bits),
         cmocka_unit_test(int8_averages_give_the_cpus_bits),
+        cmocka_unit_test(messages_of_changing_lengths_give_the_cpus_bits),
         cmocka_unit_test(checkpoints_move_between_device_and_cpu),
         cmocka_unit_test(what_cannot_be_is_said),
         cmocka_unit_test(a_value_without_a_code_is_said),
