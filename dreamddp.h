@@ -40455,7 +40455,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
     bad = ddp__engine_wait(s->engine, x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
     if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
-    if (bad == DDP_OK && x->there) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
+    if (bad == DDP_OK) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
     pthread_mutex_lock(&s->lock);
     if (bad != DDP_OK) {
         ddp__stager_fail(s, &why);
@@ -43919,8 +43919,8 @@ int ddp_hold(ddp_ctx *d, long ticket, int layer)
     *p = d->posted[--d->posted_count];
     d->posted[d->posted_count] = held; /* its list stays with the place */
     if (!ddp__has_layer(d, layer)) layer = DDP_NO_LAYER;
-    if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
     DDP__DO(ddp__post_hold(d, held.link, held.ticket, layer, &d->host.error));
+    if (held.here && d->stager) DDP__DO(ddp__post_wait(d, held.link, held.ticket, &d->host.error));
     for (int i = 0; i < held.sums; i++)
         ddp__axpy(d, held.sum[2 * i + 1].data, held.sum[2 * i].data, held.sum[2 * i].count, 1);
     return (int)ddp__posted_tell(d, &held);

@@ -222,7 +222,7 @@ static void ddp__stager_return(ddp__stager *s, int slot)
     bad = ddp__engine_wait(s->engine, x->operation, &why);
     if (bad == DDP_OK) bad = ddp__stager_give(s, x, &why);
     if (bad == DDP_OK && x->codes) bad = ddp__coded_rest(s->d, &x->m, x->host->count, &why);
-    if (bad == DDP_OK && x->there) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
+    if (bad == DDP_OK) s->b->raise(s->device, slot, ddp__stager_turn(s, ticket));
     pthread_mutex_lock(&s->lock);
     if (bad != DDP_OK) {
         ddp__stager_fail(s, &why);

@@ -254,7 +254,7 @@ static void every_strategy_trains_as_the_cpu(void **state)
     (void)state;
     if (!have_gpu()) skip();
     for (s = (int)DDP_SSGD; s <= (int)DDP_DILOCO; s++) {
-        if (s > (int)DDP_DEFT && s < (int)DDP_DILOCO) continue; /* servers have no device */
+        if (s > (int)DDP_DEFT && s < (int)DDP_DILOCO) continue; /* test_cuda_sends */
         equal_to_the_cpu((ddp_strategy)s, LAB_GPT, LAB_SGD, 2, DDP_CUDA_F32, 1e-4);
         equal_to_the_cpu((ddp_strategy)s, LAB_MLP, LAB_MOMENTUM, 2, DDP_CUDA_F32, 1e-4);
     }
