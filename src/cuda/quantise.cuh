@@ -120,7 +120,7 @@ static __global__ void ddp__k_split(ddp__quantised q, float *x)
         int level[4] = {0, 0, 0, 0}, i;
 
         for (i = 0; i < 4; i++) {
-            v[i] = at + (size_t)i < q.n ? x[at + (size_t)i] : 0;
+            v[i] = at + (size_t)i >= q.n ? 0 : x[at + (size_t)i];
             if (ddp__magnitude(v[i]) > most) most = ddp__magnitude(v[i]);
         }
         for (i = DDP__PACK_LANES / 2; i; i /= 2) {
