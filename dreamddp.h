@@ -682,7 +682,8 @@ typedef enum ddp_coding {
 
 /* What a receive or a serve got, written before it is done. */
 typedef struct ddp_received {
-    ddp_verb verb;  /* DDP_SEND, DDP_PUSH, or DDP_PULL: a request, to be answered by DDP_ANSWER */
+    ddp_verb verb;  /* DDP_SEND, DDP_PUSH, or DDP_PULL: a request, to be answered by DDP_ANSWER; DDP_SERVE: nothing. The
+                       peer was lost (min_world), or had not come when others needed its place in the queue */
     int      peer, layer;
     size_t   count;
 } ddp_received;
@@ -841,6 +842,8 @@ typedef struct ddp_strategy_ops {
     /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's own
      * ones. *err says why not. */
     ddp_status (*settle)(struct ddp_strategy_ops *ops, ddp_config *c, ddp_error *err);
+    /* The context has an error, also where start never came: ddp_explain adds what the strategy knows of it. */
+    void (*failed)(ddp_ctx *d, void *self);
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 
@@ -19241,6 +19244,8 @@ typedef struct ddp__engine_config {
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int           min_world;        /* membership: as in ddp_config */
+    int           servers;          /* membership: the highest ids, which ddp__engine_retire takes out of collectives. No
+                                       epoch is without one of them: they take the place of a majority */
     size_t        kept_bytes;       /* membership: for inputs and results in flight: more operations queue,
                                        a longer message is an error; 0 = grows with the longest */
     uint64_t      live;             /* membership: bit r = worker r is there from the start; 0 = all */
@@ -19284,7 +19289,11 @@ DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, in
 /* The site of each rank, copied: messages with `levels` go inside them first, then between them. The same on all ranks,
  * with none of these messages in flight. */
 DDP_LIB ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err);
-/* Its ranks; 1 where there is no such group. */
+/* Membership: collectives from here on are among those below `servers`, which go on with messages between two. On all
+ * ranks behind the same collective, with nothing in flight here. A serve of a worker that is lost, and an answer to it,
+ * are over then: ddp_received. */
+DDP_LIB void       ddp__engine_retire(ddp__engine *e);
+/* Its ranks, of the world those with a block in an all-gather; 1 where there is no such group. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);
@@ -19630,6 +19639,7 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
+    int                blocks;        /* ids below it may be among them: the world, behind ddp__engine_retire the workers */
     int               *site, *site_place, *site_part; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
                                          in its site, and among those of that place */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
@@ -19669,6 +19679,7 @@ struct ddp__engine {
     long               begun;         /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
+    uint32_t           retired_at;    /* of the first that is among the workers alone, where blocks < world */
     uint32_t           group_next[DDP__GROUPS]; /* the same of each group but 0, the world */
     int               *ring, *turn;   /* live ids in ring order, and where in it an id is */
     int               *order;         /* [world] ring order of all ids */
@@ -19694,6 +19705,8 @@ struct ddp__engine {
     pthread_t          thread;
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
+    int                retires;       /* ddp__engine_retire waits */
+    int                tight;         /* a message waits for room in the queue */
     int                quiet;         /* the comm thread will not touch memory again */
     int                parked, driven; /* the comm thread leaves the engine to a caller; one moves the bytes */
     double             park_until;    /* as long as that */
@@ -19754,6 +19767,8 @@ DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
 /* A peer has left: what still needs it fails, or a membership is told. */
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
+/* A serve that nobody has come for is over, as is an answer to a peer that is lost; 0: it is neither, and fails. */
+DDP_LIB int  ddp__op_void(ddp__engine *e, ddp__op *op);
 
 /* ---- memory.c ---- */
 /* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them. Where
@@ -20162,7 +20177,7 @@ void ddp__members_set(ddp__engine *e, uint64_t live)
 
     e->members = 0;
     for (int r = 0; r < e->world; r++) {
-        int in = e->world > 64 || (live >> r & 1);
+        int in = r < e->blocks && (e->world > 64 || (live >> r & 1));
         e->place[r] = in ? e->members : -1;
         if (in) e->member[e->members++] = r;
     }
@@ -20210,7 +20225,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     const ddp__members team = ddp__team_of(e, op);
     /* in the world's all-gather the blocks of the lost are there, and 0 */
     int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
-    size_t parts = (size_t)(all ? e->world : team.members), j;
+    size_t parts = (size_t)(all ? e->blocks : team.members), j;
 
     *from = *to = 0;
     if (op->way->whole) *to = op->n;
@@ -20295,7 +20310,7 @@ static void ddp__complete(ddp__engine *e, ddp__op *op)
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
-    if (op->p2p) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
+    if (op->p2p && e->peers[op->m.peer].paired[ddp__paired(op)] == op) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
     if (op->m.divergence) {
         double sum = 0;
         for (int r = 0; r < e->world; r++) sum += ddp__row(e, op, r)->divergence;
@@ -20370,6 +20385,18 @@ void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer)
     if (!x->expected) return;
     x->expected = 0;
     if (op->missing > 0) op->missing--;
+}
+
+int ddp__op_void(ddp__engine *e, ddp__op *op)
+{
+    if ((op->m.verb != DDP_SERVE && op->m.verb != DDP_ANSWER) || op->m.peer == DDP_ANY) return 0;
+    if (op->m.verb == DDP_SERVE && op->m.received) {
+        op->m.received->verb = DDP_SERVE;
+        op->m.received->peer = op->m.peer;
+        op->m.received->count = 0;
+    }
+    ddp__complete(e, op);
+    return 1;
 }
 
 void ddp__check_left(ddp__engine *e, int peer)
@@ -21032,9 +21059,9 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
 
 static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 {
-    size_t block = op->n / (size_t)e->world;
+    size_t block = op->n / (size_t)e->blocks;
 
-    for (int r = 0; r < e->world && e->members < e->world; r++) {
+    for (int r = 0; r < e->blocks && e->members < e->blocks; r++) {
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
             void *data = ddp__memory_at(op, &op->to, at, end - at, &here);
@@ -22147,8 +22174,7 @@ int ddp__is_missing(ddp__engine *e, const ddp__op *op, int peer)
     const ddp__exchange *x = ddp__row(e, op, peer);
     uint32_t begun = op->m.verb == DDP_SEND ? p->receives : op->m.verb == DDP_RECEIVE ? p->sends : p->begun;
 
-    if (peer == e->rank || ddp__team_of(e, op).place[peer] < 0 || x->seen) return 0;
-    if (op->p2p && peer != op->m.peer) return 0;
+    if (peer == e->rank || x->seen || (op->p2p ? peer != op->m.peer : ddp__team_of(e, op).place[peer] < 0)) return 0;
     /* heartbeats tell of the world's operations, and of nothing urgent */
     if (op->m.group || (op->p2p && ddp__paired_lane(op))) return x->expected;
     if (p->heard_at > 0 && (int32_t)(begun - op->seq) > 0) return 0;
@@ -22201,7 +22227,7 @@ static const char *ddp__silent_text(const ddp__engine *e, const ddp__op *op, dou
     buf[0] = '\0';
     for (int r = 0; r < e->world; r++) {
         const ddp__peer *p = &e->peers[r];
-        if (r == e->rank || ddp__team_of(e, op).place[r] < 0 || (op->p2p && r != op->m.peer)) continue;
+        if (r == e->rank || (op->p2p ? r != op->m.peer : ddp__team_of(e, op).place[r] < 0)) continue;
         if (now - p->last_got <= longest) continue;
         longest = now - p->last_got;
         snprintf(buf, room, "; rank %d has been silent for %.1f s", r, longest);
@@ -22975,7 +23001,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
     }
     op->span.seq = op->seq;
-    if (op->p2p && e->place[op->m.peer] < 0) {
+    if (op->p2p && e->peers[op->m.peer].out_of_world) {
         ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it",
                    op->m.peer, op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
         return;
@@ -23047,6 +23073,18 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     return 1;
 }
 
+/* 1: a serve or an answer of a peer that is lost, which is over. Who has left, and has nothing here, is let go of. */
+static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
+{
+    const int peer = op->m.peer;
+
+    if (peer == DDP_ANY) return 0;
+    if (e->peers[peer].out_of_world) return ddp__op_void(e, op);
+    if (op->m.verb == DDP_SERVE && e->peers[peer].left && ddp__first_chunk(e, peer, ddp__paired_lane(op)) < 0)
+        e->membership->left(e, peer);
+    return 0;
+}
+
 /* The position that an operation between two could have now; NULL: none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
@@ -23083,6 +23121,7 @@ void ddp__activate(ddp__engine *e, double now)
                 later = 1;
                 break;
             }
+            if (e->membership && op->p2p && ddp__serves_lost(e, op)) continue;
             place = op->p2p ? ddp__paired_place(e, op) : ddp__window_place(e, op, &groups, &full, &row);
             if (!place) continue;
             if (e->membership && !e->membership->may_begin(e, op)) {
@@ -23679,18 +23718,33 @@ static int ddp__run_due(ddp__engine *e, double now)
 /* New messages, requests to abort or to stop. */
 static void ddp__look(ddp__engine *e)
 {
+    ddp__op *oldest;
+    int tight;
+
     pthread_mutex_lock(&e->lock);
+    tight = e->tight;
+    e->tight = 0;
     if (e->submitted != e->taken) {
         e->taken = e->submitted;
         e->dirty = 1;
     }
     e->stopping = e->stop;
     if (e->wanted) ddp__oplog_serve(e);
+    if (e->retires) {
+        e->retires = 0;
+        e->blocks = e->world - e->cfg.servers;
+        e->retired_at = e->next_seq;
+        ddp__members_set(e, e->epoch.live);
+        pthread_cond_broadcast(&e->changed);
+    }
     if (e->error.code != DDP_OK && e->fault.code == DDP_OK) {
         e->fault = e->error;
         e->fault_origin = e->rank;
     }
     pthread_mutex_unlock(&e->lock);
+    oldest = &e->ops[e->first % e->cfg.queue];
+    if (tight && e->first < e->taken && oldest->state == DDP__OP_QUEUED && oldest->m.verb == DDP_SERVE)
+        (void)ddp__op_void(e, oldest); /* who is to come may take any time */
 }
 
 void ddp__sleep(ddp__engine *e, double until)
@@ -23704,7 +23758,7 @@ void ddp__sleep(ddp__engine *e, double until)
                           !(e->shaped && e->control_count == e->control_room) && !e->stalled;
     }
     pthread_mutex_lock(&e->lock);
-    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted ||
+    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted || e->retires || e->tight ||
             (e->error.code != DDP_OK) != (e->fault.code != DDP_OK);
     e->sleeping = !ready;
     pthread_mutex_unlock(&e->lock);
@@ -24098,6 +24152,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
         e->order[r] = r;
     }
     e->groups = 1;
+    e->blocks = e->world;
     e->epoch.workers = e->world;
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);
@@ -24132,7 +24187,10 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
 {
     const int *place;
 
-    if (m->group == 0) return DDP_OK;
+    if (m->group == 0 && (m->verb >= DDP_SEND || e->rank < e->blocks)) return DDP_OK;
+    if (m->group == 0)
+        return ddp__fail(err, DDP_USAGE, "%s on rank %d, which serves: collectives are among the %d ranks that compute",
+                         verb, e->rank, e->blocks);
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
@@ -24173,9 +24231,18 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
     return status;
 }
 
+void ddp__engine_retire(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->retires = 1;
+    ddp__notify(e);
+    while (e->retires && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
 int ddp__engine_group_size(const ddp__engine *e, int group)
 {
-    if (group == 0) return e->world;
+    if (group == 0) return e->blocks;
     return group > 0 && group < e->groups ? e->group_members[group] : 1;
 }
 
@@ -24354,8 +24421,11 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     pthread_mutex_lock(&e->lock);
     if (e->membership) bad = e->membership->fits(e, m, err);
     while (bad == DDP_OK && e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
-                                                        (start = ddp__strip_place(e, pieces)) < 0))
+                                                        (start = ddp__strip_place(e, pieces)) < 0)) {
+        e->tight = 1;
+        ddp__notify(e);
         pthread_cond_wait(&e->changed, &e->lock);
+    }
     if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;
@@ -24835,8 +24905,14 @@ void ddp__shadow_result(ddp__engine *e, ddp__op *op)
     ddp__shadow_copy(e, op, &op->to, 0);
     ddp__kept_of(el, op->seq)->result = 1;
     ddp__done_add(&el->own.done, op->seq);
-    for (int r = 0; r < e->world; r++) el->peer[r].want_done = e->place[r] >= 0 && r != e->rank;
+    for (int r = 0; r < e->world; r++) el->peer[r].want_done = !e->peers[r].out_of_world && r != e->rank;
     ddp__shadow_release(e);
+}
+
+/* Who serves has no part in what came behind ddp__engine_retire. */
+static int ddp__shadow_takes(const ddp__engine *e, int id, uint32_t seq)
+{
+    return id < e->blocks || (int32_t)(seq - e->retired_at) < 0;
 }
 
 void ddp__shadow_release(ddp__engine *e)
@@ -24847,10 +24923,9 @@ void ddp__shadow_release(ddp__engine *e)
     while (el->oldest != e->next_seq) {
         const ddp__kept *k = ddp__kept_of(el, el->oldest);
         int all = k->result;
-        for (int i = 0; i < e->members && all; i++) {
-            int r = e->member[i];
-            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, el->oldest);
-        }
+        for (int r = 0; r < e->world && all; r++)
+            all = r == e->rank || e->peers[r].out_of_world || e->peers[r].left || !ddp__shadow_takes(e, r, el->oldest) ||
+                  ddp__done_has(&el->peer[r].done, el->oldest);
         if (!all) break;
         el->tail = k->end;
         el->oldest++;
@@ -24876,8 +24951,8 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
     /* numbers wrap: those beyond the table must not look as if they were before it */
     if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
     if (!e->member_data->table_used) return -1;
-    for (int i = 0; i < e->members; i++)
-        if (ddp__done_has(&e->member_data->table[e->member[i]], seq)) return e->member[i];
+    for (int r = 0; r < e->world; r++)
+        if ((e->member_data->view.live >> r & 1) && ddp__done_has(&e->member_data->table[r], seq)) return r;
     return -1;
 }
 
@@ -24980,7 +25055,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     const ddp__kept *k;
     size_t count, most;
 
-    if (e->frozen || e->place[peer] < 0) return 0;
+    if (e->frozen || e->peers[peer].out_of_world) return 0;
     for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
         ddp__kept *asked = ddp__kept_of(el, s);
         if (!(asked->asked >> peer & 1)) continue;
@@ -25058,15 +25133,15 @@ int ddp__of_epoch(const ddp__frame *f)
            f->type == DDP__FRAME_WANT;
 }
 
-/* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
- * since its memory will be written, and given back, before the peer has taken it all. */
-static void ddp__out_drop(ddp__engine *e, int peer)
+/* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must go on to
+ * its last byte: from a copy, since its memory will be written, and given back, before the peer has taken it all. */
+static void ddp__out_drop(ddp__engine *e, int peer, int lost)
 {
     ddp__peer *p = &e->peers[peer];
     ddp__elastic_peer *ep = &e->member_data->peer[peer];
 
     ep->giving = 0;
-    if (p->out_state == DDP__OUT_IDLE || !ddp__is_collective(&p->out)) return;
+    if (p->out_state == DDP__OUT_IDLE || !(lost ? p->out_op != NULL : ddp__is_collective(&p->out))) return;
     if (p->out_state == DDP__OUT_SERIALISING || p->out_sent == 0) {
         p->out_state = DDP__OUT_IDLE;
     } else if (p->out.coding && p->out.coding != (int)DDP__AS_BYTES) {
@@ -25146,7 +25221,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     e->last_due = ddp__list_drop(e, &e->first_due);
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
-        ddp__out_drop(e, r);
+        ddp__out_drop(e, r, 0);
         ddp__in_drop(e, r);
         e->peers[r].last_pending = ddp__list_drop(e, &e->peers[r].first_pending);
     }
@@ -25190,12 +25265,18 @@ static void ddp__peers_renew(ddp__engine *e)
         ep->want_epoch = r != e->rank && was && !p->closed && !p->left;
         ep->want_state = ep->heard = 0;
         ep->done = el->table[r];
-        p->out_of_world = e->place[r] < 0 && !(el->own.joining >> r & 1);
+        p->out_of_world = !((el->view.live | el->own.joining) >> r & 1);
         ep->want_done = !p->out_of_world && r != e->rank;
         if (!p->out_of_world || !was) continue;
+        ddp__out_drop(e, r, 1);
+        if (p->in_op) { /* straight into its memory */
+            p->in_op = NULL;
+            p->in_state = DDP__IN_PAYLOAD;
+            p->discard = 1;
+        }
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
-            if (p->paired[i])
+            if (p->paired[i] && !ddp__op_void(e, p->paired[i]))
                 ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
                            ddp__op_text(e, p->paired[i], text, sizeof text));
         }
@@ -25252,7 +25333,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     }
     e->epoch.ballot = view->ballot;
     e->epoch.live = view->live;
-    e->epoch.workers = e->members;
+    e->epoch.workers = ddp__bit_count(view->live);
     e->epoch.recovery_s = took;
     e->epoch.changes++;
     ddp__admitted(e, now);
@@ -25315,8 +25396,14 @@ void ddp__epoch_attach(ddp__engine *e, int id, double now)
 
 /* ---- who could go on ---- */
 
-/* Takes out those who have lost most of the others, of equals the highest id. */
-static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
+/* Those who serve (ddp__engine_config.servers). */
+static uint64_t ddp__serving(const ddp__engine *e)
+{
+    return e->cfg.servers ? ((ddp__bit(e->cfg.servers) - 1) << (e->world - e->cfg.servers)) : 0;
+}
+
+/* Takes out those who have lost most of the others, of equals the highest id of those who compute. */
+static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_t joining)
 {
     uint64_t set = (w->base.live & ~w->left) | joining;
 
@@ -25328,7 +25415,7 @@ static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
             n = ddp__bit_count(w->edge[r] & set);
             /* a newcomer that somebody cannot reach has to wait */
             if (n > 0 && (w->joining >> r & 1) && !(w->base.live >> r & 1)) n = 64;
-            if (n > 0 && n >= most) {
+            if (n > 0 && (n > most || (n == most && !(ddp__serving(e) >> r & 1)))) {
                 most = n;
                 worst = r;
             }
@@ -25338,10 +25425,11 @@ static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
     }
 }
 
-/* set holds a majority of those of `of` who have not left; of two, the lower. */
-static int ddp__majority(uint64_t set, uint64_t of, uint64_t left)
+/* set holds a majority of those of `of` who have not left; of two, the lower. Servers are one: all of them. */
+static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64_t left)
 {
     of &= ~left;
+    if (e->cfg.servers) return !(of & ddp__serving(e) & ~set);
     if (ddp__bit_count(of) == 2) return (int)(set >> ddp__lowest(of) & 1);
     return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
 }
@@ -25350,10 +25438,10 @@ static int ddp__majority(uint64_t set, uint64_t of, uint64_t left)
 static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 {
     set &= ~w->joining | w->base.live;
-    if (ddp__bit_count(set) < e->cfg.min_world) return 1;
-    if (!ddp__majority(set, w->base.live, w->left)) return 2;
+    if (!ddp__majority(e, set, w->base.live, w->left)) return 2;
+    if (ddp__bit_count(set & ~ddp__serving(e)) < e->cfg.min_world) return 1;
     for (uint32_t i = 0; i < w->attempts; i++)
-        if (!ddp__majority(set, w->attempt[i].live, w->left)) return 2;
+        if (!ddp__majority(e, set, w->attempt[i].live, w->left)) return 2;
     return 0;
 }
 
@@ -25437,7 +25525,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
-    uint64_t joining = el->own.joining, old = joining ? ddp__survivors(&el->own, 0) : 0;
+    uint64_t joining = el->own.joining, old = joining ? ddp__survivors(e, &el->own, 0) : 0;
 
     for (int r = 0; r < e->world && joining; r++)
         if (el->peer[r].heard && (old >> r & 1)) joining &= el->peer[r].word.joining;
@@ -25459,7 +25547,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         ddp__epoch_freeze(e, now);
         own->vote = 0;
     }
-    el->set = ddp__survivors(own, ddp__expected(e));
+    el->set = ddp__survivors(e, own, ddp__expected(e));
     round = own->round > own->base.ballot ? own->round : own->base.ballot + 1;
     if (own->vote && own->vote != el->set && round == own->round) round++;
     if (el->seen > round) round = el->seen;
@@ -25505,7 +25593,8 @@ static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
     ddp__fault(e, DDP_PEER_LOST, "the other workers go on without this one (rank %d) since epoch %lu, because they had "
-               "lost it: start it again to rejoin", e->rank, (unsigned long)ballot);
+               "lost it: %s", e->rank, (unsigned long)ballot,
+               e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
 }
 
 /* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
@@ -25547,7 +25636,7 @@ void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
         ddp__evicted(e, w->base.ballot);
         return;
     }
-    if (ddp__merge(e, w) || !e->frozen || ddp__survivors(&el->own, ddp__expected(e)) != el->set ||
+    if (ddp__merge(e, w) || !e->frozen || ddp__survivors(e, &el->own, ddp__expected(e)) != el->set ||
         (!el->own.vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)))
         el->look = 1;
     else ddp__decide(e, now);
@@ -25656,23 +25745,25 @@ static void ddp__give_in(ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
-    uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
-    int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
+    uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left, serve = ddp__serving(e);
+    int left = ddp__bit_count(old & ~serve), of = ddp__bit_count(before & ~serve), lowest = ddp__lowest(before);
     const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
     ddp__when_text(e, e->rank, when, sizeof when);
-    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
+    if (of == 2 && !serve && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
         snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
         snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
-        then = "start it again to rejoin";
+        then = serve ? "it cannot rejoin a run with servers" : "start it again to rejoin";
+    } else if (serve & before & (~old | w->edge[e->rank])) {
+        snprintf(rest, sizeof rest, "nobody else has the parameters that it serves");
     } else {
         int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
         if (left < e->cfg.min_world) snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
-        else if (ddp__majority(old, w->base.live, w->left))
+        else if (ddp__majority(e, old, w->base.live, w->left))
             snprintf(rest + n, sizeof rest - (size_t)n, "but those who were lost may have gone on without them");
         else snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
     }
@@ -25886,9 +25977,9 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     unsigned char *at;
     ddp_status code;
 
-    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d", e->cfg.min_world, e->world,
-                         e->world);
+    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world - e->cfg.servers)
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d workers: 1 to %d", e->cfg.min_world,
+                         e->world - e->cfg.servers, e->world - e->cfg.servers);
     if (e->world > DDP__ELASTIC_WORLD)
         return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d", (int)DDP__ELASTIC_WORLD,
                          e->world);
@@ -26016,6 +26107,7 @@ typedef struct ddp__worker {
     const ddp__host *host;   /* its memory and log */
     ddp__engine     *engine; /* to the others; NULL: there are none */
     int              rank, world;
+    int              hub;    /* the first rank that serves, by which words go (ddp__gather_by); 0: by collectives */
     long             step;
     const char      *strategy, *optimizer; /* names; borrowed, as all texts */
     int              period;
@@ -26058,6 +26150,10 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long ste
 
 /* ---- to the other workers; collective ---- */
 
+/* Where collectives are among the workers (ddp__engine_retire): words of all, servers too, which each pushes to the first
+ * server, and pulls: all that go on have the same. words: [world x bytes], of which a rank fills its own; 0 of those who
+ * are lost. bytes: of floats. */
+DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. */
@@ -26371,6 +26467,50 @@ static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *byt
     return ddp__engine_run(s->engine, &m, err);
 }
 
+/* A message of bytes from `at` on with one rank. */
+static ddp_status ddp__word_with(ddp__engine *e, ddp_verb verb, int peer, void *at, size_t bytes, ddp_received *got,
+                                 ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    p.bytes = at;
+    p.count = bytes / sizeof(float);
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.from = &p;
+    m.from_count = 1;
+    m.peer = peer;
+    m.layer = DDP__OWN_WORD;
+    m.received = got;
+    m.filler = 1;
+    return ddp__engine_run(e, &m, err);
+}
+
+ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err)
+{
+    unsigned char *of = (unsigned char *)words;
+    ddp_received got;
+    float asks;
+
+    if (rank != hub) {
+        DDP__TRY(ddp__word_with(e, DDP_PUSH, hub, of + (size_t)rank * bytes, bytes, NULL, err));
+        return ddp__word_with(e, DDP_PULL, hub, words, (size_t)world * bytes, NULL, err);
+    }
+    for (int r = 0; r < world; r++) {
+        if (r == hub) continue;
+        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, of + (size_t)r * bytes, bytes, &got, err));
+        if (got.verb != DDP_PUSH) memset(of + (size_t)r * bytes, 0, bytes);
+    }
+    for (int r = 0; r < world; r++) {
+        if (r == hub) continue;
+        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, &asks, sizeof asks, &got, err));
+        if (got.verb == DDP_PULL)
+            DDP__TRY(ddp__word_with(e, DDP_ANSWER, r, words, (size_t)world * bytes, NULL, err));
+    }
+    return DDP_OK;
+}
+
 ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err)
 {
     const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
@@ -26379,7 +26519,8 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
     if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
     for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
-    code = ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
+    code = s->hub ? ddp__gather_by(s->engine, s->rank, s->world, s->hub, b, 8 * (size_t)each, err)
+                  : ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
     for (size_t i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
     DDP_FREE(b);
     return code;
@@ -38789,7 +38930,8 @@ struct ddp_ctx {
 
     ddp__unit   *unit; /* [layers], grows until the session starts */
     int          layers, room;
-    int          computing;      /* group of the ranks that compute, where others serve; 0 = all */
+    int          computing;      /* group of the ranks that compute, where others serve; 0 = all, or (elastic) those who
+                                    did not ddp__engine_retire */
     struct ddp__desk *desk;      /* of a rank that serves; NULL */
     ddp_step_info info;          /* what was reported of this step, and the last loss */
     ddp_optimizer optimizer;
@@ -39012,6 +39154,8 @@ DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
 /* What serve ended with. checkpoint.c, on a server: saves as the workers' word says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
+/* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
+DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 
@@ -39477,6 +39621,7 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
         if (d->host.error.code) return (int)d->host.error.code;
         d->host.error = *err;
     }
+    if (d->ops.failed) d->ops.failed(d, d->self);
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);
@@ -40997,7 +41142,7 @@ ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error 
 
 ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
 {
-    const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
+    const int members = ddp__engine_group_size(d->engine, group);
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
 
@@ -41020,6 +41165,8 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
                               "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
                               m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
+    /* before that, collectives are of the servers too */
+    if (ddp__hub_of(d) && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -41133,6 +41280,7 @@ int ddp_barrier(ddp_ctx *d)
     X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                       \
     X(SERVERS, "servers %ld", c->servers, c->servers != 0)                                          \
     X(NO_SERVERS, "no servers", 0, c->servers == 0)                                                 \
+    X(COLOCATED, "servers colocated", 0, c->servers < 0)                                            \
     X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
 
 typedef enum ddp__feature {
@@ -41170,6 +41318,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(JOIN, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
         DDP__NO(JOIN, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
         DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+        DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
+                "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
         DDP__NO(MPI, ELASTIC, DDP_ARG,
                 "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
         DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
@@ -41214,6 +41364,8 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
         {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
          "it needs servers: set servers (--servers N, or --servers colocated)"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers know no newcomers: leave join 0"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers know no newcomers: leave max_world 0"},
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__PARTS_FLOATS
@@ -42029,13 +42181,15 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
 
 static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
 {
+    const int workers = c->world - (c->servers > 0 ? c->servers : 0);
+
     DDP__REFUSE(c->world < 0 || c->world > 65535, "world %d: 1 to 65535 workers are possible", c->world);
     DDP__REFUSE(c->rank < 0 || (c->world > 0 && c->rank >= c->world),
                 "rank %d is outside a world of %d: ranks are 0 to %d", c->rank, c->world, c->world - 1);
     DDP__REFUSE(c->period < 0 || c->period > 1000000, "period %d: H is 1 to 1000000 steps", c->period);
     DDP__REFUSE(c->threads < 0 || c->threads > 1024, "threads %d: 1 to 1024 are possible", c->threads);
-    DDP__REFUSE(c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join),
-                "min_world %d is outside a world of %d: 1 to %d, or 0", c->min_world, c->world, c->world);
+    DDP__REFUSE(c->min_world < 0 || (c->world > 0 && c->min_world > workers && !c->join),
+                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->min_world, workers, workers);
     DDP__REFUSE(c->min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
     DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);
@@ -45290,6 +45444,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     ddp__coded_fold(d);
     s->engine = d->engine;
     s->rank = d->rank, s->world = d->world;
+    s->hub = ddp__hub_of(d);
     s->step = d->step;
     s->strategy = d->ops.name, s->optimizer = d->optimizer.name;
     s->period = d->cfg.period;
@@ -45434,6 +45589,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.peer_timeout_s = d->cfg.peer_timeout_s;
     e.op_timeout_s = d->cfg.op_timeout_s;
     e.min_world = d->cfg.min_world;
+    e.servers = d->cfg.min_world > 0 ? ddp_servers(d) : 0;
     if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
     e.kept_bytes = d->cfg.elastic_bytes;
     e.joining = joining;
@@ -46101,11 +46257,11 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
-        ddp__computing_team(d);
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
     if (d->engine) {
         DDP__TRY(ddp__share_parameters(d, err));
+        ddp__computing_team(d);
         ddp__coded_start(d, 1);
     }
     DDP__TRY(DDP__EVENT(d, start, (d, d->self)));
@@ -46114,7 +46270,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, err));
     }
-    if (d->plan_final && !d->ops.plan_make && (!d->computing || d->team)) DDP__TRY(ddp__balance_links(d, NULL, err));
+    if (d->plan_final && !d->ops.plan_make && !ddp__is_server(d)) DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();
@@ -46143,6 +46299,25 @@ typedef struct ddp__save_word {
     char    folder[1000];
 } ddp__save_word;
 
+/* Of the lowest worker that lives, to all. */
+static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
+{
+    ddp__save_word *all;
+    ddp_status s;
+    int r = 0;
+
+    if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
+    all = (ddp__save_word *)ddp__calloc((size_t)d->world, sizeof *all);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", d->world);
+    all[d->rank] = *w;
+    s = ddp__gather_by(d->engine, d->rank, d->world, ddp__hub_of(d), all, sizeof *all, err);
+    while (s == DDP_OK && r < d->world && !all[r].folder[0]) r++;
+    if (s == DDP_OK && r < d->world) *w = all[r];
+    else if (s == DDP_OK) s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
+    DDP_FREE(all);
+    return s;
+}
+
 static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     ddp__save_word w;
@@ -46157,14 +46332,15 @@ static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, dd
     w.taken = d->taken;
     w.keep = keep;
     snprintf(w.folder, sizeof w.folder, "%s", folder);
-    return ddp__tell(d, 0, &w, sizeof w, err);
+    return ddp__save_told(d, &w, err);
 }
 
 ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
 {
     ddp__save_word w;
 
-    DDP__TRY(ddp__tell(d, 0, &w, sizeof w, err));
+    memset(&w, 0, sizeof w);
+    DDP__TRY(ddp__save_told(d, &w, err));
     d->step = (long)w.step;
     d->taken = w.taken;
     return ddp__checkpoint_now(d, w.folder, w.keep, err);
@@ -46365,6 +46541,8 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
 
 /* ---- the ranks that compute ---- */
 
+int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
+
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;
@@ -46378,7 +46556,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     int *rank;
     ddp_status s;
 
-    if (!ddp_servers(d)) return DDP_OK;
+    if (!ddp_servers(d) || d->cfg.min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;
@@ -46388,10 +46566,12 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Who plans and measures together: the ranks that compute. */
+/* Who plans and measures together: the ranks that compute, in an elastic world a group that may shrink. */
 void ddp__computing_team(ddp_ctx *d)
 {
-    if (!d->computing || ddp__is_server(d)) return;
+    if (!ddp_servers(d)) return;
+    if (!d->computing) ddp__engine_retire(d->engine);
+    if (ddp__is_server(d)) return;
     d->team = d->computing;
     d->team_size = d->world - ddp_servers(d);
     d->team_root = 0;
@@ -46838,7 +47018,7 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
     if (layer < 0 || layer >= d->layers)
         return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
                          "from 0", hook, layer, d->layers);
-    if (d->computing) DDP__TRY(ddp__computes(d, hook));
+    DDP__TRY(ddp__computes(d, hook));
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
@@ -46952,10 +47132,10 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
 
 int ddp_step_end(ddp_ctx *d)
 {
-    ddp_status s = DDP_OK;
+    ddp_status s;
 
     DDP__ENTER(d);
-    if (d->computing) s = ddp__computes(d, "ddp_step_end");
+    s = ddp__computes(d, "ddp_step_end");
     if (s == DDP_OK && !d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);
@@ -47094,7 +47274,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     if (d->cfg.join) return ddp__arrival_open(d, err);
     if (d->world == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
-    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && ddp__admission_open(d, wire, err)) {
+    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && !ddp_servers(d) && ddp__admission_open(d, wire, err)) {
         wire->table->close(wire);
         return err->code;
     }
@@ -47426,7 +47606,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
+        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0), cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;
@@ -49466,7 +49646,8 @@ typedef struct ddp__answer_head {
     int64_t version;               /* updates of this server's layers so far */
     int32_t staleness;             /* of the push before */
     float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
-    float   unused[9];
+    int32_t workers;               /* that pushed, where all wait for all */
+    float   unused[8];
 } ddp__answer_head;
 
 enum { DDP__HEAD_WORDS = 16 };
@@ -49496,7 +49677,8 @@ typedef enum ddp__client_state {
     DDP__CLIENT_WAITS,  /* a pull is awaited */
     DDP__CLIENT_ASKED,  /* wants its answer */
     DDP__CLIENT_ANSWERS, /* which is on its way */
-    DDP__CLIENT_SAVES, DDP__CLIENT_LEFT
+    DDP__CLIENT_SAVES, DDP__CLIENT_LEFT,
+    DDP__CLIENT_LOST    /* in an elastic world; what it has pushed whole counts */
 } ddp__client_state;
 
 typedef struct ddp__client {
@@ -49558,6 +49740,7 @@ DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
+DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
 /* One line: a push of memory[l] (NULL: the layers' gradients) of its layers in set, a pull into it (NULL: their
  * parameters), and the ends of the two. */
 DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late,
@@ -49758,21 +49941,27 @@ static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
     return bad;
 }
 
-/* Where a server of its own was lost: which layers went with it. */
-static int ddp__line_lost(ddp_ctx *d, const ddp__line *k, int bad)
+/* Of a server of its own that was lost: which layers went with it. */
+void ddp__servers_failed(ddp_ctx *d, void *self)
 {
+    const ddp__servers *s = (const ddp__servers *)self;
     const ddp_error *e = ddp_last_error(d);
-    char who[32], text[160];
-    int n;
 
-    snprintf(who, sizeof who, "rank %d ", k->rank);
-    if (bad != DDP_PEER_LOST || strncmp(e->msg, who, strlen(who)) || ddp_servers(d) == 0) return bad;
-    n = snprintf(text, sizeof text, "; it served %d layer%s: ", k->layers, k->layers == 1 ? "" : "s");
-    for (int i = 0; i < k->layers && n < (int)sizeof text; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "", ddp_name_of(d, k->layer[i]));
-    if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
-    ddp_explain(d, text);
-    return bad;
+    if (e->code != DDP_PEER_LOST || ddp_servers(d) == 0 || strstr(e->msg, "; it served ")) return;
+    for (int k = 0; s->line && k < s->lines; k++) {
+        const ddp__line *line = &s->line[k];
+        char who[32], lost[48], text[160];
+        int n;
+        snprintf(who, sizeof who, "rank %d ", line->rank);
+        snprintf(lost, sizeof lost, "%swas lost", who);
+        if (strncmp(e->msg, who, strlen(who)) && !strstr(e->msg, lost)) continue;
+        n = snprintf(text, sizeof text, "; it served %d layer%s: ", line->layers, line->layers == 1 ? "" : "s");
+        for (int i = 0; i < line->layers && n < (int)sizeof text; i++)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "", ddp_name_of(d, line->layer[i]));
+        if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
+        ddp_explain(d, text);
+        return;
+    }
 }
 
 static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *list, int n, long *ticket)
@@ -49787,7 +49976,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     m.peer = k->rank;
     m.step = ddp_step(d);
     m.layer = DDP_ALL_LAYERS;
-    return ddp__line_lost(d, k, ddp_post(d, &m, ticket));
+    return ddp_post(d, &m, ticket);
 }
 
 int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
@@ -49833,7 +50022,7 @@ int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
     k->push_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ticket < 0 ? 0 : ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
+    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
 }
 
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
@@ -49858,7 +50047,7 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
         const int bad = ddp__own_await(d, s, &k->answered);
         return bad ? bad : ddp__own_take(d, k);
     }
-    return ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
+    return ddp_hold(d, ticket, DDP_NO_LAYER);
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)
@@ -50044,32 +50233,38 @@ static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int f
     }
 }
 
-/* The mean in rank order, as an all-reduce has it; weighted by samples where workers have unlike numbers of them. */
-static void ddp__push_mean(ddp__servers *s, ddp__store *t, size_t n)
+static int ddp__has_pushed(const ddp__client *x) { return x->state == DDP__CLIENT_PUSHED; }
+
+/* The mean over those who have pushed in rank order, as an all-reduce has it; weighted by samples where they have unlike
+ * numbers of them. first: the lowest of `pushed`. */
+static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed, size_t n)
 {
     const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
-    const int64_t samples = ddp__pushed_head(&t->client[0]).samples;
+    const int64_t samples = ddp__pushed_head(&t->client[first]).samples;
     int64_t all = 0;
     int equal = 1;
     double loss = 0;
 
-    for (int w = 0; w < s->workers; w++) {
-        const int64_t own = ddp__pushed_head(&t->client[w]).samples;
+    for (int w = first; w < s->workers; w++) {
+        const int64_t own = ddp__has_pushed(&t->client[w]) ? ddp__pushed_head(&t->client[w]).samples : 0;
+        if (!ddp__has_pushed(&t->client[w])) continue;
         equal &= own == samples;
         all += own;
     }
     memset(&t->told, 0, sizeof t->told);
-    for (int w = 0; w < s->workers; w++) {
+    t->told.workers = pushed;
+    for (int w = first; w < s->workers; w++) {
         const ddp__push_head head = ddp__pushed_head(&t->client[w]);
-        const double part = equal ? 1.0 / s->workers : (double)head.samples / (double)all;
-        ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == 0);
+        const double part = equal ? 1.0 / pushed : (double)head.samples / (double)all;
+        if (!ddp__has_pushed(&t->client[w])) continue;
+        ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == first);
         loss += part * (double)head.loss;
         if (head.compute_s > t->told.compute_s) t->told.compute_s = head.compute_s;
         if (head.bytes_per_s > t->told.bytes_per_s) t->told.bytes_per_s = head.bytes_per_s;
     }
     t->told.loss = (float)loss;
-    t->told.epoch = ddp__pushed_head(&t->client[0]).epoch;
-    if (equal && s->workers > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)s->workers, 1);
+    t->told.epoch = ddp__pushed_head(&t->client[first]).epoch;
+    if (equal && pushed > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)pushed, 1);
 }
 
 /* The layers of a push, packed one behind the other. */
@@ -50098,30 +50293,36 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
     return 0;
 }
 
-/* When all have pushed. */
+static int ddp__client_gone(const ddp__client *x) { return x->state == DDP__CLIENT_LEFT || x->state == DDP__CLIENT_LOST; }
+
+/* When all have pushed, of those who are there. */
 static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
-    int w, left = 0, pushed = 0;
+    const ddp__client *one;
+    int w, gone = 0, pushed = 0, first = 0;
 
     for (w = 0; w < s->workers; w++) {
-        left += t->client[w].state == DDP__CLIENT_LEFT;
-        pushed += t->client[w].state == DDP__CLIENT_PUSHED;
+        gone += ddp__client_gone(&t->client[w]);
+        if (ddp__has_pushed(&t->client[w]) && pushed++ == 0) first = w;
     }
-    if (left && pushed)
+    if (gone && pushed && ddp_settings(d)->min_world == 0)
         return -ddp_server_fail(d, DDP_PEER_LOST, "a worker has left and %d others go on: every rank must run the same "
                                 "number of steps", pushed);
-    if (pushed < s->workers) return 0;
-    for (w = 1; w < s->workers; w++)
-        if (t->client[w].got.count != t->client[0].got.count ||
-            memcmp(t->client[w].in + DDP__HEAD_WORDS, t->client[0].in + DDP__HEAD_WORDS, 4 * (size_t)s->set_words))
-            return -ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank 0", w);
-    t->sum_count = t->client[0].got.count - words;
-    ddp__push_mean(s, t, t->sum_count);
-    w = ddp__store_update(d, s, t, t->client[0].in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(&t->client[0]).rate);
+    if (!pushed || pushed + gone < s->workers) return 0;
+    one = &t->client[first];
+    for (w = first + 1; w < s->workers; w++)
+        if (ddp__has_pushed(&t->client[w]) &&
+            (t->client[w].got.count != one->got.count ||
+             memcmp(t->client[w].in + DDP__HEAD_WORDS, one->in + DDP__HEAD_WORDS, 4 * (size_t)s->set_words)))
+            return -ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank %d", w, first);
+    t->sum_count = one->got.count - words;
+    ddp__push_mean(s, t, first, pushed, t->sum_count);
+    w = ddp__store_update(d, s, t, one->in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(one).rate);
     if (w) return -w;
     ++*t->pushes;
-    for (w = 0; w < s->workers; w++) {
+    for (w = first; w < s->workers; w++) {
+        if (!ddp__has_pushed(&t->client[w])) continue;
         t->clock[w]++;
         t->client[w].state = DDP__CLIENT_DONE;
     }
@@ -50162,8 +50363,9 @@ static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
     int first = -1;
 
     for (int w = 0; w < s->workers; w++) {
-        if (t->client[w].owes && t->client[w].state != DDP__CLIENT_PUSHED) return -1;
-        if (t->client[w].state != DDP__CLIENT_LEFT && (first < 0 || t->clock[w] < t->clock[first])) first = w;
+        if (ddp__client_gone(&t->client[w])) continue;
+        if (t->client[w].owes && !ddp__has_pushed(&t->client[w])) return -1;
+        if (first < 0 || t->clock[w] < t->clock[first]) first = w;
     }
     return first;
 }
@@ -50174,7 +50376,7 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
     if (s->rule == DDP__RULE_TOGETHER) return ddp__push_together(d, s, t);
     for (int w = 0; w < s->workers && one >= 0; w++) {
-        if (t->client[w].state != DDP__CLIENT_PUSHED) continue;
+        if (!ddp__has_pushed(&t->client[w])) continue;
         if (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t)) continue;
         one = ddp__push_each(d, s, t, w);
         moved = 1;
@@ -50184,15 +50386,21 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
 /* ---- answers ---- */
 
-/* Nobody runs away from the slowest, of those who are there. */
-static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
+/* Of those who are there. */
+static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
 {
     int64_t least = INT64_MAX;
 
+    for (int w = 0; w < s->workers; w++)
+        if (!ddp__client_gone(&t->client[w]) && t->clock[w] < least) least = t->clock[w];
+    return least;
+}
+
+/* Nobody runs away from the slowest. */
+static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
+{
     if (s->ahead < 0 || !t->client[w].owes) return 1;
-    for (int k = 0; k < s->workers; k++)
-        if (t->client[k].state != DDP__CLIENT_LEFT && t->clock[k] < least) least = t->clock[k];
-    return t->clock[w] - least <= s->ahead;
+    return t->clock[w] - ddp__least_clock(s, t) <= s->ahead;
 }
 
 /* Parameters move on while an answer of them is on its way, unless all wait for all. */
@@ -50272,11 +50480,13 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-static ddp__client_state ddp__client_word(const ddp__servers *s, ddp__client *x, const float *in)
+/* before: what it is to be asked for again, if nobody came. */
+static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x, const float *in,
+                                          ddp__client_state before)
 {
     ddp__push_head head;
 
-    (void)s;
+    if (x->got.verb == DDP_SERVE) return w < 64 && !(ddp_live(d) >> w & 1) ? DDP__CLIENT_LOST : before;
     if (x->got.verb == DDP_PULL) return DDP__CLIENT_ASKED;
     memcpy(&head, in, sizeof head);
     if (head.kind == DDP__SAVES) return DDP__CLIENT_SAVES;
@@ -50325,7 +50535,8 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_WAITS:
         if (w == s->own) ddp__own_hear(d, s, x);
         else if (ddp_server_done(d, x->ticket))
-            x->state = ddp__client_word(s, x, before == DDP__CLIENT_HEARS ? x->in : x->ask);
+            x->state = before == DDP__CLIENT_HEARS ? ddp__client_word(d, w, x, x->in, DDP__CLIENT_FREE)
+                                                   : ddp__client_word(d, w, x, x->ask, DDP__CLIENT_DONE);
         break;
     case DDP__CLIENT_ASKED:
         if (ddp__may_answer(s, t, w)) bad = ddp__answer(d, s, t, w);
@@ -50335,7 +50546,8 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
         break;
     case DDP__CLIENT_PUSHED:
     case DDP__CLIENT_SAVES:
-    case DDP__CLIENT_LEFT: break;
+    case DDP__CLIENT_LEFT:
+    case DDP__CLIENT_LOST: break;
     }
     return bad ? -bad : x->state != before;
 }
@@ -50370,13 +50582,18 @@ int ddp__servers_serve(ddp_ctx *d, void *self)
     int bad = 0;
 
     while (!bad) {
-        int moved, n = 0;
+        int moved, here, n = 0;
         do moved = ddp__store_turn(d, s);
         while (moved > 0);
         if (moved < 0) return -moved;
-        if (ddp__clients_in(s, DDP__CLIENT_LEFT) == s->workers) return 0;
-        if (ddp__clients_in(s, DDP__CLIENT_SAVES) == s->workers) {
-            for (int w = 0; w < s->workers; w++) t->client[w].state = DDP__CLIENT_FREE;
+        here = s->workers - ddp__clients_in(s, DDP__CLIENT_LEFT) - ddp__clients_in(s, DDP__CLIENT_LOST);
+        if (here == 0) return 0;
+        if (ddp__clients_in(s, DDP__CLIENT_SAVES) == here) {
+            for (int w = 0; w < s->workers; w++) {
+                /* who comes in place of the lost begins where the others are */
+                if (ddp__client_gone(&t->client[w])) t->clock[w] = ddp__least_clock(s, t);
+                else t->client[w].state = DDP__CLIENT_FREE;
+            }
             return DDP_SERVE_SAVE;
         }
         for (int w = 0; w < s->workers; w++)
@@ -50484,7 +50701,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
 {
     ops->name = "bsp";
     ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_NEEDS_SERVERS | DDP_WITH_DEVICE;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
     ops->self_bytes = sizeof(ddp__servers);
     ops->start = ddp__bsp_start;
     ops->step_end = ddp__push_step_end;
@@ -50492,6 +50709,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
     ops->serve = ddp__servers_serve;
     ops->tell_servers = ddp__servers_tell;
     ops->close = ddp__servers_close;
+    ops->failed = ddp__servers_failed;
 }
 
 void ddp__strategy_asp(ddp_strategy_ops *ops)
@@ -50499,7 +50717,7 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
     ddp__strategy_bsp(ops);
     ops->name = "asp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
-    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
     ops->start = ddp__asp_start;
     ops->sync_all = ddp__push_sync_all;
 }
@@ -51461,7 +51679,7 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
         n->budget = c->defer > 0 ? c->defer * model : 0;
         return 0;
     }
-    if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, x->servers.workers,
+    if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, (int)told->workers,
                                               model, c->paper, &u_max, &err))
         return ddp_complain(d, err.code, "%s", err.msg);
     again = n->count > 0 && epoch > n->epoch;
@@ -51676,13 +51894,13 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     for (int l = 0; l < ddp_layers(d); l++)
         if (ddp__in_set(x->now, l)) floats += (double)s->floats[l];
     seconds = ddp_now() - begin;
+    memcpy(&told, s->line[0].in, sizeof told);
     s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
     if (nominal) s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
     else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits least */
-        const float rate = (float)(sizeof(float) * floats * s->workers / seconds);
+        const float rate = (float)(sizeof(float) * floats * told.workers / seconds);
         s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
     }
-    memcpy(&told, s->line[0].in, sizeof told);
     return ddp__budget_follow(d, x, &told);
 }
 

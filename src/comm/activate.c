@@ -77,7 +77,7 @@ static void ddp__begin(ddp__engine *e, ddp__op *op, int row, double now)
         op->seq = ddp__seq(e, op->m.group, op->m.group ? e->group_next[op->m.group]++ : e->next_seq++);
     }
     op->span.seq = op->seq;
-    if (op->p2p && e->place[op->m.peer] < 0) {
+    if (op->p2p && e->peers[op->m.peer].out_of_world) {
         ddp__fault(e, DDP_PEER_LOST, "rank %d is not in the world any more: nothing can be %s it",
                    op->m.peer, op->m.verb < DDP_RECEIVE ? "sent to" : "received from");
         return;
@@ -149,6 +149,18 @@ static int ddp__bind(ddp__engine *e, ddp__op *op)
     return 1;
 }
 
+/* 1: a serve or an answer of a peer that is lost, which is over. Who has left, and has nothing here, is let go of. */
+static int ddp__serves_lost(ddp__engine *e, ddp__op *op)
+{
+    const int peer = op->m.peer;
+
+    if (peer == DDP_ANY) return 0;
+    if (e->peers[peer].out_of_world) return ddp__op_void(e, op);
+    if (op->m.verb == DDP_SERVE && e->peers[peer].left && ddp__first_chunk(e, peer, ddp__paired_lane(op)) < 0)
+        e->membership->left(e, peer);
+    return 0;
+}
+
 /* The position that an operation between two could have now; NULL: none. */
 static ddp__op **ddp__paired_place(ddp__engine *e, ddp__op *op)
 {
@@ -185,6 +197,7 @@ void ddp__activate(ddp__engine *e, double now)
                 later = 1;
                 break;
             }
+            if (e->membership && op->p2p && ddp__serves_lost(e, op)) continue;
             place = op->p2p ? ddp__paired_place(e, op) : ddp__window_place(e, op, &groups, &full, &row);
             if (!place) continue;
             if (e->membership && !e->membership->may_begin(e, op)) {

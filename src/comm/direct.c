@@ -30,9 +30,9 @@ static size_t ddp__plain_part(const ddp__engine *e, const ddp__op *op, int peer,
 
 static void ddp__zero_lost(ddp__engine *e, const ddp__op *op)
 {
-    size_t block = op->n / (size_t)e->world;
+    size_t block = op->n / (size_t)e->blocks;
 
-    for (int r = 0; r < e->world && e->members < e->world; r++) {
+    for (int r = 0; r < e->blocks && e->members < e->blocks; r++) {
         size_t at = block * (size_t)r, end = at + block, here;
         for (; e->place[r] < 0 && at < end; at += here) {
             void *data = ddp__memory_at(op, &op->to, at, end - at, &here);

@@ -212,6 +212,7 @@ ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine **out, dd
         e->order[r] = r;
     }
     e->groups = 1;
+    e->blocks = e->world;
     e->epoch.workers = e->world;
     e->epoch.live = e->world >= 64 ? ~(uint64_t)0 : ((uint64_t)1 << e->world) - 1;
     ddp__members_set(e, e->epoch.live);

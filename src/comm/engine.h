@@ -68,6 +68,8 @@ typedef struct ddp__engine_config {
     int           check_writes;     /* as ddp__engine_guard with max_count, from the start */
     const struct ddp__membership *membership; /* NULL: a lost peer is an error */
     int           min_world;        /* membership: as in ddp_config */
+    int           servers;          /* membership: the highest ids, which ddp__engine_retire takes out of collectives. No
+                                       epoch is without one of them: they take the place of a majority */
     size_t        kept_bytes;       /* membership: for inputs and results in flight: more operations queue,
                                        a longer message is an error; 0 = grows with the longest */
     uint64_t      live;             /* membership: bit r = worker r is there from the start; 0 = all */
@@ -111,7 +113,11 @@ DDP_LIB ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, in
 /* The site of each rank, copied: messages with `levels` go inside them first, then between them. The same on all ranks,
  * with none of these messages in flight. */
 DDP_LIB ddp_status ddp__engine_sites(ddp__engine *e, const int *site, ddp_error *err);
-/* Its ranks; 1 where there is no such group. */
+/* Membership: collectives from here on are among those below `servers`, which go on with messages between two. On all
+ * ranks behind the same collective, with nothing in flight here. A serve of a worker that is lost, and an answer to it,
+ * are over then: ddp_received. */
+DDP_LIB void       ddp__engine_retire(ddp__engine *e);
+/* Its ranks, of the world those with a block in an all-gather; 1 where there is no such group. */
 DDP_LIB int        ddp__engine_group_size(const ddp__engine *e, int group);
 /* Their numbers, rising; NULL for the world. Valid until close. */
 DDP_LIB const int *ddp__engine_group_ranks(const ddp__engine *e, int group);

@@ -42,7 +42,8 @@ typedef enum ddp_coding {
 
 /* What a receive or a serve got, written before it is done. */
 typedef struct ddp_received {
-    ddp_verb verb;  /* DDP_SEND, DDP_PUSH, or DDP_PULL: a request, to be answered by DDP_ANSWER */
+    ddp_verb verb;  /* DDP_SEND, DDP_PUSH, or DDP_PULL: a request, to be answered by DDP_ANSWER; DDP_SERVE: nothing. The
+                       peer was lost (min_world), or had not come when others needed its place in the queue */
     int      peer, layer;
     size_t   count;
 } ddp_received;

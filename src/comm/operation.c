@@ -81,7 +81,7 @@ void ddp__members_set(ddp__engine *e, uint64_t live)
 
     e->members = 0;
     for (int r = 0; r < e->world; r++) {
-        int in = e->world > 64 || (live >> r & 1);
+        int in = r < e->blocks && (e->world > 64 || (live >> r & 1));
         e->place[r] = in ? e->members : -1;
         if (in) e->member[e->members++] = r;
     }
@@ -129,7 +129,7 @@ void ddp__segment(const ddp__engine *e, const ddp__op *op, int of, size_t *from,
     const ddp__members team = ddp__team_of(e, op);
     /* in the world's all-gather the blocks of the lost are there, and 0 */
     int all = op->m.verb == DDP_ALL_GATHER && op->m.group == 0;
-    size_t parts = (size_t)(all ? e->world : team.members), j;
+    size_t parts = (size_t)(all ? e->blocks : team.members), j;
 
     *from = *to = 0;
     if (op->way->whole) *to = op->n;
@@ -214,7 +214,7 @@ static void ddp__complete(ddp__engine *e, ddp__op *op)
     if (op->way->finished) op->way->finished(e, op);
     for (int i = 0; i < DDP__WINDOW; i++)
         if (e->window[i] == op) e->window[i] = NULL;
-    if (op->p2p) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
+    if (op->p2p && e->peers[op->m.peer].paired[ddp__paired(op)] == op) e->peers[op->m.peer].paired[ddp__paired(op)] = NULL;
     if (op->m.divergence) {
         double sum = 0;
         for (int r = 0; r < e->world; r++) sum += ddp__row(e, op, r)->divergence;
@@ -289,6 +289,18 @@ void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer)
     if (!x->expected) return;
     x->expected = 0;
     if (op->missing > 0) op->missing--;
+}
+
+int ddp__op_void(ddp__engine *e, ddp__op *op)
+{
+    if ((op->m.verb != DDP_SERVE && op->m.verb != DDP_ANSWER) || op->m.peer == DDP_ANY) return 0;
+    if (op->m.verb == DDP_SERVE && op->m.received) {
+        op->m.received->verb = DDP_SERVE;
+        op->m.received->peer = op->m.peer;
+        op->m.received->count = 0;
+    }
+    ddp__complete(e, op);
+    return 1;
 }
 
 void ddp__check_left(ddp__engine *e, int peer)

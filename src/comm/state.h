@@ -248,6 +248,7 @@ struct ddp__engine {
     int               *member;        /* ids that are live, rising; collectives run over them */
     int               *place;         /* [world] index in member, -1: not live. Both: behind it those of each group */
     int                members;
+    int                blocks;        /* ids below it may be among them: the world, behind ddp__engine_retire the workers */
     int               *site, *site_place, *site_part; /* [world] of ddp__engine_sites, NULL: none; of the living, the place
                                          in its site, and among those of that place */
     const ddp__algorithm *ways[DDP__WAYS]; /* in the order in which they are asked */
@@ -287,6 +288,7 @@ struct ddp__engine {
     long               begun;         /* emulated links: tickets below had their time of submission */
     long               queued_from;   /* no queued operation below this ticket */
     uint32_t           next_seq;      /* of the next collective to become active */
+    uint32_t           retired_at;    /* of the first that is among the workers alone, where blocks < world */
     uint32_t           group_next[DDP__GROUPS]; /* the same of each group but 0, the world */
     int               *ring, *turn;   /* live ids in ring order, and where in it an id is */
     int               *order;         /* [world] ring order of all ids */
@@ -312,6 +314,8 @@ struct ddp__engine {
     pthread_t          thread;
     ddp_error          error;         /* first failure or request to abort */
     int                begun_wire;    /* the wire's begin has returned */
+    int                retires;       /* ddp__engine_retire waits */
+    int                tight;         /* a message waits for room in the queue */
     int                quiet;         /* the comm thread will not touch memory again */
     int                parked, driven; /* the comm thread leaves the engine to a caller; one moves the bytes */
     double             park_until;    /* as long as that */
@@ -372,6 +376,8 @@ DDP_LIB void ddp__op_expect(ddp__engine *e, ddp__op *op, int peer);
 DDP_LIB void ddp__op_seen(ddp__engine *e, ddp__op *op, int peer);
 /* A peer has left: what still needs it fails, or a membership is told. */
 DDP_LIB void ddp__check_left(ddp__engine *e, int peer);
+/* A serve that nobody has come for is over, as is an answer to a peer that is lost; 0: it is neither, and fails. */
+DDP_LIB int  ddp__op_void(ddp__engine *e, ddp__op *op);
 
 /* ---- memory.c ---- */
 /* own = scale * (terms[0] + ... + terms[count - 1]) of n floats, added in that order; own may be one of them. Where

@@ -7,7 +7,10 @@ static ddp_status ddp__group_check(const ddp__engine *e, const ddp_message *m, c
 {
     const int *place;
 
-    if (m->group == 0) return DDP_OK;
+    if (m->group == 0 && (m->verb >= DDP_SEND || e->rank < e->blocks)) return DDP_OK;
+    if (m->group == 0)
+        return ddp__fail(err, DDP_USAGE, "%s on rank %d, which serves: collectives are among the %d ranks that compute",
+                         verb, e->rank, e->blocks);
     if (m->group < 0 || m->group >= e->groups)
         return ddp__fail(err, DDP_ARG, "group %d does not exist; %d were made", m->group, e->groups - 1);
     place = e->place + (size_t)m->group * (size_t)e->world;
@@ -48,9 +51,18 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
     return status;
 }
 
+void ddp__engine_retire(ddp__engine *e)
+{
+    pthread_mutex_lock(&e->lock);
+    e->retires = 1;
+    ddp__notify(e);
+    while (e->retires && e->error.code == DDP_OK) pthread_cond_wait(&e->changed, &e->lock);
+    pthread_mutex_unlock(&e->lock);
+}
+
 int ddp__engine_group_size(const ddp__engine *e, int group)
 {
-    if (group == 0) return e->world;
+    if (group == 0) return e->blocks;
     return group > 0 && group < e->groups ? e->group_members[group] : 1;
 }
 
@@ -229,8 +241,11 @@ static ddp_status ddp__submit_one(ddp__engine *e, const ddp_message *m, long *ti
     pthread_mutex_lock(&e->lock);
     if (e->membership) bad = e->membership->fits(e, m, err);
     while (bad == DDP_OK && e->error.code == DDP_OK && (e->submitted - e->first >= e->cfg.queue ||
-                                                        (start = ddp__strip_place(e, pieces)) < 0))
+                                                        (start = ddp__strip_place(e, pieces)) < 0)) {
+        e->tight = 1;
+        ddp__notify(e);
         pthread_cond_wait(&e->changed, &e->lock);
+    }
     if (bad == DDP_OK && e->error.code != DDP_OK) {
         if (err) *err = e->error;
         bad = e->error.code;

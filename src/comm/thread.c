@@ -103,18 +103,33 @@ static int ddp__run_due(ddp__engine *e, double now)
 /* New messages, requests to abort or to stop. */
 static void ddp__look(ddp__engine *e)
 {
+    ddp__op *oldest;
+    int tight;
+
     pthread_mutex_lock(&e->lock);
+    tight = e->tight;
+    e->tight = 0;
     if (e->submitted != e->taken) {
         e->taken = e->submitted;
         e->dirty = 1;
     }
     e->stopping = e->stop;
     if (e->wanted) ddp__oplog_serve(e);
+    if (e->retires) {
+        e->retires = 0;
+        e->blocks = e->world - e->cfg.servers;
+        e->retired_at = e->next_seq;
+        ddp__members_set(e, e->epoch.live);
+        pthread_cond_broadcast(&e->changed);
+    }
     if (e->error.code != DDP_OK && e->fault.code == DDP_OK) {
         e->fault = e->error;
         e->fault_origin = e->rank;
     }
     pthread_mutex_unlock(&e->lock);
+    oldest = &e->ops[e->first % e->cfg.queue];
+    if (tight && e->first < e->taken && oldest->state == DDP__OP_QUEUED && oldest->m.verb == DDP_SERVE)
+        (void)ddp__op_void(e, oldest); /* who is to come may take any time */
 }
 
 void ddp__sleep(ddp__engine *e, double until)
@@ -128,7 +143,7 @@ void ddp__sleep(ddp__engine *e, double until)
                           !(e->shaped && e->control_count == e->control_room) && !e->stalled;
     }
     pthread_mutex_lock(&e->lock);
-    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted ||
+    ready = e->submitted != e->taken || e->stop != e->stopping || e->wanted || e->retires || e->tight ||
             (e->error.code != DDP_OK) != (e->fault.code != DDP_OK);
     e->sleeping = !ready;
     pthread_mutex_unlock(&e->lock);

@@ -161,9 +161,9 @@ static ddp_status ddp__elastic_open(ddp__engine *e, ddp_error *err)
     unsigned char *at;
     ddp_status code;
 
-    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world)
-        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d: 1 to %d", e->cfg.min_world, e->world,
-                         e->world);
+    if (e->cfg.min_world < 1 || e->cfg.min_world > e->world - e->cfg.servers)
+        return ddp__fail(err, DDP_ARG, "min_world %d is outside a world of %d workers: 1 to %d", e->cfg.min_world,
+                         e->world - e->cfg.servers, e->world - e->cfg.servers);
     if (e->world > DDP__ELASTIC_WORLD)
         return ddp__fail(err, DDP_ARG, "an elastic world has at most %d workers, not %d", (int)DDP__ELASTIC_WORLD,
                          e->world);

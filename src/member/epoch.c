@@ -9,8 +9,14 @@
 
 /* ---- who could go on ---- */
 
-/* Takes out those who have lost most of the others, of equals the highest id. */
-static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
+/* Those who serve (ddp__engine_config.servers). */
+static uint64_t ddp__serving(const ddp__engine *e)
+{
+    return e->cfg.servers ? ((ddp__bit(e->cfg.servers) - 1) << (e->world - e->cfg.servers)) : 0;
+}
+
+/* Takes out those who have lost most of the others, of equals the highest id of those who compute. */
+static uint64_t ddp__survivors(const ddp__engine *e, const ddp__word *w, uint64_t joining)
 {
     uint64_t set = (w->base.live & ~w->left) | joining;
 
@@ -22,7 +28,7 @@ static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
             n = ddp__bit_count(w->edge[r] & set);
             /* a newcomer that somebody cannot reach has to wait */
             if (n > 0 && (w->joining >> r & 1) && !(w->base.live >> r & 1)) n = 64;
-            if (n > 0 && n >= most) {
+            if (n > 0 && (n > most || (n == most && !(ddp__serving(e) >> r & 1)))) {
                 most = n;
                 worst = r;
             }
@@ -32,10 +38,11 @@ static uint64_t ddp__survivors(const ddp__word *w, uint64_t joining)
     }
 }
 
-/* set holds a majority of those of `of` who have not left; of two, the lower. */
-static int ddp__majority(uint64_t set, uint64_t of, uint64_t left)
+/* set holds a majority of those of `of` who have not left; of two, the lower. Servers are one: all of them. */
+static int ddp__majority(const ddp__engine *e, uint64_t set, uint64_t of, uint64_t left)
 {
     of &= ~left;
+    if (e->cfg.servers) return !(of & ddp__serving(e) & ~set);
     if (ddp__bit_count(of) == 2) return (int)(set >> ddp__lowest(of) & 1);
     return 2 * ddp__bit_count(set & of) > ddp__bit_count(of);
 }
@@ -44,10 +51,10 @@ static int ddp__majority(uint64_t set, uint64_t of, uint64_t left)
 static int ddp__hopeless(const ddp__engine *e, const ddp__word *w, uint64_t set)
 {
     set &= ~w->joining | w->base.live;
-    if (ddp__bit_count(set) < e->cfg.min_world) return 1;
-    if (!ddp__majority(set, w->base.live, w->left)) return 2;
+    if (!ddp__majority(e, set, w->base.live, w->left)) return 2;
+    if (ddp__bit_count(set & ~ddp__serving(e)) < e->cfg.min_world) return 1;
     for (uint32_t i = 0; i < w->attempts; i++)
-        if (!ddp__majority(set, w->attempt[i].live, w->left)) return 2;
+        if (!ddp__majority(e, set, w->attempt[i].live, w->left)) return 2;
     return 0;
 }
 
@@ -131,7 +138,7 @@ static int ddp__all_spoke(const ddp__engine *e, uint64_t set)
 static uint64_t ddp__expected(const ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
-    uint64_t joining = el->own.joining, old = joining ? ddp__survivors(&el->own, 0) : 0;
+    uint64_t joining = el->own.joining, old = joining ? ddp__survivors(e, &el->own, 0) : 0;
 
     for (int r = 0; r < e->world && joining; r++)
         if (el->peer[r].heard && (old >> r & 1)) joining &= el->peer[r].word.joining;
@@ -153,7 +160,7 @@ static void ddp__epoch_search(ddp__engine *e, double now)
         ddp__epoch_freeze(e, now);
         own->vote = 0;
     }
-    el->set = ddp__survivors(own, ddp__expected(e));
+    el->set = ddp__survivors(e, own, ddp__expected(e));
     round = own->round > own->base.ballot ? own->round : own->base.ballot + 1;
     if (own->vote && own->vote != el->set && round == own->round) round++;
     if (el->seen > round) round = el->seen;
@@ -199,7 +206,8 @@ static void ddp__evicted(ddp__engine *e, uint32_t ballot)
 {
     e->silent = 1;
     ddp__fault(e, DDP_PEER_LOST, "the other workers go on without this one (rank %d) since epoch %lu, because they had "
-               "lost it: start it again to rejoin", e->rank, (unsigned long)ballot);
+               "lost it: %s", e->rank, (unsigned long)ballot,
+               e->cfg.servers ? "it cannot rejoin a run with servers" : "start it again to rejoin");
 }
 
 /* Outside of a search: who is ready for which newcomer, or has lost it while others admit it. */
@@ -241,7 +249,7 @@ void ddp__state_read(ddp__engine *e, int peer, const ddp__word *w, double now)
         ddp__evicted(e, w->base.ballot);
         return;
     }
-    if (ddp__merge(e, w) || !e->frozen || ddp__survivors(&el->own, ddp__expected(e)) != el->set ||
+    if (ddp__merge(e, w) || !e->frozen || ddp__survivors(e, &el->own, ddp__expected(e)) != el->set ||
         (!el->own.vote && (el->set >> e->rank & 1) && ddp__all_spoke(e, el->set)))
         el->look = 1;
     else ddp__decide(e, now);
@@ -350,23 +358,25 @@ static void ddp__give_in(ddp__engine *e)
 {
     const ddp__elastic *el = e->member_data;
     const ddp__word *w = &el->own;
-    uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left;
-    int left = ddp__bit_count(old), of = ddp__bit_count(before), lowest = ddp__lowest(before);
+    uint64_t old = el->set_then & w->base.live, before = w->base.live & ~w->left, serve = ddp__serving(e);
+    int left = ddp__bit_count(old & ~serve), of = ddp__bit_count(before & ~serve), lowest = ddp__lowest(before);
     const char *then = "restart the job from its last checkpoint";
     char who[180], when[140], rest[120];
 
     e->silent = 1;
     ddp__who_was_lost(e, who, sizeof who);
     ddp__when_text(e, e->rank, when, sizeof when);
-    if (of == 2 && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
+    if (of == 2 && !serve && !(before & ~w->edge[e->rank] & ddp__bit(lowest))) {
         snprintf(rest, sizeof rest, "of two workers only rank %d may go on alone", lowest);
     } else if (!(old >> e->rank & 1) && !ddp__hopeless(e, w, el->set_then)) {
         snprintf(rest, sizeof rest, "the others can go on without this worker (rank %d)", e->rank);
-        then = "start it again to rejoin";
+        then = serve ? "it cannot rejoin a run with servers" : "start it again to rejoin";
+    } else if (serve & before & (~old | w->edge[e->rank])) {
+        snprintf(rest, sizeof rest, "nobody else has the parameters that it serves");
     } else {
         int n = snprintf(rest, sizeof rest, "%d of %d workers are left, ", left, of);
         if (left < e->cfg.min_world) snprintf(rest + n, sizeof rest - (size_t)n, "min_world is %d", e->cfg.min_world);
-        else if (ddp__majority(old, w->base.live, w->left))
+        else if (ddp__majority(e, old, w->base.live, w->left))
             snprintf(rest + n, sizeof rest - (size_t)n, "but those who were lost may have gone on without them");
         else snprintf(rest + n, sizeof rest - (size_t)n, "a majority of %d is needed", of / 2 + 1);
     }

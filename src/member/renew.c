@@ -54,15 +54,15 @@ int ddp__of_epoch(const ddp__frame *f)
            f->type == DDP__FRAME_WANT;
 }
 
-/* Frames that have not begun are forgotten. One that has must go on to its last byte: from a copy,
- * since its memory will be written, and given back, before the peer has taken it all. */
-static void ddp__out_drop(ddp__engine *e, int peer)
+/* Frames that have not begun are forgotten, of messages between two where the peer is lost. One that has must go on to
+ * its last byte: from a copy, since its memory will be written, and given back, before the peer has taken it all. */
+static void ddp__out_drop(ddp__engine *e, int peer, int lost)
 {
     ddp__peer *p = &e->peers[peer];
     ddp__elastic_peer *ep = &e->member_data->peer[peer];
 
     ep->giving = 0;
-    if (p->out_state == DDP__OUT_IDLE || !ddp__is_collective(&p->out)) return;
+    if (p->out_state == DDP__OUT_IDLE || !(lost ? p->out_op != NULL : ddp__is_collective(&p->out))) return;
     if (p->out_state == DDP__OUT_SERIALISING || p->out_sent == 0) {
         p->out_state = DDP__OUT_IDLE;
     } else if (p->out.coding && p->out.coding != (int)DDP__AS_BYTES) {
@@ -142,7 +142,7 @@ void ddp__epoch_freeze(ddp__engine *e, double now)
     e->last_due = ddp__list_drop(e, &e->first_due);
     for (int r = 0; r < e->world; r++) {
         if (r == e->rank) continue;
-        ddp__out_drop(e, r);
+        ddp__out_drop(e, r, 0);
         ddp__in_drop(e, r);
         e->peers[r].last_pending = ddp__list_drop(e, &e->peers[r].first_pending);
     }
@@ -186,12 +186,18 @@ static void ddp__peers_renew(ddp__engine *e)
         ep->want_epoch = r != e->rank && was && !p->closed && !p->left;
         ep->want_state = ep->heard = 0;
         ep->done = el->table[r];
-        p->out_of_world = e->place[r] < 0 && !(el->own.joining >> r & 1);
+        p->out_of_world = !((el->view.live | el->own.joining) >> r & 1);
         ep->want_done = !p->out_of_world && r != e->rank;
         if (!p->out_of_world || !was) continue;
+        ddp__out_drop(e, r, 1);
+        if (p->in_op) { /* straight into its memory */
+            p->in_op = NULL;
+            p->in_state = DDP__IN_PAYLOAD;
+            p->discard = 1;
+        }
         for (int i = 0; i < DDP__PAIRED; i++) {
             char text[128];
-            if (p->paired[i])
+            if (p->paired[i] && !ddp__op_void(e, p->paired[i]))
                 ddp__fault(e, DDP_PEER_LOST, "rank %d was lost during %s: only collectives survive that", r,
                            ddp__op_text(e, p->paired[i], text, sizeof text));
         }
@@ -248,7 +254,7 @@ void ddp__epoch_install(ddp__engine *e, const ddp__view *view, const ddp__done_s
     }
     e->epoch.ballot = view->ballot;
     e->epoch.live = view->live;
-    e->epoch.workers = e->members;
+    e->epoch.workers = ddp__bit_count(view->live);
     e->epoch.recovery_s = took;
     e->epoch.changes++;
     ddp__admitted(e, now);

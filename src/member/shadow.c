@@ -137,8 +137,14 @@ void ddp__shadow_result(ddp__engine *e, ddp__op *op)
     ddp__shadow_copy(e, op, &op->to, 0);
     ddp__kept_of(el, op->seq)->result = 1;
     ddp__done_add(&el->own.done, op->seq);
-    for (int r = 0; r < e->world; r++) el->peer[r].want_done = e->place[r] >= 0 && r != e->rank;
+    for (int r = 0; r < e->world; r++) el->peer[r].want_done = !e->peers[r].out_of_world && r != e->rank;
     ddp__shadow_release(e);
+}
+
+/* Who serves has no part in what came behind ddp__engine_retire. */
+static int ddp__shadow_takes(const ddp__engine *e, int id, uint32_t seq)
+{
+    return id < e->blocks || (int32_t)(seq - e->retired_at) < 0;
 }
 
 void ddp__shadow_release(ddp__engine *e)
@@ -149,10 +155,9 @@ void ddp__shadow_release(ddp__engine *e)
     while (el->oldest != e->next_seq) {
         const ddp__kept *k = ddp__kept_of(el, el->oldest);
         int all = k->result;
-        for (int i = 0; i < e->members && all; i++) {
-            int r = e->member[i];
-            all = r == e->rank || e->peers[r].left || ddp__done_has(&el->peer[r].done, el->oldest);
-        }
+        for (int r = 0; r < e->world && all; r++)
+            all = r == e->rank || e->peers[r].out_of_world || e->peers[r].left || !ddp__shadow_takes(e, r, el->oldest) ||
+                  ddp__done_has(&el->peer[r].done, el->oldest);
         if (!all) break;
         el->tail = k->end;
         el->oldest++;
@@ -178,8 +183,8 @@ static int ddp__shadow_donor(ddp__engine *e, uint32_t seq)
     /* numbers wrap: those beyond the table must not look as if they were before it */
     if ((int32_t)(seq - e->member_data->table_until) >= 0) e->member_data->table_used = 0;
     if (!e->member_data->table_used) return -1;
-    for (int i = 0; i < e->members; i++)
-        if (ddp__done_has(&e->member_data->table[e->member[i]], seq)) return e->member[i];
+    for (int r = 0; r < e->world; r++)
+        if ((e->member_data->view.live >> r & 1) && ddp__done_has(&e->member_data->table[r], seq)) return r;
     return -1;
 }
 
@@ -282,7 +287,7 @@ int ddp__shadow_frame(ddp__engine *e, int peer, ddp__frame *f)
     const ddp__kept *k;
     size_t count, most;
 
-    if (e->frozen || e->place[peer] < 0) return 0;
+    if (e->frozen || e->peers[peer].out_of_world) return 0;
     for (uint32_t s = el->oldest; s != e->next_seq && !ep->giving; s++) {
         ddp__kept *asked = ddp__kept_of(el, s);
         if (!(asked->asked >> peer & 1)) continue;

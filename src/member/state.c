@@ -298,6 +298,50 @@ static ddp_status ddp__worker_say(const ddp__worker *s, ddp_verb verb, void *byt
     return ddp__engine_run(s->engine, &m, err);
 }
 
+/* A message of bytes from `at` on with one rank. */
+static ddp_status ddp__word_with(ddp__engine *e, ddp_verb verb, int peer, void *at, size_t bytes, ddp_received *got,
+                                 ddp_error *err)
+{
+    ddp_message m;
+    ddp_piece p;
+
+    p.bytes = at;
+    p.count = bytes / sizeof(float);
+    memset(&m, 0, sizeof m);
+    m.verb = verb;
+    m.from = &p;
+    m.from_count = 1;
+    m.peer = peer;
+    m.layer = DDP__OWN_WORD;
+    m.received = got;
+    m.filler = 1;
+    return ddp__engine_run(e, &m, err);
+}
+
+ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err)
+{
+    unsigned char *of = (unsigned char *)words;
+    ddp_received got;
+    float asks;
+
+    if (rank != hub) {
+        DDP__TRY(ddp__word_with(e, DDP_PUSH, hub, of + (size_t)rank * bytes, bytes, NULL, err));
+        return ddp__word_with(e, DDP_PULL, hub, words, (size_t)world * bytes, NULL, err);
+    }
+    for (int r = 0; r < world; r++) {
+        if (r == hub) continue;
+        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, of + (size_t)r * bytes, bytes, &got, err));
+        if (got.verb != DDP_PUSH) memset(of + (size_t)r * bytes, 0, bytes);
+    }
+    for (int r = 0; r < world; r++) {
+        if (r == hub) continue;
+        DDP__TRY(ddp__word_with(e, DDP_SERVE, r, &asks, sizeof asks, &got, err));
+        if (got.verb == DDP_PULL)
+            DDP__TRY(ddp__word_with(e, DDP_ANSWER, r, words, (size_t)world * bytes, NULL, err));
+    }
+    return DDP_OK;
+}
+
 ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err)
 {
     const size_t own = (size_t)s->rank * (size_t)each, n = (size_t)s->world * (size_t)each;
@@ -306,7 +350,8 @@ ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, d
 
     if (!b) return ddp__fail(err, DDP_MEMORY, "out of memory for words of %d workers", s->world);
     for (size_t i = own; i < own + (size_t)each; i++) ddp__hello_put(b + 8 * i, words[i], 8);
-    code = ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
+    code = s->hub ? ddp__gather_by(s->engine, s->rank, s->world, s->hub, b, 8 * (size_t)each, err)
+                  : ddp__worker_say(s, DDP_ALL_GATHER, b, 8 * n, 0, err);
     for (size_t i = 0; code == DDP_OK && i < n; i++) words[i] = ddp__hello_get(b + 8 * i, 8);
     DDP_FREE(b);
     return code;

@@ -27,6 +27,7 @@ typedef struct ddp__worker {
     const ddp__host *host;   /* its memory and log */
     ddp__engine     *engine; /* to the others; NULL: there are none */
     int              rank, world;
+    int              hub;    /* the first rank that serves, by which words go (ddp__gather_by); 0: by collectives */
     long             step;
     const char      *strategy, *optimizer; /* names; borrowed, as all texts */
     int              period;
@@ -69,6 +70,10 @@ DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long ste
 
 /* ---- to the other workers; collective ---- */
 
+/* Where collectives are among the workers (ddp__engine_retire): words of all, servers too, which each pushes to the first
+ * server, and pulls: all that go on have the same. words: [world x bytes], of which a rank fills its own; 0 of those who
+ * are lost. bytes: of floats. */
+DDP_LIB ddp_status ddp__gather_by(ddp__engine *e, int rank, int world, int hub, void *words, size_t bytes, ddp_error *err);
 /* words: [world x each], of which a worker fills its own; 0 of those who are lost. */
 DDP_LIB ddp_status ddp__worker_gather(const ddp__worker *s, uint64_t *words, int each, ddp_error *err);
 /* The first operations of an epoch with a newcomer: it alone takes the run, and the values that all hold. */

@@ -21,6 +21,25 @@ typedef struct ddp__save_word {
     char    folder[1000];
 } ddp__save_word;
 
+/* Of the lowest worker that lives, to all. */
+static ddp_status ddp__save_told(ddp_ctx *d, ddp__save_word *w, ddp_error *err)
+{
+    ddp__save_word *all;
+    ddp_status s;
+    int r = 0;
+
+    if (!ddp__hub_of(d)) return ddp__tell(d, 0, w, sizeof *w, err);
+    all = (ddp__save_word *)ddp__calloc((size_t)d->world, sizeof *all);
+    if (!all) return ddp__fail(err, DDP_MEMORY, "out of memory for the words of %d ranks", d->world);
+    all[d->rank] = *w;
+    s = ddp__gather_by(d->engine, d->rank, d->world, ddp__hub_of(d), all, sizeof *all, err);
+    while (s == DDP_OK && r < d->world && !all[r].folder[0]) r++;
+    if (s == DDP_OK && r < d->world) *w = all[r];
+    else if (s == DDP_OK) s = ddp__fail(err, DDP_PEER_LOST, "all workers were lost while a checkpoint began");
+    DDP_FREE(all);
+    return s;
+}
+
 static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, ddp_error *err)
 {
     ddp__save_word w;
@@ -35,14 +54,15 @@ static ddp_status ddp__tell_servers(ddp_ctx *d, const char *folder, int keep, dd
     w.taken = d->taken;
     w.keep = keep;
     snprintf(w.folder, sizeof w.folder, "%s", folder);
-    return ddp__tell(d, 0, &w, sizeof w, err);
+    return ddp__save_told(d, &w, err);
 }
 
 ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err)
 {
     ddp__save_word w;
 
-    DDP__TRY(ddp__tell(d, 0, &w, sizeof w, err));
+    memset(&w, 0, sizeof w);
+    DDP__TRY(ddp__save_told(d, &w, err));
     d->step = (long)w.step;
     d->taken = w.taken;
     return ddp__checkpoint_now(d, w.folder, w.keep, err);

@@ -78,7 +78,7 @@ ddp_status ddp__tell(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error 
 
 ddp_status ddp__gather_words(ddp_ctx *d, int group, void *bytes, size_t size, ddp_error *err)
 {
-    const int members = group ? ddp__engine_group_size(d->engine, group) : d->world;
+    const int members = ddp__engine_group_size(d->engine, group);
     ddp_piece p;
     const ddp_message m = ddp__own_word(d, &p, DDP_ALL_GATHER, group, bytes, size * (size_t)members);
 
@@ -101,6 +101,8 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
                               "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
                               m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
+    /* before that, collectives are of the servers too */
+    if (ddp__hub_of(d) && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }

@@ -160,13 +160,15 @@ static ddp_status ddp__env_fill(ddp__env *e, const ddp__strategies *list, ddp_co
 
 static ddp_status ddp__config_check(const ddp_config *c, ddp_error *err)
 {
+    const int workers = c->world - (c->servers > 0 ? c->servers : 0);
+
     DDP__REFUSE(c->world < 0 || c->world > 65535, "world %d: 1 to 65535 workers are possible", c->world);
     DDP__REFUSE(c->rank < 0 || (c->world > 0 && c->rank >= c->world),
                 "rank %d is outside a world of %d: ranks are 0 to %d", c->rank, c->world, c->world - 1);
     DDP__REFUSE(c->period < 0 || c->period > 1000000, "period %d: H is 1 to 1000000 steps", c->period);
     DDP__REFUSE(c->threads < 0 || c->threads > 1024, "threads %d: 1 to 1024 are possible", c->threads);
-    DDP__REFUSE(c->min_world < 0 || (c->world > 0 && c->min_world > c->world && !c->join),
-                "min_world %d is outside a world of %d: 1 to %d, or 0", c->min_world, c->world, c->world);
+    DDP__REFUSE(c->min_world < 0 || (c->world > 0 && c->min_world > workers && !c->join),
+                "min_world %d is outside a world of %d that compute: 1 to %d, or 0", c->min_world, workers, workers);
     DDP__REFUSE(c->min_world > 0 && c->world > 64,
                 "min_world: an elastic world has at most 64 workers, not %d", c->world);
     DDP__REFUSE(c->site < 0 || c->site > 1000000, "site %d: 1 to 1000000, or 0 for none", c->site);

@@ -85,6 +85,7 @@ ddp_status ddp__engine_start(ddp_ctx *d, ddp__wire *wire, const ddp__links *link
     e.peer_timeout_s = d->cfg.peer_timeout_s;
     e.op_timeout_s = d->cfg.op_timeout_s;
     e.min_world = d->cfg.min_world;
+    e.servers = d->cfg.min_world > 0 ? ddp_servers(d) : 0;
     if (d->cfg.min_world > 0) e.membership = ddp__elastic_membership();
     e.kept_bytes = d->cfg.elastic_bytes;
     e.joining = joining;

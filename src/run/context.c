@@ -22,6 +22,7 @@ int ddp__ctx_fail(ddp_ctx *d, const ddp_error *err)
         if (d->host.error.code) return (int)d->host.error.code;
         d->host.error = *err;
     }
+    if (d->ops.failed) d->ops.failed(d, d->self);
     /* a no-op when the failure came from the engine; else the other ranks learn of it */
     if (d->engine) ddp__engine_abort(d->engine, err->code, d->host.error.msg);
     if (d->second) ddp__engine_abort(d->second, err->code, d->host.error.msg);

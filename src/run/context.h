@@ -112,7 +112,8 @@ struct ddp_ctx {
 
     ddp__unit   *unit; /* [layers], grows until the session starts */
     int          layers, room;
-    int          computing;      /* group of the ranks that compute, where others serve; 0 = all */
+    int          computing;      /* group of the ranks that compute, where others serve; 0 = all, or (elastic) those who
+                                    did not ddp__engine_retire */
     struct ddp__desk *desk;      /* of a rank that serves; NULL */
     ddp_step_info info;          /* what was reported of this step, and the last loss */
     ddp_optimizer optimizer;
@@ -335,6 +336,8 @@ DDP_LIB void       ddp__desk_close(ddp_ctx *d);
 DDP_LIB ddp_status ddp__computes(ddp_ctx *d, const char *hook);
 /* What serve ended with. checkpoint.c, on a server: saves as the workers' word says, which comes first. */
 DDP_LIB int        ddp__is_server(const ddp_ctx *d);
+/* The rank by which words of all go (ddp__gather_by): the first server of an elastic world; 0: by collectives. */
+DDP_LIB int        ddp__hub_of(const ddp_ctx *d);
 DDP_LIB ddp_status ddp__serve_status(ddp_ctx *d, int code, ddp_error *err);
 DDP_LIB ddp_status ddp__checkpoint_told(ddp_ctx *d, ddp_error *err);
 

@@ -17,7 +17,7 @@ static ddp_status ddp__enter_layer(ddp_ctx *d, int layer, const char *hook, ddp_
     if (layer < 0 || layer >= d->layers)
         return ddp__fail(&d->host.error, DDP_ARG, "%s: layer %d does not exist; %d layers are registered, numbered "
                          "from 0", hook, layer, d->layers);
-    if (d->computing) DDP__TRY(ddp__computes(d, hook));
+    DDP__TRY(ddp__computes(d, hook));
     if (!d->started) DDP__TRY(ddp__session_start(d, &d->host.error));
     ddp__clock_note(d, DDP__M_ENTER, layer, entering);
     return DDP_OK;
@@ -131,10 +131,10 @@ static ddp_status ddp__members_changed(ddp_ctx *d)
 
 int ddp_step_end(ddp_ctx *d)
 {
-    ddp_status s = DDP_OK;
+    ddp_status s;
 
     DDP__ENTER(d);
-    if (d->computing) s = ddp__computes(d, "ddp_step_end");
+    s = ddp__computes(d, "ddp_step_end");
     if (s == DDP_OK && !d->started) s = ddp__session_start(d, &d->host.error);
     if (s == DDP_OK) {
         ddp__clock_note(d, DDP__M_ENTER, -1, DDP__OUTSIDE);

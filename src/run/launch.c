@@ -81,7 +81,7 @@ int ddp__launch_all(const ddp_config *given, const ddp__strategies *list,
                   : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of %d threads", cfg.world);
         if (L.hub) ddp__hub_free(L.hub);
     } else {
-        s = ddp__spawn(cfg.world, cfg.min_world, cfg.cancel, 0, ddp__launch_rank, &L, err);
+        s = ddp__spawn(cfg.world, cfg.min_world + (cfg.min_world && cfg.servers > 0 ? cfg.servers : 0), cfg.cancel, 0, ddp__launch_rank, &L, err);
     }
     ddp__config_free(&cfg);
     return (int)s;

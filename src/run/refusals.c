@@ -32,6 +32,7 @@
     X(STEADY, "neither min_world nor join", 0, c->min_world == 0 && !c->join)                       \
     X(SERVERS, "servers %ld", c->servers, c->servers != 0)                                          \
     X(NO_SERVERS, "no servers", 0, c->servers == 0)                                                 \
+    X(COLOCATED, "servers colocated", 0, c->servers < 0)                                            \
     X(ONE_LINK, "one link", 0, c->world > 1 && !c->net2 && !c->addr2 && c->nccl != 2)
 
 typedef enum ddp__feature {
@@ -69,6 +70,8 @@ static const ddp__goes_row *ddp__goes_rows(int *count)
         DDP__NO(JOIN, THREADS, DDP_ARG, "newcomers come over tcp: choose that transport"),
         DDP__NO(JOIN, MPI, DDP_ARG, "newcomers come over tcp: choose that transport"),
         DDP__NO(ROOM, STEADY, DDP_ARG, "only an elastic world has room for newcomers: set min_world"),
+        DDP__NO(ELASTIC, COLOCATED, DDP_UNSUPPORTED,
+                "a lost worker would be a lost server: set servers to 1 or more, or min_world to 0"),
         DDP__NO(MPI, ELASTIC, DDP_ARG,
                 "MPI ends every rank when one is lost: choose the tcp transport, or leave min_world 0"),
         DDP__NO(MPI, SECOND, DDP_ARG, "a second link needs the tcp or threads transport"),
@@ -113,6 +116,8 @@ static const ddp__goes_trait *ddp__goes_traits(int *count)
         {DDP_NEEDS_SERVERS, DDP__BIT(SERVERS), 0, "it has nothing to serve: leave servers 0"},
         {DDP_NEEDS_SERVERS, DDP__BIT(NO_SERVERS), 1,
          "it needs servers: set servers (--servers N, or --servers colocated)"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(JOIN), 1, "servers know no newcomers: leave join 0"},
+        {DDP_NEEDS_SERVERS, DDP__BIT(ROOM), 1, "servers know no newcomers: leave max_world 0"},
         {DDP_NEEDS_TWO_LINKS, DDP__BIT(ONE_LINK), 1, "it needs a second link: set net2 or addr2"}};
 #undef DDP__NO
 #undef DDP__PARTS_FLOATS

@@ -143,6 +143,8 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
 
 /* ---- the ranks that compute ---- */
 
+int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
+
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;
@@ -156,7 +158,7 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     int *rank;
     ddp_status s;
 
-    if (!ddp_servers(d)) return DDP_OK;
+    if (!ddp_servers(d) || d->cfg.min_world > 0) return DDP_OK;
     rank = (int *)ddp__calloc((size_t)workers, sizeof *rank);
     if (!rank) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", workers);
     for (int r = 0; r < workers; r++) rank[r] = r;
@@ -166,10 +168,12 @@ ddp_status ddp__computing_open(ddp_ctx *d, ddp_error *err)
     return s;
 }
 
-/* Who plans and measures together: the ranks that compute. */
+/* Who plans and measures together: the ranks that compute, in an elastic world a group that may shrink. */
 void ddp__computing_team(ddp_ctx *d)
 {
-    if (!d->computing || ddp__is_server(d)) return;
+    if (!ddp_servers(d)) return;
+    if (!d->computing) ddp__engine_retire(d->engine);
+    if (ddp__is_server(d)) return;
     d->team = d->computing;
     d->team_size = d->world - ddp_servers(d);
     d->team_root = 0;

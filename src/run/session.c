@@ -38,7 +38,7 @@ static ddp_status ddp__open_parts(ddp_ctx *d, ddp__hub *hub, int listen_fd, ddp_
     if (d->cfg.join) return ddp__arrival_open(d, err);
     if (d->world == 1) return DDP_OK;
     DDP__TRY(ddp__connect(d, hub, d->cfg.addr, listen_fd, &wire, err));
-    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && ddp__admission_open(d, wire, err)) {
+    if (d->cfg.min_world > 0 && d->cfg.transport == DDP_TCP && !ddp_servers(d) && ddp__admission_open(d, wire, err)) {
         wire->table->close(wire);
         return err->code;
     }

@@ -377,11 +377,11 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
     if (d->engine) {
         if (d->cfg.check_writes) DDP__TRY(ddp__guard_layers(d, err));
         DDP__TRY(ddp__agree(d, err));
-        ddp__computing_team(d);
     }
     if (!joins) DDP__TRY(ddp__device_start(d, err));
     if (d->engine) {
         DDP__TRY(ddp__share_parameters(d, err));
+        ddp__computing_team(d);
         ddp__coded_start(d, 1);
     }
     DDP__TRY(DDP__EVENT(d, start, (d, d->self)));
@@ -390,7 +390,7 @@ ddp_status ddp__session_start(ddp_ctx *d, ddp_error *err)
         DDP__TRY(ddp__arrival_enter(d, err));
         DDP__TRY(ddp__device_start(d, err));
     }
-    if (d->plan_final && !d->ops.plan_make && (!d->computing || d->team)) DDP__TRY(ddp__balance_links(d, NULL, err));
+    if (d->plan_final && !d->ops.plan_make && !ddp__is_server(d)) DDP__TRY(ddp__balance_links(d, NULL, err));
     DDP__TRY(ddp__desk_open(d, err));
     d->started = 1;
     d->at.mark = d->step_begin = ddp_now();

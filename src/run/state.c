@@ -90,6 +90,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     ddp__coded_fold(d);
     s->engine = d->engine;
     s->rank = d->rank, s->world = d->world;
+    s->hub = ddp__hub_of(d);
     s->step = d->step;
     s->strategy = d->ops.name, s->optimizer = d->optimizer.name;
     s->period = d->cfg.period;

@@ -87,6 +87,8 @@ typedef struct ddp_strategy_ops {
     /* Before anything else: what of this table depends on the settings, and the defaults of the strategy's own
      * ones. *err says why not. */
     ddp_status (*settle)(struct ddp_strategy_ops *ops, ddp_config *c, ddp_error *err);
+    /* The context has an error, also where start never came: ddp_explain adds what the strategy knows of it. */
+    void (*failed)(ddp_ctx *d, void *self);
     /* Frees what it has; also where start never came. */
     void (*close)(ddp_ctx *d, void *self);
 

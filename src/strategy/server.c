@@ -176,21 +176,27 @@ static int ddp__own_take(ddp_ctx *d, const ddp__line *k)
     return bad;
 }
 
-/* Where a server of its own was lost: which layers went with it. */
-static int ddp__line_lost(ddp_ctx *d, const ddp__line *k, int bad)
+/* Of a server of its own that was lost: which layers went with it. */
+void ddp__servers_failed(ddp_ctx *d, void *self)
 {
+    const ddp__servers *s = (const ddp__servers *)self;
     const ddp_error *e = ddp_last_error(d);
-    char who[32], text[160];
-    int n;
 
-    snprintf(who, sizeof who, "rank %d ", k->rank);
-    if (bad != DDP_PEER_LOST || strncmp(e->msg, who, strlen(who)) || ddp_servers(d) == 0) return bad;
-    n = snprintf(text, sizeof text, "; it served %d layer%s: ", k->layers, k->layers == 1 ? "" : "s");
-    for (int i = 0; i < k->layers && n < (int)sizeof text; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "", ddp_name_of(d, k->layer[i]));
-    if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
-    ddp_explain(d, text);
-    return bad;
+    if (e->code != DDP_PEER_LOST || ddp_servers(d) == 0 || strstr(e->msg, "; it served ")) return;
+    for (int k = 0; s->line && k < s->lines; k++) {
+        const ddp__line *line = &s->line[k];
+        char who[32], lost[48], text[160];
+        int n;
+        snprintf(who, sizeof who, "rank %d ", line->rank);
+        snprintf(lost, sizeof lost, "%swas lost", who);
+        if (strncmp(e->msg, who, strlen(who)) && !strstr(e->msg, lost)) continue;
+        n = snprintf(text, sizeof text, "; it served %d layer%s: ", line->layers, line->layers == 1 ? "" : "s");
+        for (int i = 0; i < line->layers && n < (int)sizeof text; i++)
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%s", i ? ", " : "", ddp_name_of(d, line->layer[i]));
+        if (n >= (int)sizeof text) memcpy(text + sizeof text - 4, "...", 4);
+        ddp_explain(d, text);
+        return;
+    }
 }
 
 static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *list, int n, long *ticket)
@@ -205,7 +211,7 @@ static int ddp__line_post(ddp_ctx *d, ddp__line *k, ddp_verb verb, ddp_piece *li
     m.peer = k->rank;
     m.step = ddp_step(d);
     m.layer = DDP_ALL_LAYERS;
-    return ddp__line_lost(d, k, ddp_post(d, &m, ticket));
+    return ddp_post(d, &m, ticket);
 }
 
 int ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late, float *const *memory)
@@ -251,7 +257,7 @@ int ddp__line_pushed(ddp_ctx *d, ddp__servers *s, ddp__line *k)
 
     k->push_ticket = -1;
     if (s->own >= 0 && k == s->line + s->own) return ddp__own_await(d, s, &k->taken);
-    return ticket < 0 ? 0 : ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
+    return ticket < 0 ? 0 : ddp_hold(d, ticket, DDP_NO_LAYER);
 }
 
 int ddp__line_pull(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, float *const *memory)
@@ -276,7 +282,7 @@ int ddp__line_pulled(ddp_ctx *d, ddp__servers *s, ddp__line *k)
         const int bad = ddp__own_await(d, s, &k->answered);
         return bad ? bad : ddp__own_take(d, k);
     }
-    return ddp__line_lost(d, k, ddp_hold(d, ticket, DDP_NO_LAYER));
+    return ddp_hold(d, ticket, DDP_NO_LAYER);
 }
 
 int ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k)

@@ -20,7 +20,8 @@ typedef struct ddp__answer_head {
     int64_t version;               /* updates of this server's layers so far */
     int32_t staleness;             /* of the push before */
     float   loss, epoch, compute_s, bytes_per_s; /* over all workers */
-    float   unused[9];
+    int32_t workers;               /* that pushed, where all wait for all */
+    float   unused[8];
 } ddp__answer_head;
 
 enum { DDP__HEAD_WORDS = 16 };
@@ -50,7 +51,8 @@ typedef enum ddp__client_state {
     DDP__CLIENT_WAITS,  /* a pull is awaited */
     DDP__CLIENT_ASKED,  /* wants its answer */
     DDP__CLIENT_ANSWERS, /* which is on its way */
-    DDP__CLIENT_SAVES, DDP__CLIENT_LEFT
+    DDP__CLIENT_SAVES, DDP__CLIENT_LEFT,
+    DDP__CLIENT_LOST    /* in an elastic world; what it has pushed whole counts */
 } ddp__client_state;
 
 typedef struct ddp__client {
@@ -112,6 +114,7 @@ DDP_LIB int  ddp__servers_start(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__servers_tell(ddp_ctx *d, void *self, int leaves);
 DDP_LIB int  ddp__servers_wait(ddp_ctx *d, void *self);
 DDP_LIB void ddp__servers_close(ddp_ctx *d, void *self);
+DDP_LIB void ddp__servers_failed(ddp_ctx *d, void *self);
 /* One line: a push of memory[l] (NULL: the layers' gradients) of its layers in set, a pull into it (NULL: their
  * parameters), and the ends of the two. */
 DDP_LIB int  ddp__line_push(ddp_ctx *d, ddp__servers *s, ddp__line *k, const uint32_t *set, int late,

@@ -1,6 +1,7 @@
 /* A server's side: what each worker has pushed and asked for, updates, answers. One thread has all of it. */
 #include "nn/exact.h"
 #include "plan/osp.h"
+#include "run/collective.h"
 #include "strategy/server.h"
 
 /* ---- memory ---- */
@@ -114,32 +115,38 @@ static void ddp__sum_add(float *y, const float *x, size_t n, float weight, int f
     }
 }
 
-/* The mean in rank order, as an all-reduce has it; weighted by samples where workers have unlike numbers of them. */
-static void ddp__push_mean(ddp__servers *s, ddp__store *t, size_t n)
+static int ddp__has_pushed(const ddp__client *x) { return x->state == DDP__CLIENT_PUSHED; }
+
+/* The mean over those who have pushed in rank order, as an all-reduce has it; weighted by samples where they have unlike
+ * numbers of them. first: the lowest of `pushed`. */
+static void ddp__push_mean(ddp__servers *s, ddp__store *t, int first, int pushed, size_t n)
 {
     const size_t skip = DDP__HEAD_WORDS + (size_t)s->set_words;
-    const int64_t samples = ddp__pushed_head(&t->client[0]).samples;
+    const int64_t samples = ddp__pushed_head(&t->client[first]).samples;
     int64_t all = 0;
     int equal = 1;
     double loss = 0;
 
-    for (int w = 0; w < s->workers; w++) {
-        const int64_t own = ddp__pushed_head(&t->client[w]).samples;
+    for (int w = first; w < s->workers; w++) {
+        const int64_t own = ddp__has_pushed(&t->client[w]) ? ddp__pushed_head(&t->client[w]).samples : 0;
+        if (!ddp__has_pushed(&t->client[w])) continue;
         equal &= own == samples;
         all += own;
     }
     memset(&t->told, 0, sizeof t->told);
-    for (int w = 0; w < s->workers; w++) {
+    t->told.workers = pushed;
+    for (int w = first; w < s->workers; w++) {
         const ddp__push_head head = ddp__pushed_head(&t->client[w]);
-        const double part = equal ? 1.0 / s->workers : (double)head.samples / (double)all;
-        ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == 0);
+        const double part = equal ? 1.0 / pushed : (double)head.samples / (double)all;
+        if (!ddp__has_pushed(&t->client[w])) continue;
+        ddp__sum_add(t->sum, t->client[w].in + skip, n, equal ? 1 : (float)part, w == first);
         loss += part * (double)head.loss;
         if (head.compute_s > t->told.compute_s) t->told.compute_s = head.compute_s;
         if (head.bytes_per_s > t->told.bytes_per_s) t->told.bytes_per_s = head.bytes_per_s;
     }
     t->told.loss = (float)loss;
-    t->told.epoch = ddp__pushed_head(&t->client[0]).epoch;
-    if (equal && s->workers > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)s->workers, 1);
+    t->told.epoch = ddp__pushed_head(&t->client[first]).epoch;
+    if (equal && pushed > 1) ddp__sum_add(t->sum, t->sum, n, 1.0f / (float)pushed, 1);
 }
 
 /* The layers of a push, packed one behind the other. */
@@ -168,30 +175,36 @@ static int ddp__store_update(ddp_ctx *d, ddp__servers *s, ddp__store *t, const f
     return 0;
 }
 
-/* When all have pushed. */
+static int ddp__client_gone(const ddp__client *x) { return x->state == DDP__CLIENT_LEFT || x->state == DDP__CLIENT_LOST; }
+
+/* When all have pushed, of those who are there. */
 static int ddp__push_together(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 {
     const size_t words = DDP__HEAD_WORDS + (size_t)s->set_words;
-    int w, left = 0, pushed = 0;
+    const ddp__client *one;
+    int w, gone = 0, pushed = 0, first = 0;
 
     for (w = 0; w < s->workers; w++) {
-        left += t->client[w].state == DDP__CLIENT_LEFT;
-        pushed += t->client[w].state == DDP__CLIENT_PUSHED;
+        gone += ddp__client_gone(&t->client[w]);
+        if (ddp__has_pushed(&t->client[w]) && pushed++ == 0) first = w;
     }
-    if (left && pushed)
+    if (gone && pushed && ddp_settings(d)->min_world == 0)
         return -ddp_server_fail(d, DDP_PEER_LOST, "a worker has left and %d others go on: every rank must run the same "
                                 "number of steps", pushed);
-    if (pushed < s->workers) return 0;
-    for (w = 1; w < s->workers; w++)
-        if (t->client[w].got.count != t->client[0].got.count ||
-            memcmp(t->client[w].in + DDP__HEAD_WORDS, t->client[0].in + DDP__HEAD_WORDS, 4 * (size_t)s->set_words))
-            return -ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank 0", w);
-    t->sum_count = t->client[0].got.count - words;
-    ddp__push_mean(s, t, t->sum_count);
-    w = ddp__store_update(d, s, t, t->client[0].in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(&t->client[0]).rate);
+    if (!pushed || pushed + gone < s->workers) return 0;
+    one = &t->client[first];
+    for (w = first + 1; w < s->workers; w++)
+        if (ddp__has_pushed(&t->client[w]) &&
+            (t->client[w].got.count != one->got.count ||
+             memcmp(t->client[w].in + DDP__HEAD_WORDS, one->in + DDP__HEAD_WORDS, 4 * (size_t)s->set_words)))
+            return -ddp_server_fail(d, DDP_MISMATCH, "rank %d pushes other layers than rank %d", w, first);
+    t->sum_count = one->got.count - words;
+    ddp__push_mean(s, t, first, pushed, t->sum_count);
+    w = ddp__store_update(d, s, t, one->in + DDP__HEAD_WORDS, t->sum, ddp__pushed_head(one).rate);
     if (w) return -w;
     ++*t->pushes;
-    for (w = 0; w < s->workers; w++) {
+    for (w = first; w < s->workers; w++) {
+        if (!ddp__has_pushed(&t->client[w])) continue;
         t->clock[w]++;
         t->client[w].state = DDP__CLIENT_DONE;
     }
@@ -232,8 +245,9 @@ static int ddp__push_turn(const ddp__servers *s, const ddp__store *t)
     int first = -1;
 
     for (int w = 0; w < s->workers; w++) {
-        if (t->client[w].owes && t->client[w].state != DDP__CLIENT_PUSHED) return -1;
-        if (t->client[w].state != DDP__CLIENT_LEFT && (first < 0 || t->clock[w] < t->clock[first])) first = w;
+        if (ddp__client_gone(&t->client[w])) continue;
+        if (t->client[w].owes && !ddp__has_pushed(&t->client[w])) return -1;
+        if (first < 0 || t->clock[w] < t->clock[first]) first = w;
     }
     return first;
 }
@@ -244,7 +258,7 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
     if (s->rule == DDP__RULE_TOGETHER) return ddp__push_together(d, s, t);
     for (int w = 0; w < s->workers && one >= 0; w++) {
-        if (t->client[w].state != DDP__CLIENT_PUSHED) continue;
+        if (!ddp__has_pushed(&t->client[w])) continue;
         if (s->rule == DDP__RULE_IN_TURN && w != ddp__push_turn(s, t)) continue;
         one = ddp__push_each(d, s, t, w);
         moved = 1;
@@ -254,15 +268,21 @@ static int ddp__store_apply(ddp_ctx *d, ddp__servers *s, ddp__store *t)
 
 /* ---- answers ---- */
 
-/* Nobody runs away from the slowest, of those who are there. */
-static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
+/* Of those who are there. */
+static int64_t ddp__least_clock(const ddp__servers *s, const ddp__store *t)
 {
     int64_t least = INT64_MAX;
 
+    for (int w = 0; w < s->workers; w++)
+        if (!ddp__client_gone(&t->client[w]) && t->clock[w] < least) least = t->clock[w];
+    return least;
+}
+
+/* Nobody runs away from the slowest. */
+static int ddp__may_answer(const ddp__servers *s, const ddp__store *t, int w)
+{
     if (s->ahead < 0 || !t->client[w].owes) return 1;
-    for (int k = 0; k < s->workers; k++)
-        if (t->client[k].state != DDP__CLIENT_LEFT && t->clock[k] < least) least = t->clock[k];
-    return t->clock[w] - least <= s->ahead;
+    return t->clock[w] - ddp__least_clock(s, t) <= s->ahead;
 }
 
 /* Parameters move on while an answer of them is on its way, unless all wait for all. */
@@ -342,11 +362,13 @@ static int ddp__client_listen(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w,
     return ddp_server_post(d, &m, &x->ticket);
 }
 
-static ddp__client_state ddp__client_word(const ddp__servers *s, ddp__client *x, const float *in)
+/* before: what it is to be asked for again, if nobody came. */
+static ddp__client_state ddp__client_word(const ddp_ctx *d, int w, ddp__client *x, const float *in,
+                                          ddp__client_state before)
 {
     ddp__push_head head;
 
-    (void)s;
+    if (x->got.verb == DDP_SERVE) return w < 64 && !(ddp_live(d) >> w & 1) ? DDP__CLIENT_LOST : before;
     if (x->got.verb == DDP_PULL) return DDP__CLIENT_ASKED;
     memcpy(&head, in, sizeof head);
     if (head.kind == DDP__SAVES) return DDP__CLIENT_SAVES;
@@ -395,7 +417,8 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
     case DDP__CLIENT_WAITS:
         if (w == s->own) ddp__own_hear(d, s, x);
         else if (ddp_server_done(d, x->ticket))
-            x->state = ddp__client_word(s, x, before == DDP__CLIENT_HEARS ? x->in : x->ask);
+            x->state = before == DDP__CLIENT_HEARS ? ddp__client_word(d, w, x, x->in, DDP__CLIENT_FREE)
+                                                   : ddp__client_word(d, w, x, x->ask, DDP__CLIENT_DONE);
         break;
     case DDP__CLIENT_ASKED:
         if (ddp__may_answer(s, t, w)) bad = ddp__answer(d, s, t, w);
@@ -405,7 +428,8 @@ static int ddp__client_turn(ddp_ctx *d, ddp__servers *s, ddp__store *t, int w)
         break;
     case DDP__CLIENT_PUSHED:
     case DDP__CLIENT_SAVES:
-    case DDP__CLIENT_LEFT: break;
+    case DDP__CLIENT_LEFT:
+    case DDP__CLIENT_LOST: break;
     }
     return bad ? -bad : x->state != before;
 }
@@ -440,13 +464,18 @@ int ddp__servers_serve(ddp_ctx *d, void *self)
     int bad = 0;
 
     while (!bad) {
-        int moved, n = 0;
+        int moved, here, n = 0;
         do moved = ddp__store_turn(d, s);
         while (moved > 0);
         if (moved < 0) return -moved;
-        if (ddp__clients_in(s, DDP__CLIENT_LEFT) == s->workers) return 0;
-        if (ddp__clients_in(s, DDP__CLIENT_SAVES) == s->workers) {
-            for (int w = 0; w < s->workers; w++) t->client[w].state = DDP__CLIENT_FREE;
+        here = s->workers - ddp__clients_in(s, DDP__CLIENT_LEFT) - ddp__clients_in(s, DDP__CLIENT_LOST);
+        if (here == 0) return 0;
+        if (ddp__clients_in(s, DDP__CLIENT_SAVES) == here) {
+            for (int w = 0; w < s->workers; w++) {
+                /* who comes in place of the lost begins where the others are */
+                if (ddp__client_gone(&t->client[w])) t->clock[w] = ddp__least_clock(s, t);
+                else t->client[w].state = DDP__CLIENT_FREE;
+            }
             return DDP_SERVE_SAVE;
         }
         for (int w = 0; w < s->workers; w++)

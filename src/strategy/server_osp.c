@@ -148,7 +148,7 @@ static int ddp__budget_follow(ddp_ctx *d, ddp__late *x, const ddp__answer_head *
         n->budget = c->defer > 0 ? c->defer * model : 0;
         return 0;
     }
-    if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, x->servers.workers,
+    if (told->bytes_per_s > 0 && ddp_osp_umax((double)told->bytes_per_s, 0, (double)told->compute_s, (int)told->workers,
                                               model, c->paper, &u_max, &err))
         return ddp_complain(d, err.code, "%s", err.msg);
     again = n->count > 0 && epoch > n->epoch;
@@ -363,13 +363,13 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     for (int l = 0; l < ddp_layers(d); l++)
         if (ddp__in_set(x->now, l)) floats += (double)s->floats[l];
     seconds = ddp_now() - begin;
+    memcpy(&told, s->line[0].in, sizeof told);
     s->compute_s = (float)(nominal ? ddp_nominal_compute_s(d) : x->compute_s);
     if (nominal) s->bytes_per_s = (float)(ddp_nominal_rate(d) * s->lines);
     else if (floats > 0 && seconds > 0) { /* what is late takes no less for its bytes; who comes last waits least */
-        const float rate = (float)(sizeof(float) * floats * s->workers / seconds);
+        const float rate = (float)(sizeof(float) * floats * told.workers / seconds);
         s->bytes_per_s = s->bytes_per_s > 0 ? 0.8f * s->bytes_per_s + 0.2f * rate : rate;
     }
-    memcpy(&told, s->line[0].in, sizeof told);
     return ddp__budget_follow(d, x, &told);
 }
 

@@ -96,7 +96,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
 {
     ops->name = "bsp";
     ops->averages = DDP_AVERAGES_GRADIENTS;
-    ops->traits = DDP_NEEDS_SERVERS | DDP_WITH_DEVICE;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
     ops->self_bytes = sizeof(ddp__servers);
     ops->start = ddp__bsp_start;
     ops->step_end = ddp__push_step_end;
@@ -104,6 +104,7 @@ void ddp__strategy_bsp(ddp_strategy_ops *ops)
     ops->serve = ddp__servers_serve;
     ops->tell_servers = ddp__servers_tell;
     ops->close = ddp__servers_close;
+    ops->failed = ddp__servers_failed;
 }
 
 void ddp__strategy_asp(ddp_strategy_ops *ops)
@@ -111,7 +112,7 @@ void ddp__strategy_asp(ddp_strategy_ops *ops)
     ddp__strategy_bsp(ops);
     ops->name = "asp";
     ops->averages = DDP_AVERAGES_PARAMETERS;
-    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE;
+    ops->traits = DDP_NEEDS_SERVERS | DDP_OUT_OF_STEP | DDP_WITH_DEVICE | DDP_WITH_ELASTIC;
     ops->start = ddp__asp_start;
     ops->sync_all = ddp__push_sync_all;
 }
