@@ -480,8 +480,8 @@ struct ddp_config {
     const char *dump_path;    /* [env] where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
     int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an error */
-    int min_world;            /* [env] > 0: training goes on without lost workers while a majority and at least so many
-                                 are left (docs/elastic.md); 0 = an error */
+    int min_world;            /* [env] > 0: training goes on without lost workers while a majority (or all servers) and at
+                                 least so many that compute are left (docs/elastic.md); 0 = an error */
     int max_world;            /* [env] min_world, tcp: ids that the run has room for, at most 64:
                                  newcomers get those beyond world too; world */
     int join;                 /* [env] 1: come into a run that is going on, whose workers addr names, separated by
@@ -39664,6 +39664,8 @@ int ddp_workers(const ddp_ctx *d)
 
 int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
+int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
+
 uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 
 unsigned ddp_epoch(const ddp_ctx *d)
@@ -41165,8 +41167,9 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
                               "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
                               m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
-    /* before that, collectives are of the servers too */
-    if (ddp__hub_of(d) && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
+        return ddp__ctx_failf(d, DDP_USAGE, "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
+                              "the first step", name);
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }
@@ -46540,8 +46543,6 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
 }
 
 /* ---- the ranks that compute ---- */
-
-int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
 
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {

@@ -101,8 +101,9 @@ static int ddp__exchange_of(ddp_ctx *d, const char *name, const ddp_message *m)
                               "DREAMDDP_WIRE=%s", name, ddp__coding_name((int)ddp__wire_coding(d->cfg.wire)),
                               m->coding == DDP_AS_BFLOAT ? "BF16" : m->coding == DDP_AS_INT8 ? "INT8" :
                               m->coding == DDP_AS_INT4 ? "INT4" : "E3M0", ddp_wire_name((ddp_wire)((int)m->coding + 1)));
-    /* before that, collectives are of the servers too */
-    if (ddp__hub_of(d) && !d->started && ddp__session_start(d, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
+    if (ddp__hub_of(d) && !d->started && m->verb < DDP_SEND) /* it would be of the servers too */
+        return ddp__ctx_failf(d, DDP_USAGE, "%s: with servers and min_world collectives begin behind ddp_set_optimizer, or "
+                              "the first step", name);
     if (ddp__run(d, m, 0, &d->host.error)) return ddp__ctx_fail(d, &d->host.error);
     return 0;
 }

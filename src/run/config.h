@@ -166,8 +166,8 @@ struct ddp_config {
     const char *dump_path;    /* [env] where ddp_dump writes when the context fails (not when it
                                  is aborted), %r = rank; NULL = nowhere */
     int overwrite; /* 1: ddp_checkpoint_save replaces what another run has saved in its folder; 0 = that is an error */
-    int min_world;            /* [env] > 0: training goes on without lost workers while a majority and at least so many
-                                 are left (docs/elastic.md); 0 = an error */
+    int min_world;            /* [env] > 0: training goes on without lost workers while a majority (or all servers) and at
+                                 least so many that compute are left (docs/elastic.md); 0 = an error */
     int max_world;            /* [env] min_world, tcp: ids that the run has room for, at most 64:
                                  newcomers get those beyond world too; world */
     int join;                 /* [env] 1: come into a run that is going on, whose workers addr names, separated by

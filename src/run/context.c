@@ -65,6 +65,8 @@ int ddp_workers(const ddp_ctx *d)
 
 int ddp_servers(const ddp_ctx *d) { return d && d->cfg.servers > 0 ? d->cfg.servers : 0; }
 
+int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
+
 uint64_t ddp_live(const ddp_ctx *d) { return d ? ddp__live(d) : 1; }
 
 unsigned ddp_epoch(const ddp_ctx *d)

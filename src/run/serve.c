@@ -143,8 +143,6 @@ int ddp_server_await(ddp_ctx *d, const int *flag)
 
 /* ---- the ranks that compute ---- */
 
-int ddp__hub_of(const ddp_ctx *d) { return d->cfg.min_world > 0 && ddp_servers(d) ? d->world - ddp_servers(d) : 0; }
-
 ddp_status ddp__computes(ddp_ctx *d, const char *hook)
 {
     if (!ddp__is_server(d)) return DDP_OK;

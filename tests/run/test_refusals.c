@@ -49,7 +49,7 @@ enum { WORLD = 4, LAYERS = 3, N = 70, STEPS = 7, AFTER = 6 };
     X(NCCL1, "`nccl` 1", 1 << DEVICE)                                           \
     X(NCCL2, "`nccl` 2", 1 << DEVICE)                                           \
     X(STREAM, "`cuda_stream`", 1 << DEVICE)                                       \
-    X(SERVERS, "`servers`", 0)
+    X(SERVERS, "`servers` colocated", 0)
 
 #define NUMBER(id, name, needs) id,
 #define NAME(id, name, needs) name,
@@ -135,7 +135,8 @@ static void configure(cell *c, unsigned on, ddp_strategy strategy)
     g->nccl = has(on, NCCL1) ? 1 : has(on, NCCL2) ? 2 : 0;
     g->cuda_stream = has(on, STREAM) ? &stream : NULL;
     /* those that need servers have them in any case */
-    if (has(on, SERVERS) || (strategy >= DDP_BSP && strategy <= DDP_OSP)) g->servers = DDP_SERVERS_COLOCATED;
+    if (has(on, SERVERS) || (strategy >= DDP_BSP && strategy <= DDP_OSP))
+        g->servers = has(on, ELASTIC) && !has(on, SERVERS) ? 1 : DDP_SERVERS_COLOCATED;
     if (has(on, JOIN)) g->join = 1, g->world = 0;
 }
 
@@ -177,6 +178,11 @@ static int train(ddp_ctx *d, void *user)
     float *w = (float *)calloc(2 * LAYERS * N, sizeof *w), *g = w + LAYERS * N;
     int bad = make_layers(d, c, w, g), l, i;
 
+    if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) {
+        bad = ddp_serve(d);
+        free(w);
+        return bad;
+    }
     if (!bad && c->comes) ddp__atomic_store(&c->b->last, ddp_step(d) + AFTER);
     while (!bad && goes_on(d, c)) {
         for (l = 0; l < LAYERS && !bad; l++) bad = ddp_forward_begin(d, l);
@@ -298,7 +304,7 @@ static int is_so(cell *c, const ddp_strategy_ops *ops, char *why, size_t room)
         const int bad = ddp_launch(&c->cfg, train, c, &err);
         (void)fake_nets(); /* those of the next run begin */
         if (bad) return snprintf(why, room, "goes, but '%s'", err.msg) < 0;
-        return equal_at_the_end(c, WORLD) || snprintf(why, room, "unlike parameters") < 0;
+        return equal_at_the_end(c, WORLD - (c->cfg.servers > 0 ? c->cfg.servers : 0)) || snprintf(why, room, "unlike parameters") < 0;
     }
     if (c->cfg.join) {
         ddp_ctx *d = ddp_open(&c->cfg, &err);

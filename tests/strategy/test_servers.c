@@ -217,6 +217,23 @@ static void a_stopped_worker_does_not_stop_others_and_the_trace_replays(void **s
     }
 }
 
+/* What a server waits for from the one that stands still must not hold up what it does for the others. */
+static void a_worker_may_be_hundreds_of_steps_behind(void **state)
+{
+    lab x;
+
+    (void)state;
+    served(&x, 3, DDP_ASP, 1);
+    x.cfg.deterministic = 0;
+    x.before_step = last_is_stopped;
+    x.steps = 300; /* some 2000 messages */
+    memset(done, 0, sizeof done);
+    lab_run(&x);
+    all_equal(&x, 3);
+    assert_true(x.stats[2].staleness_most >= 2 * (x.steps - 1));
+    lab_free(&x);
+}
+
 static int worst_gap;
 
 static void clocks_are_watched(const lab *x, int rank, int step)
@@ -398,6 +415,7 @@ int main(void)
         cmocka_unit_test(pushes_in_turn_are_a_sequential_program),
         cmocka_unit_test(one_worker_and_any_rule_is_sgd),
         cmocka_unit_test(a_stopped_worker_does_not_stop_others_and_the_trace_replays),
+        cmocka_unit_test(a_worker_may_be_hundreds_of_steps_behind),
         cmocka_unit_test(nobody_is_more_than_s_steps_ahead),
         cmocka_unit_test(means_are_weighted_by_samples),
         cmocka_unit_test(parameters_can_be_pushed),

@@ -173,6 +173,27 @@ static void any_moment_will_do(void **state)
     }
 }
 
+static void only_rank_1_stays(const lab *x, int rank, int step)
+{
+    (void)x;
+    if (rank != 1 && step == 4) raise(SIGKILL);
+}
+
+/* No majority is left, and none is needed: the server knows who goes on. */
+static void all_but_one_may_go_at_once(void **state)
+{
+    (void)state;
+    for (int s = 0; s < 5; s++) {
+        lab x;
+        elastic(&x, every[s], 1, 1);
+        x.before_step = only_rank_1_stays;
+        x.steps = 40;
+        lab_run(&x);
+        assert_int_equal(x.stats[1].steps, 40);
+        lab_free(&x);
+    }
+}
+
 static void fails_with(lab *x, const char *says, const char *too)
 {
     ddp_error err;
@@ -307,6 +328,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_living_go_on_bit_for_bit),
         cmocka_unit_test(any_moment_will_do),
+        cmocka_unit_test(all_but_one_may_go_at_once),
         cmocka_unit_test(fewer_than_min_world_is_an_error),
         cmocka_unit_test(a_lost_server_names_its_layers_and_its_checkpoint_goes_on),
         cmocka_unit_test(a_run_that_lost_a_worker_saves),
