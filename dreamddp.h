@@ -974,6 +974,8 @@ DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);           
 DDP_API double           ddp_computed_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_compute_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_rate(const ddp_ctx *d);
+/* By ddp_config.net: bytes a second of a rank's link, 0 = not known, and *delay_s one way. */
+DDP_API double           ddp_described_rate(const ddp_ctx *d, double *delay_s);
 DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was; the loss
                                                                 is the last one that was told */
 DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */
@@ -1893,6 +1895,41 @@ DDP_API ddp_status ddp_osp_umax(double bytes_per_s, double loss_rate, double com
  * finished use 0). A loss that is not finite, or a first_loss that is not above 0, gives 0. Source: OSP, Algorithm
  * 1. */
 DDP_API double ddp_osp_budget(double loss, double first_loss, double u_max);
+
+/* ==== plan/served.h ==== [plan] */
+/* How long a step takes with servers of layers (bsp, asp, ssp, r2sp, osp). */
+
+/* What a server makes of pushes. */
+typedef enum ddp_serving {
+    DDP_SERVING_TOGETHER, /* answers all when all have pushed: bsp, osp, ssp 0 */
+    DDP_SERVING_EACH,     /* answers each at once, ssp as far as it may be ahead */
+    DDP_SERVING_IN_TURN   /* in the order of ranks: r2sp, or deterministic */
+} ddp_serving;
+
+typedef struct ddp_served {
+    ddp_serving   rule;
+    int           ahead;       /* steps that a worker may be ahead of the slowest; -1 = any number */
+    int           workers, servers;
+    int           colocated;   /* worker k is server k, with one link: servers = workers */
+    const double *bytes;       /* [servers] of gradients, and of what is returned; borrowed */
+    const double *late;        /* [servers] of these that travel during the next step's computing (osp); NULL: none */
+    double        compute_s;   /* of a step of a worker */
+    double        bytes_per_s; /* of each rank's link, in each direction */
+    double        delay_s;     /* one way */
+} ddp_served;
+
+/* ddp_served_step - seconds of a step in the steady state: a worker computes, pushes to all servers one after another and
+ *   goes on when all have answered; late bytes follow, and are back before its next push. A message takes bytes / rate of
+ *   the sender's uplink and of the receiver's downlink, each first come first served, and arrives delay_s later. Updates
+ *   take no time.
+ *
+ *   work    ddp_served_room(workers, servers) bytes, or NULL: it is allocated for the call
+ *   out     untouched on error
+ *
+ * Source: OSP, specs 4.3, with the order of messages. Cost: 24 steps of every worker, each looked for among
+ * workers x servers. Errors: DDP_ARG (names the number), DDP_MEMORY. */
+DDP_API ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err);
+DDP_API size_t     ddp_served_room(int workers, int servers);
 
 /* ==== plan/graphs.h ==== [plan] */
 /* Orders, pairs and groups of what a table of weights joins: tours, rings, matchings, communities. */
@@ -30982,6 +31019,279 @@ ddp_status ddp_plan_landing(const ddp_profile *p, const ddp_plan *plan, int *lan
     return DDP_OK;
 }
 
+/* ==== plan/served.c ==== [plan] */
+/* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until then. */
+
+/* Parts share a link that several messages come over, as chunks do. */
+enum { DDP__SERVED_STEPS = 24, DDP__SERVED_SKIP = 8, DDP__SERVED_PARTS = 8 };
+
+typedef enum ddp__served_state { DDP__SERVED_NONE, DDP__SERVED_PUSHED, DDP__SERVED_THERE, DDP__SERVED_ANSWERED }
+    ddp__served_state;
+
+/* A worker and a server: what is sent at once (0), and late (1). */
+typedef struct ddp__served_line {
+    double left;  /* when the last part so far has left the sender */
+    int    state; /* ddp__served_state */
+    int    parts; /* that have not reached the receiver's link; -1: the last one is on its way through it */
+    int    clock; /* pushes */
+} ddp__served_line;
+
+typedef struct ddp__served_event {
+    double at;
+    int    of; /* a worker: its computing is over; or workers + a line */
+} ddp__served_event;
+
+typedef struct ddp__served_run {
+    const ddp_served *s;
+    double *up, *down;      /* [workers + servers] when a rank's link is free */
+    ddp__served_event *heap; /* [events] the earliest first */
+    int     events;
+    int    *computes;       /* [workers] 1: it does */
+    double *mark;           /* [workers] its step DDP__SERVED_SKIP was over then */
+    double *end;            /* [workers] its last one */
+    ddp__served_line *line; /* [2][servers][workers] */
+    int    *step;           /* [workers] */
+    int    *turn;           /* [servers] */
+} ddp__served_run;
+
+size_t ddp_served_room(int workers, int servers)
+{
+    const size_t w = (size_t)workers, k = (size_t)servers;
+
+    return (4 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
+           (w + 2 * w * k) * sizeof(ddp__served_event) + (2 * w + k) * sizeof(int);
+}
+
+static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
+{
+    const size_t w = (size_t)s->workers, k = (size_t)s->servers;
+
+    memset(work, 0, ddp_served_room(s->workers, s->servers));
+    r->s = s;
+    r->events = 0;
+    r->up = (double *)work;
+    r->down = r->up + w + k;
+    r->mark = r->down + w + k;
+    r->end = r->mark + w;
+    r->line = (ddp__served_line *)(void *)(r->end + w);
+    r->heap = (ddp__served_event *)(void *)(r->line + 2 * w * k);
+    r->step = (int *)(void *)(r->heap + w + 2 * w * k);
+    r->computes = r->step + w;
+    r->turn = r->computes + w;
+}
+
+static ddp__served_line *ddp__served_of(const ddp__served_run *r, int late, int k, int w)
+{
+    return &r->line[((size_t)late * (size_t)r->s->servers + (size_t)k) * (size_t)r->s->workers + (size_t)w];
+}
+
+static double ddp__served_bytes(const ddp_served *s, int late, int k)
+{
+    const double put_off = s->late ? s->late[k] : 0;
+
+    return late ? put_off : s->bytes[k] - put_off;
+}
+
+/* ---- what happens when: a worker and a line have one event each at most ---- */
+
+static int ddp__served_before(const ddp__served_event *a, const ddp__served_event *b)
+{
+    return a->at < b->at || (a->at == b->at && a->of < b->of);
+}
+
+static void ddp__served_add(ddp__served_run *r, double at, int of)
+{
+    int i = r->events++;
+    ddp__served_event e;
+
+    e.at = at;
+    e.of = of;
+    for (; i > 0 && ddp__served_before(&e, &r->heap[(i - 1) / 2]); i = (i - 1) / 2) r->heap[i] = r->heap[(i - 1) / 2];
+    r->heap[i] = e;
+}
+
+static ddp__served_event ddp__served_take(ddp__served_run *r)
+{
+    const ddp__served_event first = r->heap[0], last = r->heap[--r->events];
+    int i = 0, next;
+
+    while ((next = 2 * i + 1) < r->events) {
+        if (next + 1 < r->events && ddp__served_before(&r->heap[next + 1], &r->heap[next])) next++;
+        if (!ddp__served_before(&r->heap[next], &last)) break;
+        r->heap[i] = r->heap[next];
+        i = next;
+    }
+    r->heap[i] = last;
+    return first;
+}
+
+/* ---- messages ---- */
+
+static int ddp__served_rank(const ddp_served *s, int k) { return s->colocated ? k : s->workers + k; }
+
+static double ddp__served_takes(const ddp_served *s, int late, int k)
+{
+    return ddp__served_bytes(s, late, k) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
+}
+
+/* A message of line (late, k, w) begins: to its server, or back. It takes the sender's link whole. */
+static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int back, double now)
+{
+    const ddp_served *s = r->s;
+    const int server = ddp__served_rank(s, k), from = back ? server : w;
+    ddp__served_line *x = ddp__served_of(r, late, k, w);
+
+    x->state = back ? (int)DDP__SERVED_ANSWERED : (int)DDP__SERVED_PUSHED;
+    x->parts = server == w ? -1 : (int)DDP__SERVED_PARTS;
+    x->left = now;
+    if (server != w) {
+        x->left = (r->up[from] > now ? r->up[from] : now) + ddp__served_takes(s, late, k);
+        r->up[from] = x->left + ((int)DDP__SERVED_PARTS - 1) * ddp__served_takes(s, late, k);
+    }
+    ddp__served_add(r, x->left, s->workers + (int)(x - r->line));
+}
+
+/* A part is at the receiver's link, which several senders share; 1: the message is there. */
+static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, int k, int w)
+{
+    const ddp_served *s = r->s;
+    const int to = x->state == (int)DDP__SERVED_PUSHED ? ddp__served_rank(s, k) : w;
+    const double takes = ddp__served_takes(s, late, k), behind = r->down[to] + takes;
+
+    if (x->parts < 0) return 1;
+    r->down[to] = behind > x->left ? behind : x->left;
+    x->left += takes;
+    x->parts -= x->parts > 1 ? 1 : 2;
+    ddp__served_add(r, x->parts > 0 ? x->left : r->down[to] + s->delay_s, s->workers + (int)(x - r->line));
+    return 0;
+}
+
+/* ---- workers and servers ---- */
+
+/* All lines of a worker that are in some state but NONE. */
+static int ddp__served_open(const ddp__served_run *r, int late, int w)
+{
+    int n = 0;
+
+    for (int k = 0; k < r->s->servers; k++) n += ddp__served_of(r, late, k, w)->state != (int)DDP__SERVED_NONE;
+    return n;
+}
+
+static void ddp__served_push(ddp__served_run *r, int late, int w, double now)
+{
+    for (int k = 0; k < r->s->servers; k++)
+        if (!late || ddp__served_bytes(r->s, 1, k) > 0) ddp__served_send(r, late, k, w, 0, now);
+}
+
+/* Something is new at server k: whom it answers. */
+static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
+{
+    const ddp_served *s = r->s;
+    int there = 0, least = INT_MAX, w;
+
+    for (w = 0; w < s->workers; w++) {
+        const ddp__served_line *x = ddp__served_of(r, late, k, w);
+        there += x->state == (int)DDP__SERVED_THERE;
+        if (x->clock < least) least = x->clock;
+    }
+    if (s->rule == DDP_SERVING_TOGETHER && there < s->workers) return;
+    for (int i = 0; i < s->workers; i++) {
+        const ddp__served_line *x;
+        w = s->rule == DDP_SERVING_IN_TURN ? r->turn[k] : i;
+        x = ddp__served_of(r, late, k, w);
+        if (s->rule == DDP_SERVING_EACH && s->ahead >= 0 && x->clock - least > s->ahead) continue;
+        if (x->state != (int)DDP__SERVED_THERE) continue;
+        ddp__served_send(r, late, k, w, 1, now);
+        r->turn[k] = (w + 1) % s->workers;
+    }
+}
+
+/* What a worker does when its computing, or all of its answers, are there. */
+static void ddp__served_goes_on(ddp__served_run *r, int w, double now)
+{
+    if (ddp__served_open(r, 1, w) == 0) ddp__served_push(r, 0, w, now);
+}
+
+static void ddp__served_stepped(ddp__served_run *r, int w, double now)
+{
+    r->step[w]++;
+    if (r->step[w] == (int)DDP__SERVED_SKIP) r->mark[w] = now;
+    if (r->step[w] == (int)DDP__SERVED_STEPS) r->end[w] = now;
+    r->computes[w] = 1;
+    ddp__served_add(r, now + r->s->compute_s, w);
+    ddp__served_push(r, 1, w, now);
+}
+
+/* The next thing that happens; 0: all workers are through. */
+static int ddp__served_next(ddp__served_run *r)
+{
+    const int workers = r->s->workers, servers = r->s->servers;
+    const ddp__served_event e = ddp__served_take(r);
+    const int line = e.of - workers, w = line < 0 ? e.of : line % workers, k = line / workers % servers;
+    const int late = line >= workers * servers;
+    ddp__served_line *x = line < 0 ? NULL : &r->line[line];
+    int left = 0;
+
+    if (!x) {
+        r->computes[w] = 0;
+        ddp__served_goes_on(r, w, e.at);
+    } else if (ddp__served_part(r, x, late, k, w)) {
+        if (x->state == (int)DDP__SERVED_PUSHED) {
+            x->state = (int)DDP__SERVED_THERE;
+            x->clock++;
+            ddp__served_rule(r, late, k, e.at);
+            return 1;
+        }
+        x->state = (int)DDP__SERVED_NONE;
+        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.at);
+        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.at);
+        for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
+        return left > 0;
+    }
+    return 1;
+}
+
+static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
+{
+    if (s->workers < 1 || s->servers < 1 || (s->colocated && s->servers != s->workers))
+        return ddp__fail(err, DDP_ARG, "%d workers and %d servers%s: at least one of each, and as many where each worker "
+                         "serves", s->workers, s->servers, s->colocated ? ", co-located" : "");
+    if (!(s->compute_s >= 0 && s->compute_s <= DBL_MAX) || !(s->delay_s >= 0 && s->delay_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "computing takes %g s, a delay is %g s; both must be finite and at least 0",
+                         s->compute_s, s->delay_s);
+    if (!(s->bytes_per_s > 0 && s->bytes_per_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "a link sends %g bytes a second; it must be finite and above 0", s->bytes_per_s);
+    if (s->late && s->rule != DDP_SERVING_TOGETHER)
+        return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
+    for (int k = 0; k < s->servers; k++)
+        if (!(s->bytes[k] >= 0 && s->bytes[k] <= DBL_MAX) || (s->late && !(s->late[k] >= 0 && s->late[k] <= s->bytes[k])))
+            return ddp__fail(err, DDP_ARG, "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
+                             s->bytes[k], s->late ? s->late[k] : 0.0);
+    return DDP_OK;
+}
+
+ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err)
+{
+    ddp__served_run r;
+    void *own = NULL;
+    double sum = 0;
+
+    if (!s || !s->bytes || !out) return ddp__fail(err, DDP_ARG, "ddp_served_step: NULL where numbers belong");
+    DDP__TRY(ddp__served_check(s, err));
+    if (!work) work = own = ddp__calloc(ddp_served_room(s->workers, s->servers), 1);
+    if (!work) return ddp__fail(err, DDP_MEMORY, "out of memory for %d workers and %d servers", s->workers, s->servers);
+    ddp__served_lay(&r, s, work);
+    for (int w = 0; w < s->workers; w++) {
+        r.computes[w] = 1;
+        ddp__served_add(&r, s->compute_s, w);
+    }
+    while (ddp__served_next(&r)) {}
+    for (int w = 0; w < s->workers; w++) sum += r.end[w] - r.mark[w];
+    *out = sum / s->workers / ((int)DDP__SERVED_STEPS - (int)DDP__SERVED_SKIP);
+    if (own) DDP_FREE(own);
+    return DDP_OK;
+}
+
 #ifndef DDP_NO_PLANNERS
 
 /* ==== plan/tour.c ==== [plan] */
@@ -44604,6 +44914,12 @@ ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_e
 }
 
 /* 1 Gbit/s where no link is described. */
+double ddp_described_rate(const ddp_ctx *d, double *delay_s)
+{
+    *delay_s = d->links.plan_delay_s;
+    return d->links.plan_rate > 0 ? d->links.plan_rate : 0;
+}
+
 double ddp_nominal_rate(const ddp_ctx *d) { return d->links.plan_rate > 0 ? d->links.plan_rate : 125e6; }
 
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */
@@ -49731,6 +50047,9 @@ typedef struct ddp__servers {
     int        buffers, word_alone;
     float      word;
     float      compute_s, bytes_per_s; /* osp: told with each push */
+    void      *forecast;           /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
+    double     computed_s;         /* of all steps so far */
+    long       steps;
     double     stale_sum;
     long       stale_count;
 } ddp__servers;
@@ -49754,6 +50073,11 @@ DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k);
 DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
 
+/* server_predict.c: at the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now
+ * and then sets the predicted step of the statistics. */
+DDP_LIB int  ddp__served_open_forecast(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late);
+
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
 DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);
 DDP_LIB void ddp__store_close(ddp__servers *s);
@@ -49763,6 +50087,54 @@ DDP_LIB int  ddp__servers_serve(ddp_ctx *d, void *self);
 static inline int ddp__in_set(const uint32_t *set, int layer)
 {
     return !set || (set[layer / 32] >> layer % 32 & 1);
+}
+
+/* ==== strategy/server_predict.c ==== [strategy] */
+/* What a step takes with servers, by the link that ddp_config.net describes and the computing so far. */
+
+int ddp__served_open_forecast(ddp_ctx *d, ddp__servers *s)
+{
+    double delay;
+
+    if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
+    s->forecast = ddp__calloc(1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
+    return s->forecast ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a forecast of %d workers", s->workers);
+}
+
+/* In steps 4, 8, 16 and so on: computing is a mean then. */
+int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late)
+{
+    static const ddp_serving rule[] = {DDP_SERVING_TOGETHER, DDP_SERVING_EACH, DDP_SERVING_IN_TURN};
+    ddp_stats *stats = ddp_stats_of(d);
+    double *bytes = (double *)s->forecast, comm;
+    ddp_served x;
+    ddp_error err;
+
+    s->computed_s += s->steps++ ? computed_s : 0; /* the first one warms up */
+    if (!s->forecast || s->steps < 4 || (s->steps & (s->steps - 1))) return 0;
+    memset(&x, 0, sizeof x);
+    x.rule = rule[s->rule];
+    x.ahead = s->ahead;
+    x.workers = s->workers;
+    x.servers = s->lines;
+    x.colocated = s->own >= 0;
+    x.bytes = bytes;
+    x.compute_s = s->computed_s / (double)(s->steps - 1);
+    x.bytes_per_s = ddp_described_rate(d, &x.delay_s);
+    memset(bytes, 0, 2 * (size_t)s->lines * sizeof *bytes);
+    for (int l = 0; l < ddp_layers(d); l++) {
+        const double n = (double)(s->floats[l] * sizeof(float));
+        bytes[s->line_of[l]] += n;
+        if (!late || !ddp__in_set(late, l)) continue;
+        bytes[s->lines + s->line_of[l]] += n;
+        x.late = bytes + s->lines;
+    }
+    if (ddp_served_step(&x, bytes + 2 * s->lines, &stats->predicted_step_s, &err))
+        return ddp_complain(d, err.code, "%s", err.msg);
+    comm = 2 * ((double)(s->model * sizeof(float)) / x.bytes_per_s + x.delay_s);
+    stats->predicted_hidden_pct = 100 * (1 - (stats->predicted_step_s - x.compute_s) / comm);
+    if (stats->predicted_hidden_pct < 0) stats->predicted_hidden_pct = 0;
+    return 0;
 }
 
 /* ==== strategy/server.c ==== [strategy] */
@@ -49872,6 +50244,8 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
         s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!s->line[rank].copy) return DDP_MEMORY;
     }
+    bad = ddp__served_open_forecast(d, s);
+    if (bad) return bad;
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
@@ -49894,6 +50268,7 @@ void ddp__servers_close(ddp_ctx *d, void *self)
     if (s->floats) DDP_FREE(s->floats);
     if (s->line_of) DDP_FREE(s->line_of);
     if (s->buffer) DDP_FREE(s->buffer);
+    if (s->forecast) DDP_FREE(s->forecast);
 }
 
 /* ---- one line ---- */
@@ -50664,11 +51039,15 @@ static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
     stats->staleness = s->stale_sum / (double)s->stale_count;
 }
 
-static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s)
+/* Each server is asked right behind its push: it answers while the others are still pushed to. */
+static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s, int pushes)
 {
     int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pull(d, s, &s->line[k], NULL, NULL);
+    for (int k = 0; k < s->lines && !bad; k++) {
+        if (pushes) bad = ddp__line_push(d, s, &s->line[k], NULL, 0, NULL);
+        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], NULL, NULL);
+    }
     for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pushed(d, s, &s->line[k]);
     for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pulled(d, s, &s->line[k]);
     return bad;
@@ -50677,15 +51056,15 @@ static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s)
 static int ddp__push_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__servers *s = (ddp__servers *)self;
+    const double computed_s = ddp_computed_s(d);
     int bad = 0;
 
     (void)forward;
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad && s->pushes_params; l--) bad = ddp_update_layer(d, l, NULL);
-    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_push(d, s, &s->line[k], NULL, 0, NULL);
-    if (!bad) bad = ddp__servers_pull(d, s);
+    if (!bad) bad = ddp__servers_pull(d, s, 1);
     for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__layers_zero(d, l);
     if (!bad) ddp__stale_note(d, s);
-    return bad;
+    return bad ? bad : ddp__served_predict(d, s, computed_s, NULL);
 }
 
 /* Everybody's pushes are in what is pulled, and nobody pushes again before all have pulled. */
@@ -50694,7 +51073,7 @@ static int ddp__push_sync_all(ddp_ctx *d, void *self)
     ddp__servers *s = (ddp__servers *)self;
     int bad = ddp__servers_meet(d, s);
 
-    if (!bad) bad = ddp__servers_pull(d, s);
+    if (!bad) bad = ddp__servers_pull(d, s, 0);
     return bad ? bad : ddp__servers_meet(d, s);
 }
 
@@ -51947,7 +52326,7 @@ static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
     }
     if (!bad) bad = ddp__late_send(d, x);
     if (x->number->sent > 0) ddp_stats_of(d)->deferred_pct = 100 * x->number->late / x->number->sent;
-    return bad;
+    return bad ? bad : ddp__served_predict(d, &x->servers, x->compute_s, x->late);
 }
 
 /* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless deterministic. */

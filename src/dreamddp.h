@@ -87,6 +87,7 @@
 #include "plan/timeline.h"
 #include "plan/deft.h"
 #include "plan/osp.h"
+#include "plan/served.h"
 #include "plan/graphs.h"
 #include "plan/place.h"
 #include "plan/workload.h"
@@ -225,6 +226,7 @@
 #include "plan/partial_brute.c"
 #include "plan/partial.c"
 #include "plan/landing.c"
+#include "plan/served.c"
 #ifndef DDP_NO_PLANNERS
 #include "plan/tour.c"
 #include "plan/timeline.c"
@@ -310,6 +312,7 @@
 #endif
 #include "strategy/local.c"
 #include "strategy/server.h"
+#include "strategy/server_predict.c"
 #include "strategy/server.c"
 #include "strategy/server_desk.c"
 #include "strategy/server_rules.c"

@@ -194,6 +194,12 @@ ddp_status ddp__probe_gap(ddp_ctx *d, int link, ddp_link fit, double *out, ddp_e
 }
 
 /* 1 Gbit/s where no link is described. */
+double ddp_described_rate(const ddp_ctx *d, double *delay_s)
+{
+    *delay_s = d->links.plan_delay_s;
+    return d->links.plan_rate > 0 ? d->links.plan_rate : 0;
+}
+
 double ddp_nominal_rate(const ddp_ctx *d) { return d->links.plan_rate > 0 ? d->links.plan_rate : 125e6; }
 
 /* Averaging b bytes over P ranks moves 2(P-1)/P x b over each uplink, there and back. */

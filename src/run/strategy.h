@@ -219,6 +219,8 @@ DDP_API long             ddp_updates_of(const ddp_ctx *d, int layer);           
 DDP_API double           ddp_computed_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_compute_s(const ddp_ctx *d);
 DDP_API double           ddp_nominal_rate(const ddp_ctx *d);
+/* By ddp_config.net: bytes a second of a rank's link, 0 = not known, and *delay_s one way. */
+DDP_API double           ddp_described_rate(const ddp_ctx *d, double *delay_s);
 DDP_API const ddp_step_info *ddp_reported(const ddp_ctx *d); /* of this step, zero where nothing was; the loss
                                                                 is the last one that was told */
 DDP_API struct ddp_stats *ddp_stats_of(ddp_ctx *d);           /* for the figures of a strategy's own */

@@ -106,6 +106,8 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
         s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!s->line[rank].copy) return DDP_MEMORY;
     }
+    bad = ddp__served_open_forecast(d, s);
+    if (bad) return bad;
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);
 }
@@ -128,6 +130,7 @@ void ddp__servers_close(ddp_ctx *d, void *self)
     if (s->floats) DDP_FREE(s->floats);
     if (s->line_of) DDP_FREE(s->line_of);
     if (s->buffer) DDP_FREE(s->buffer);
+    if (s->forecast) DDP_FREE(s->forecast);
 }
 
 /* ---- one line ---- */

@@ -104,6 +104,9 @@ typedef struct ddp__servers {
     int        buffers, word_alone;
     float      word;
     float      compute_s, bytes_per_s; /* osp: told with each push */
+    void      *forecast;           /* [ddp_served_room] and [2][lines] doubles, for ddp__served_predict */
+    double     computed_s;         /* of all steps so far */
+    long       steps;
     double     stale_sum;
     long       stale_count;
 } ddp__servers;
@@ -126,6 +129,11 @@ DDP_LIB int  ddp__line_is_here(ddp_ctx *d, ddp__servers *s, const ddp__line *k);
 /* Buffers become their mean over all workers, who have all come here then. */
 DDP_LIB int  ddp__servers_meet(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
+
+/* server_predict.c: at the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now
+ * and then sets the predicted step of the statistics. */
+DDP_LIB int  ddp__served_open_forecast(ddp_ctx *d, ddp__servers *s);
+DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late);
 
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
 DDP_LIB int  ddp__store_open(ddp_ctx *d, ddp__servers *s, const ddp__line *share);

@@ -415,7 +415,7 @@ static int ddp__late_step_end(ddp_ctx *d, void *self, int forward)
     }
     if (!bad) bad = ddp__late_send(d, x);
     if (x->number->sent > 0) ddp_stats_of(d)->deferred_pct = 100 * x->number->late / x->number->sent;
-    return bad;
+    return bad ? bad : ddp__served_predict(d, &x->servers, x->compute_s, x->late);
 }
 
 /* eager: a layer is corrected before its forward, if its mean is here; clocks decide, unless deterministic. */

@@ -58,11 +58,15 @@ static void ddp__stale_note(ddp_ctx *d, ddp__servers *s)
     stats->staleness = s->stale_sum / (double)s->stale_count;
 }
 
-static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s)
+/* Each server is asked right behind its push: it answers while the others are still pushed to. */
+static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s, int pushes)
 {
     int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pull(d, s, &s->line[k], NULL, NULL);
+    for (int k = 0; k < s->lines && !bad; k++) {
+        if (pushes) bad = ddp__line_push(d, s, &s->line[k], NULL, 0, NULL);
+        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], NULL, NULL);
+    }
     for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pushed(d, s, &s->line[k]);
     for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_pulled(d, s, &s->line[k]);
     return bad;
@@ -71,15 +75,15 @@ static int ddp__servers_pull(ddp_ctx *d, ddp__servers *s)
 static int ddp__push_step_end(ddp_ctx *d, void *self, int forward)
 {
     ddp__servers *s = (ddp__servers *)self;
+    const double computed_s = ddp_computed_s(d);
     int bad = 0;
 
     (void)forward;
     for (int l = ddp_layers(d) - 1; l >= 0 && !bad && s->pushes_params; l--) bad = ddp_update_layer(d, l, NULL);
-    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_push(d, s, &s->line[k], NULL, 0, NULL);
-    if (!bad) bad = ddp__servers_pull(d, s);
+    if (!bad) bad = ddp__servers_pull(d, s, 1);
     for (int l = 0; l < ddp_layers(d) && !bad; l++) bad = ddp__layers_zero(d, l);
     if (!bad) ddp__stale_note(d, s);
-    return bad;
+    return bad ? bad : ddp__served_predict(d, s, computed_s, NULL);
 }
 
 /* Everybody's pushes are in what is pulled, and nobody pushes again before all have pulled. */
@@ -88,7 +92,7 @@ static int ddp__push_sync_all(ddp_ctx *d, void *self)
     ddp__servers *s = (ddp__servers *)self;
     int bad = ddp__servers_meet(d, s);
 
-    if (!bad) bad = ddp__servers_pull(d, s);
+    if (!bad) bad = ddp__servers_pull(d, s, 0);
     return bad ? bad : ddp__servers_meet(d, s);
 }
 

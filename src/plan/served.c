@@ -1,0 +1,273 @@
+/* A few steps of workers and servers, event by event: who sends what when, and whose link is busy until then. */
+#include "base/core.h"
+#include "plan/served.h"
+
+/* Parts share a link that several messages come over, as chunks do. */
+enum { DDP__SERVED_STEPS = 24, DDP__SERVED_SKIP = 8, DDP__SERVED_PARTS = 8 };
+
+typedef enum ddp__served_state { DDP__SERVED_NONE, DDP__SERVED_PUSHED, DDP__SERVED_THERE, DDP__SERVED_ANSWERED }
+    ddp__served_state;
+
+/* A worker and a server: what is sent at once (0), and late (1). */
+typedef struct ddp__served_line {
+    double left;  /* when the last part so far has left the sender */
+    int    state; /* ddp__served_state */
+    int    parts; /* that have not reached the receiver's link; -1: the last one is on its way through it */
+    int    clock; /* pushes */
+} ddp__served_line;
+
+typedef struct ddp__served_event {
+    double at;
+    int    of; /* a worker: its computing is over; or workers + a line */
+} ddp__served_event;
+
+typedef struct ddp__served_run {
+    const ddp_served *s;
+    double *up, *down;      /* [workers + servers] when a rank's link is free */
+    ddp__served_event *heap; /* [events] the earliest first */
+    int     events;
+    int    *computes;       /* [workers] 1: it does */
+    double *mark;           /* [workers] its step DDP__SERVED_SKIP was over then */
+    double *end;            /* [workers] its last one */
+    ddp__served_line *line; /* [2][servers][workers] */
+    int    *step;           /* [workers] */
+    int    *turn;           /* [servers] */
+} ddp__served_run;
+
+size_t ddp_served_room(int workers, int servers)
+{
+    const size_t w = (size_t)workers, k = (size_t)servers;
+
+    return (4 * w + 2 * k) * sizeof(double) + 2 * w * k * sizeof(ddp__served_line) +
+           (w + 2 * w * k) * sizeof(ddp__served_event) + (2 * w + k) * sizeof(int);
+}
+
+static void ddp__served_lay(ddp__served_run *r, const ddp_served *s, void *work)
+{
+    const size_t w = (size_t)s->workers, k = (size_t)s->servers;
+
+    memset(work, 0, ddp_served_room(s->workers, s->servers));
+    r->s = s;
+    r->events = 0;
+    r->up = (double *)work;
+    r->down = r->up + w + k;
+    r->mark = r->down + w + k;
+    r->end = r->mark + w;
+    r->line = (ddp__served_line *)(void *)(r->end + w);
+    r->heap = (ddp__served_event *)(void *)(r->line + 2 * w * k);
+    r->step = (int *)(void *)(r->heap + w + 2 * w * k);
+    r->computes = r->step + w;
+    r->turn = r->computes + w;
+}
+
+static ddp__served_line *ddp__served_of(const ddp__served_run *r, int late, int k, int w)
+{
+    return &r->line[((size_t)late * (size_t)r->s->servers + (size_t)k) * (size_t)r->s->workers + (size_t)w];
+}
+
+static double ddp__served_bytes(const ddp_served *s, int late, int k)
+{
+    const double put_off = s->late ? s->late[k] : 0;
+
+    return late ? put_off : s->bytes[k] - put_off;
+}
+
+/* ---- what happens when: a worker and a line have one event each at most ---- */
+
+static int ddp__served_before(const ddp__served_event *a, const ddp__served_event *b)
+{
+    return a->at < b->at || (a->at == b->at && a->of < b->of);
+}
+
+static void ddp__served_add(ddp__served_run *r, double at, int of)
+{
+    int i = r->events++;
+    ddp__served_event e;
+
+    e.at = at;
+    e.of = of;
+    for (; i > 0 && ddp__served_before(&e, &r->heap[(i - 1) / 2]); i = (i - 1) / 2) r->heap[i] = r->heap[(i - 1) / 2];
+    r->heap[i] = e;
+}
+
+static ddp__served_event ddp__served_take(ddp__served_run *r)
+{
+    const ddp__served_event first = r->heap[0], last = r->heap[--r->events];
+    int i = 0, next;
+
+    while ((next = 2 * i + 1) < r->events) {
+        if (next + 1 < r->events && ddp__served_before(&r->heap[next + 1], &r->heap[next])) next++;
+        if (!ddp__served_before(&r->heap[next], &last)) break;
+        r->heap[i] = r->heap[next];
+        i = next;
+    }
+    r->heap[i] = last;
+    return first;
+}
+
+/* ---- messages ---- */
+
+static int ddp__served_rank(const ddp_served *s, int k) { return s->colocated ? k : s->workers + k; }
+
+static double ddp__served_takes(const ddp_served *s, int late, int k)
+{
+    return ddp__served_bytes(s, late, k) / s->bytes_per_s / (int)DDP__SERVED_PARTS;
+}
+
+/* A message of line (late, k, w) begins: to its server, or back. It takes the sender's link whole. */
+static void ddp__served_send(ddp__served_run *r, int late, int k, int w, int back, double now)
+{
+    const ddp_served *s = r->s;
+    const int server = ddp__served_rank(s, k), from = back ? server : w;
+    ddp__served_line *x = ddp__served_of(r, late, k, w);
+
+    x->state = back ? (int)DDP__SERVED_ANSWERED : (int)DDP__SERVED_PUSHED;
+    x->parts = server == w ? -1 : (int)DDP__SERVED_PARTS;
+    x->left = now;
+    if (server != w) {
+        x->left = (r->up[from] > now ? r->up[from] : now) + ddp__served_takes(s, late, k);
+        r->up[from] = x->left + ((int)DDP__SERVED_PARTS - 1) * ddp__served_takes(s, late, k);
+    }
+    ddp__served_add(r, x->left, s->workers + (int)(x - r->line));
+}
+
+/* A part is at the receiver's link, which several senders share; 1: the message is there. */
+static int ddp__served_part(ddp__served_run *r, ddp__served_line *x, int late, int k, int w)
+{
+    const ddp_served *s = r->s;
+    const int to = x->state == (int)DDP__SERVED_PUSHED ? ddp__served_rank(s, k) : w;
+    const double takes = ddp__served_takes(s, late, k), behind = r->down[to] + takes;
+
+    if (x->parts < 0) return 1;
+    r->down[to] = behind > x->left ? behind : x->left;
+    x->left += takes;
+    x->parts -= x->parts > 1 ? 1 : 2;
+    ddp__served_add(r, x->parts > 0 ? x->left : r->down[to] + s->delay_s, s->workers + (int)(x - r->line));
+    return 0;
+}
+
+/* ---- workers and servers ---- */
+
+/* All lines of a worker that are in some state but NONE. */
+static int ddp__served_open(const ddp__served_run *r, int late, int w)
+{
+    int n = 0;
+
+    for (int k = 0; k < r->s->servers; k++) n += ddp__served_of(r, late, k, w)->state != (int)DDP__SERVED_NONE;
+    return n;
+}
+
+static void ddp__served_push(ddp__served_run *r, int late, int w, double now)
+{
+    for (int k = 0; k < r->s->servers; k++)
+        if (!late || ddp__served_bytes(r->s, 1, k) > 0) ddp__served_send(r, late, k, w, 0, now);
+}
+
+/* Something is new at server k: whom it answers. */
+static void ddp__served_rule(ddp__served_run *r, int late, int k, double now)
+{
+    const ddp_served *s = r->s;
+    int there = 0, least = INT_MAX, w;
+
+    for (w = 0; w < s->workers; w++) {
+        const ddp__served_line *x = ddp__served_of(r, late, k, w);
+        there += x->state == (int)DDP__SERVED_THERE;
+        if (x->clock < least) least = x->clock;
+    }
+    if (s->rule == DDP_SERVING_TOGETHER && there < s->workers) return;
+    for (int i = 0; i < s->workers; i++) {
+        const ddp__served_line *x;
+        w = s->rule == DDP_SERVING_IN_TURN ? r->turn[k] : i;
+        x = ddp__served_of(r, late, k, w);
+        if (s->rule == DDP_SERVING_EACH && s->ahead >= 0 && x->clock - least > s->ahead) continue;
+        if (x->state != (int)DDP__SERVED_THERE) continue;
+        ddp__served_send(r, late, k, w, 1, now);
+        r->turn[k] = (w + 1) % s->workers;
+    }
+}
+
+/* What a worker does when its computing, or all of its answers, are there. */
+static void ddp__served_goes_on(ddp__served_run *r, int w, double now)
+{
+    if (ddp__served_open(r, 1, w) == 0) ddp__served_push(r, 0, w, now);
+}
+
+static void ddp__served_stepped(ddp__served_run *r, int w, double now)
+{
+    r->step[w]++;
+    if (r->step[w] == (int)DDP__SERVED_SKIP) r->mark[w] = now;
+    if (r->step[w] == (int)DDP__SERVED_STEPS) r->end[w] = now;
+    r->computes[w] = 1;
+    ddp__served_add(r, now + r->s->compute_s, w);
+    ddp__served_push(r, 1, w, now);
+}
+
+/* The next thing that happens; 0: all workers are through. */
+static int ddp__served_next(ddp__served_run *r)
+{
+    const int workers = r->s->workers, servers = r->s->servers;
+    const ddp__served_event e = ddp__served_take(r);
+    const int line = e.of - workers, w = line < 0 ? e.of : line % workers, k = line / workers % servers;
+    const int late = line >= workers * servers;
+    ddp__served_line *x = line < 0 ? NULL : &r->line[line];
+    int left = 0;
+
+    if (!x) {
+        r->computes[w] = 0;
+        ddp__served_goes_on(r, w, e.at);
+    } else if (ddp__served_part(r, x, late, k, w)) {
+        if (x->state == (int)DDP__SERVED_PUSHED) {
+            x->state = (int)DDP__SERVED_THERE;
+            x->clock++;
+            ddp__served_rule(r, late, k, e.at);
+            return 1;
+        }
+        x->state = (int)DDP__SERVED_NONE;
+        if (late && !r->computes[w]) ddp__served_goes_on(r, w, e.at);
+        else if (!late && ddp__served_open(r, 0, w) == 0) ddp__served_stepped(r, w, e.at);
+        for (int i = 0; i < workers; i++) left += r->step[i] < (int)DDP__SERVED_STEPS;
+        return left > 0;
+    }
+    return 1;
+}
+
+static ddp_status ddp__served_check(const ddp_served *s, ddp_error *err)
+{
+    if (s->workers < 1 || s->servers < 1 || (s->colocated && s->servers != s->workers))
+        return ddp__fail(err, DDP_ARG, "%d workers and %d servers%s: at least one of each, and as many where each worker "
+                         "serves", s->workers, s->servers, s->colocated ? ", co-located" : "");
+    if (!(s->compute_s >= 0 && s->compute_s <= DBL_MAX) || !(s->delay_s >= 0 && s->delay_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "computing takes %g s, a delay is %g s; both must be finite and at least 0",
+                         s->compute_s, s->delay_s);
+    if (!(s->bytes_per_s > 0 && s->bytes_per_s <= DBL_MAX))
+        return ddp__fail(err, DDP_ARG, "a link sends %g bytes a second; it must be finite and above 0", s->bytes_per_s);
+    if (s->late && s->rule != DDP_SERVING_TOGETHER)
+        return ddp__fail(err, DDP_ARG, "only where all wait for all may bytes be late");
+    for (int k = 0; k < s->servers; k++)
+        if (!(s->bytes[k] >= 0 && s->bytes[k] <= DBL_MAX) || (s->late && !(s->late[k] >= 0 && s->late[k] <= s->bytes[k])))
+            return ddp__fail(err, DDP_ARG, "server %d has %g bytes, %g of them late: 0 or more, and at most all late", k,
+                             s->bytes[k], s->late ? s->late[k] : 0.0);
+    return DDP_OK;
+}
+
+ddp_status ddp_served_step(const ddp_served *s, void *work, double *out, ddp_error *err)
+{
+    ddp__served_run r;
+    void *own = NULL;
+    double sum = 0;
+
+    if (!s || !s->bytes || !out) return ddp__fail(err, DDP_ARG, "ddp_served_step: NULL where numbers belong");
+    DDP__TRY(ddp__served_check(s, err));
+    if (!work) work = own = ddp__calloc(ddp_served_room(s->workers, s->servers), 1);
+    if (!work) return ddp__fail(err, DDP_MEMORY, "out of memory for %d workers and %d servers", s->workers, s->servers);
+    ddp__served_lay(&r, s, work);
+    for (int w = 0; w < s->workers; w++) {
+        r.computes[w] = 1;
+        ddp__served_add(&r, s->compute_s, w);
+    }
+    while (ddp__served_next(&r)) {}
+    for (int w = 0; w < s->workers; w++) sum += r.end[w] - r.mark[w];
+    *out = sum / s->workers / ((int)DDP__SERVED_STEPS - (int)DDP__SERVED_SKIP);
+    if (own) DDP_FREE(own);
+    return DDP_OK;
+}
