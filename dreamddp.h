@@ -50115,7 +50115,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const ui
     memset(&x, 0, sizeof x);
     x.rule = rule[s->rule];
     x.ahead = s->ahead;
-    x.workers = s->workers;
+    x.workers = s->own >= 0 ? s->workers : ddp_workers(d);
     x.servers = s->lines;
     x.colocated = s->own >= 0;
     x.bytes = bytes;

@@ -1,5 +1,6 @@
 /* What a step takes with servers, by the link that ddp_config.net describes and the computing so far. */
 #include "plan/served.h"
+#include "run/collective.h"
 #include "run/stats.h"
 #include "strategy/server.h"
 
@@ -26,7 +27,7 @@ int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const ui
     memset(&x, 0, sizeof x);
     x.rule = rule[s->rule];
     x.ahead = s->ahead;
-    x.workers = s->workers;
+    x.workers = s->own >= 0 ? s->workers : ddp_workers(d);
     x.servers = s->lines;
     x.colocated = s->own >= 0;
     x.bytes = bytes;

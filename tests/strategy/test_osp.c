@@ -435,6 +435,70 @@ static void waiting_changes_nothing(void **state)
     lab_free(&b);
 }
 
+/* ---- U_max follows the link ---- */
+
+enum { BEFORE = 45, STEPS = 75 };
+static double u_max[2];
+
+/* One layer of 16 floats and nine of 1,500; 5 ms of computing; no epoch ends behind step BEFORE. */
+static int drifts(ddp_ctx *d, void *user)
+{
+    static float w[3][10 * 1500], g[3][10 * 1500];
+    const double begin = ddp_now();
+    const int r = ddp_rank(d);
+    int bad = 0;
+
+    (void)user;
+    for (int l = 0; l < 10; l++) {
+        ddp_layer layer;
+        memset(&layer, 0, sizeof layer);
+        layer.params = w[r] + l * 1500, layer.grads = g[r] + l * 1500, layer.count = l ? 1500 : 16;
+        if (ddp_add_layer(d, &layer)) return 1;
+    }
+    if (lab_serves(d)) return ddp_serve(d);
+    for (int step = 0; step < STEPS && !bad; step++) {
+        ddp_step_info info;
+        memset(&info, 0, sizeof info);
+        info.epoch = step < BEFORE ? step / 10 : BEFORE / 10;
+        info.loss = 2.0 / (1 + info.epoch);
+        for (int l = 0; l < 10 && !bad; l++) bad = ddp_forward_begin(d, l);
+        ddp__sleep_until(ddp_now() + 5e-3);
+        for (int l = 9; l >= 0 && !bad; l--) {
+            for (int i = 0; i < 16; i++) g[r][l * 1500 + i] = 1;
+            bad = ddp_backward_end(d, l);
+        }
+        if (!bad) bad = ddp_report(d, &info) || ddp_step_end(d);
+        if (r || (step != BEFORE && step != STEPS - 1)) continue;
+        if (step == BEFORE) ddp__sleep_until(begin + 3.2); /* no hook: nobody computes or sends */
+        for (int i = 0; i < d->kepts; i++) /* ddp__late_numbers */
+            if (!strcmp(d->kept[i].name, "deferral")) u_max[step > BEFORE] = ((const double *)(const void *)d->kept[i].data)[6];
+    }
+    return bad;
+}
+
+static void a_link_that_slows_down_moves_what_is_late(void **state)
+{
+    char path[] = "/tmp/ddp_slow_XXXXXX";
+    FILE *f = fdopen(mkstemp(path), "w");
+    ddp_error err;
+    lab x;
+
+    (void)state;
+    assert_non_null(f);
+    fprintf(f, "t=3 slow 2 to 10mbit\n"); /* the server's, of 80 */
+    fclose(f);
+    lab_new(&x, 3, DDP_OSP, 1);
+    x.cfg.servers = 1;
+    x.cfg.deterministic = 0;
+    x.cfg.net = "80mbit,0.2ms";
+    x.cfg.net_script = path;
+    if (ddp_launch(&x.cfg, drifts, NULL, &err)) fail_msg("%s", err.msg);
+    unlink(path);
+    if (!(u_max[0] > 2000 && u_max[1] > 0 && u_max[0] > 2.5 * u_max[1]))
+        fail_msg("U_max %g bytes before, %g behind: 8 times slower", u_max[0], u_max[1]);
+    lab_free(&x);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -449,6 +513,7 @@ int main(void)
         cmocka_unit_test(the_loss_decides_how_much_is_late),
         cmocka_unit_test(eager_corrections_come_to_the_same),
         cmocka_unit_test(waiting_changes_nothing),
+        cmocka_unit_test(a_link_that_slows_down_moves_what_is_late),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

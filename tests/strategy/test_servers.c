@@ -335,6 +335,30 @@ static void parameters_can_be_pushed(void **state)
     lab_free(&a);
 }
 
+/* ---- prediction ---- */
+
+/* LAB_ODD's 14,540 floats need some 6 ms over such a link; without one nothing is known. */
+static void a_described_link_predicts_the_step(void **state)
+{
+    static const ddp_strategy each[] = {DDP_BSP, DDP_ASP, DDP_R2SP, DDP_OSP};
+
+    (void)state;
+    for (int s = 0; s < 4; s++)
+        for (int servers = -1; servers <= 2; servers++) {
+            lab x;
+            served(&x, 2, each[s], servers ? servers : 1);
+            x.model = LAB_ODD;
+            x.cfg.net = servers ? "80mbit,1ms" : NULL;
+            lab_run(&x);
+            for (int r = 0; r < 2; r++) {
+                const double said = x.stats[r].predicted_step_s;
+                if (servers ? !(said > 0.005 && said < 0.2) : said != 0)
+                    fail_msg("%s, servers %d: %g s", ddp_strategy_name(each[s]), servers, said);
+            }
+            lab_free(&x);
+        }
+}
+
 /* ---- what is refused ---- */
 
 static int trains_everywhere(ddp_ctx *d, void *user)
@@ -419,6 +443,7 @@ int main(void)
         cmocka_unit_test(nobody_is_more_than_s_steps_ahead),
         cmocka_unit_test(means_are_weighted_by_samples),
         cmocka_unit_test(parameters_can_be_pushed),
+        cmocka_unit_test(a_described_link_predicts_the_step),
         cmocka_unit_test(mistakes_are_told),
         cmocka_unit_test(unlike_numbers_of_steps_are_an_error),
     };

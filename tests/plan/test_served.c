@@ -1,0 +1,151 @@
+/* A step with servers against times worked out by hand. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+
+static double bytes[8], late[8];
+
+/* computing 100 ms; a model of 2 MB over the servers and 25 MB/s: 80 ms one way; delay 1 ms */
+static ddp_served served(ddp_serving rule, int workers, int servers)
+{
+    ddp_served s;
+
+    memset(&s, 0, sizeof s);
+    s.rule = rule;
+    s.ahead = -1;
+    s.workers = workers;
+    s.servers = servers;
+    s.compute_s = 0.1;
+    s.bytes_per_s = 25e6;
+    s.delay_s = 1e-3;
+    s.bytes = bytes;
+    for (int k = 0; k < servers; k++) bytes[k] = 2e6 / servers;
+    return s;
+}
+
+static double step_of(const ddp_served *s)
+{
+    double out = -1;
+    ddp_error err;
+
+    if (ddp_served_step(s, NULL, &out, &err)) fail_msg("%s", err.msg);
+    return out;
+}
+
+static void near(double is, double want)
+{
+    if (!(fabs(is - want) <= 2e-3 * want)) fail_msg("%.6f instead of %.6f", is, want);
+}
+
+static void one_worker_pushes_and_pulls(void **state)
+{
+    (void)state;
+    for (int rule = 0; rule < 3; rule++) {
+        ddp_served s = served((ddp_serving)rule, 1, 1);
+        near(step_of(&s), 0.1 + 2 * 0.081);
+    }
+}
+
+/* Answers leave one after another, so pushes come so too: all but the last lie behind computing and answers. */
+static void together(void **state)
+{
+    (void)state;
+    for (int w = 2; w <= 8; w++) {
+        ddp_served s = served(DDP_SERVING_TOGETHER, w, 1);
+        near(step_of(&s), 0.1 + (w + 1) * 0.08 + 2e-3);
+        s.compute_s = 0.01; /* the second worker's push waits for the first one's at the server */
+        assert_true(step_of(&s) <= 0.01 + 2 * w * 0.08 + 2e-3 + 1e-9);
+    }
+}
+
+/* specs 4.4: T = max(T_c + 2 M / b, W M / b), and the delays. */
+static void one_after_another(void **state)
+{
+    (void)state;
+    for (int rule = 1; rule < 3; rule++)
+        for (int w = 2; w <= 8; w++)
+            for (int c = 0; c < 4; c++) {
+                ddp_served s = served((ddp_serving)rule, w, 1);
+                const double busy = w * 0.08;
+                double alone;
+                s.compute_s = 0.2 * c;
+                alone = s.compute_s + 2 * 0.081;
+                near(step_of(&s), alone > busy ? alone : busy);
+            }
+}
+
+static void late_bytes_hide_behind_computing(void **state)
+{
+    ddp_served s = served(DDP_SERVING_TOGETHER, 4, 1);
+    const double all = step_of(&s);
+
+    (void)state;
+    s.late = late;
+    late[0] = 0;
+    assert_true(step_of(&s) == all);
+    /* The first worker has its late mean when the last one has pushed, so all push at once: a little that is late costs
+     * more than it hides. */
+    late[0] = 0.2e6;
+    near(step_of(&s), 2 * 4 * 0.072 + 2 * 0.008 + 4e-3);
+    late[0] = 0.8e6;
+    near(step_of(&s), 2 * 4 * 0.048 + 2 * 0.032 + 4e-3);
+    s.compute_s = 2;
+    late[0] = 2e6;
+    near(step_of(&s), 2 + 2e-3); /* what is at once is empty messages */
+}
+
+static void servers_share_and_workers_serve(void **state)
+{
+    ddp_served s = served(DDP_SERVING_EACH, 4, 2), co = served(DDP_SERVING_TOGETHER, 2, 2);
+    double own;
+
+    (void)state;
+    /* the first half is answered while the second is pushed: bytes go three halves of the way */
+    s = served(DDP_SERVING_EACH, 1, 2);
+    near(step_of(&s), 0.1 + 1.5 * 0.08 + 2e-3);
+    co.colocated = 1;
+    own = step_of(&co); /* half of it goes to the other: there and back */
+    near(own, 0.1 + 0.08 + 2e-3);
+}
+
+static void mistakes_are_told(void **state)
+{
+    static const char *const says[] = {"0 workers", "co-located", "-1 s", "0 bytes a second", "late", "server 0 has -5"};
+
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        ddp_served s = served(DDP_SERVING_EACH, i == 0 ? 0 : 3, 1);
+        ddp_error err;
+        double out = 7;
+        if (i == 1) s.colocated = 1;
+        if (i == 2) s.compute_s = -1;
+        if (i == 3) s.bytes_per_s = 0;
+        if (i == 4) s.late = late;
+        if (i == 5) bytes[0] = -5;
+        assert_int_equal(ddp_served_step(&s, NULL, &out, &err), DDP_ARG);
+        assert_true(out == 7);
+        if (!strstr(err.msg, says[i])) fail_msg("'%s' has no '%s'", err.msg, says[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_worker_pushes_and_pulls), cmocka_unit_test(together), cmocka_unit_test(one_after_another),
+        cmocka_unit_test(late_bytes_hide_behind_computing), cmocka_unit_test(servers_share_and_workers_serve),
+        cmocka_unit_test(mistakes_are_told),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
