@@ -117,7 +117,7 @@ static void replay(const lab *x, int means, float *out)
                 u.state = state + 2 * at;
                 u.count = count[l];
                 u.step = done;
-                u.lr = means ? o.lr : o.lr * (1.0f / W);
+                u.lr = means ? o.lr : o.lr * (1.0f / (float)W);
                 o.update(&o, &u);
             }
             done++;
