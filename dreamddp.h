@@ -52261,13 +52261,13 @@ static int ddp__late_now(ddp_ctx *d, ddp__late *x)
     double floats = 0, seconds;
     int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++) bad = ddp__line_push(d, s, &s->line[k], x->now, 0, NULL);
-    for (int k = 0; k < s->lines && !bad; k++) {
-        bad = ddp__line_pushed(d, s, &s->line[k]);
+    for (int k = 0; k < s->lines && !bad; k++) { /* what is answered comes when all have pushed: it may lie where that lay */
+        bad = ddp__line_push(d, s, &s->line[k], x->now, 0, NULL);
         if (!bad) bad = ddp__line_pull(d, s, &s->line[k], x->now, NULL);
     }
     for (int k = 0; k < s->lines && !bad; k++) {
-        bad = ddp__line_pulled(d, s, &s->line[k]);
+        bad = ddp__line_pushed(d, s, &s->line[k]);
+        if (!bad) bad = ddp__line_pulled(d, s, &s->line[k]);
         ddp__importance_note(x, &s->line[k]);
     }
     if (bad) return bad;
@@ -52290,10 +52290,11 @@ static int ddp__late_send(ddp_ctx *d, ddp__late *x)
     ddp__servers *s = &x->servers;
     int bad = 0;
 
-    for (int k = 0; k < s->lines && !bad; k++)
-        if (ddp__line_has(&s->line[k], x->late)) bad = ddp__line_push(d, s, &s->line[k], x->late, 1, x->own_of);
-    for (int k = 0; k < s->lines && !bad; k++)
-        if (ddp__line_has(&s->line[k], x->late)) bad = ddp__line_pull(d, s, &s->line[k], x->late, x->mean_of);
+    for (int k = 0; k < s->lines && !bad; k++) {
+        if (!ddp__line_has(&s->line[k], x->late)) continue;
+        bad = ddp__line_push(d, s, &s->line[k], x->late, 1, x->own_of);
+        if (!bad) bad = ddp__line_pull(d, s, &s->line[k], x->late, x->mean_of);
+    }
     return bad;
 }
 
