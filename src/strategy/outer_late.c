@@ -181,15 +181,22 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_blob *out)
     return bad;
 }
 
+/* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last: measured steps
+ * leave it a tenth of one. */
+#define DDP__LANDING_SLACK 0.1
+
 static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob *packed, int *landing, double *exposed_s)
 {
     ddp__partial made;
+    ddp_profile later = *p;
     ddp_error err;
     int bad;
 
     memset(&made, 0, sizeof made);
+    for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
+        later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
     bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
-    if (!bad && ddp_plan_landing(p, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
+    if (!bad && ddp_plan_landing(&later, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
     ddp_plan_free(&made.plan);
     return bad;
 }
