@@ -39215,6 +39215,14 @@ typedef struct ddp__own_state {
 
 enum { DDP__NOTES = 64 };
 
+/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
+ * of all. */
+typedef struct ddp__norm_chain {
+    ddp_status (*before)(void *user, double *squares, ddp_error *err); /* NULL: they are all there is */
+    ddp_status (*after)(void *user, double *squares, ddp_error *err);
+    void *user;
+} ddp__norm_chain;
+
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
@@ -39231,6 +39239,7 @@ struct ddp_ctx {
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
     ddp_link     link, second_link; /* measured */
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
+    ddp__norm_chain norm;        /* for clip_norm */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -39591,7 +39600,7 @@ DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 /* ddp_update_apart, or there: ddp_update_copy. */
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                                 float rate, int there);
-DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
+DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
 
 /* ---- profile -> plan ---- */
@@ -41356,23 +41365,26 @@ static void ddp__clip_there(ddp_ctx *d)
             b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
-void ddp__clip_gradients(ddp_ctx *d)
+ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
 {
     double squares = 0;
     float factor;
 
     if (d->host.backend) {
         ddp__clip_there(d);
-        return;
+        return DDP_OK;
     }
+    if (d->norm.before) DDP__TRY(d->norm.before(d->norm.user, &squares, err));
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
+    if (d->norm.after) DDP__TRY(d->norm.after(d->norm.user, &squares, err));
     factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
-    if (factor == 1) return;
+    if (factor == 1) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+    return DDP_OK;
 }
 
 /* ==== run/collective.c ==== [run] */
@@ -43041,6 +43053,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 
 ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
+    ddp_config checked = d->cfg;
     int i, groups = 0;
 
     d->team = d->unit[0].group;
@@ -43054,7 +43067,8 @@ ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
-    DDP__TRY(ddp__goes_check(&d->cfg, &d->ops, groups, err));
+    if (d->norm.before) checked.clip_norm = 0; /* which a pipeline knows */
+    DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
     if (d->mixed) d->team = 0;
     d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
     d->team_root = ddp__group_root(d, d->team);
@@ -44474,8 +44488,7 @@ int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const fl
 int ddp_clip(ddp_ctx *d)
 {
     DDP__VERB("ddp_clip");
-    if (d->cfg.clip_norm > 0) ddp__clip_gradients(d);
-    return 0;
+    return d->cfg.clip_norm > 0 ? (int)ddp__clip_gradients(d, &d->host.error) : 0;
 }
 
 /* ---- state ---- */
@@ -51749,15 +51762,22 @@ static int ddp__streaming_strided(ddp_ctx *d, ddp_blob *out)
     return bad;
 }
 
+/* What is planned to arrive just in time is waited for whenever a step is a little shorter than the last: measured steps
+ * leave it a tenth of one. */
+#define DDP__LANDING_SLACK 0.1
+
 static int ddp__streaming_land(ddp_ctx *d, const ddp_profile *p, const ddp_blob *packed, int *landing, double *exposed_s)
 {
     ddp__partial made;
+    ddp_profile later = *p;
     ddp_error err;
     int bad;
 
     memset(&made, 0, sizeof made);
+    for (int l = 0; !ddp_settings(d)->deterministic && l < p->layers; l++)
+        later.alpha_s += DDP__LANDING_SLACK * (p->backward_s[l] + (p->forward_s ? p->forward_s[l] : 0));
     bad = ddp__partial_take(d, &made, packed, ddp_layers(d), NULL);
-    if (!bad && ddp_plan_landing(p, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
+    if (!bad && ddp_plan_landing(&later, &made.plan, landing, exposed_s, &err)) bad = ddp__plan_failed(d, &err);
     ddp_plan_free(&made.plan);
     return bad;
 }
@@ -53091,6 +53111,8 @@ struct ddp_pipe {
 };
 
 DDP_LIB int ddp__uses_fetch(void *user, int node);
+/* word.c: the norm over all stages. */
+DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 
 /* ==== pipe/pipe.c ==== [pipe] */
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
@@ -53556,9 +53578,9 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
     if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
                                          "choose a strategy without servers", ddp_servers(d));
-    if (d->cfg.clip_norm > 0 && c->stages > 1)
-        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages: no rank knows the norm over all stages: leave "
-                         "it 0", (double)d->cfg.clip_norm, c->stages);
+    if (d->cfg.clip_norm > 0 && c->stages > 1 && g->host->backend)
+        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages on a device, where each norm stays: leave it 0, "
+                         "or train on the CPU", (double)d->cfg.clip_norm, c->stages);
     if (g->element != sizeof(float) && c->stages > 1)
         return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
                          "between stages is float32: choose that", c->stages, g->element);
@@ -53575,6 +53597,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->stage = p->d->rank % c->stages;
     p->number = p->d->rank / c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
+    if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
     if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
@@ -53622,6 +53645,7 @@ void ddp_pipe_close(ddp_pipe *p)
 {
     if (!p) return;
     if (p->g) p->g->fetch_uses = NULL;
+    memset(&p->d->norm, 0, sizeof p->d->norm);
     for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
@@ -53637,10 +53661,11 @@ void ddp_pipe_close(ddp_pipe *p)
     DDP_FREE(p);
 }
 
-/* ==== pipe/hash.c ==== [pipe] */
-/* The hash of all parameters of a model whose stages lie on several ranks: that of the whole model. */
+/* ==== pipe/word.c ==== [pipe] */
+/* What is known of a model whose stages lie on several ranks: the hash of its parameters, and the norm of its gradients,
+ * each in the order of the whole model. */
 
-static ddp_status ddp__hash_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
+static ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
 {
     ddp_piece piece;
     ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
@@ -53648,6 +53673,37 @@ static ddp_status ddp__hash_exchange(ddp_pipe *p, ddp_verb verb, int stage, void
     m.peer = p->number * p->stages + stage;
     return ddp__run(p->d, &m, 0, &p->d->host.error);
 }
+
+/* ---- the norm: each stage goes on from the sum of the stage before it ---- */
+
+static ddp_status ddp__norm_before(void *user, double *squares, ddp_error *err)
+{
+    ddp_pipe *p = (ddp_pipe *)user;
+
+    (void)err; /* the context's own */
+    return p->stage ? ddp__word_exchange(p, DDP_RECEIVE, p->stage - 1, squares, sizeof *squares) : DDP_OK;
+}
+
+static ddp_status ddp__norm_after(void *user, double *squares, ddp_error *err)
+{
+    ddp_pipe *p = (ddp_pipe *)user;
+    ddp_piece piece;
+    ddp_message m;
+
+    if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
+    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, squares, sizeof *squares);
+    m.peer = p->number * p->stages + p->stages - 1;
+    return ddp__run(p->d, &m, 0, err);
+}
+
+void ddp__pipe_clips(ddp_pipe *p)
+{
+    p->d->norm.before = ddp__norm_before;
+    p->d->norm.after = ddp__norm_after;
+    p->d->norm.user = p;
+}
+
+/* ---- the hash ---- */
 
 /* A layer's values at its first operator's stage, in order; other stages send theirs. */
 static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *values)
@@ -53662,9 +53718,9 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
             if (p->stage == n->stage) {
                 if (p->stage != home) part = values;
                 DDP__TRY(ddp__host_download(&p->d->host, part, n->param[k], count * sizeof *part, &p->d->host.error));
-                if (p->stage != home) DDP__TRY(ddp__hash_exchange(p, DDP_SEND, home, part, count * sizeof *part));
+                if (p->stage != home) DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, part, count * sizeof *part));
             } else if (p->stage == home) {
-                DDP__TRY(ddp__hash_exchange(p, DDP_RECEIVE, n->stage, part, count * sizeof *part));
+                DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, n->stage, part, count * sizeof *part));
             }
         }
     }
@@ -53696,8 +53752,8 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
 
     for (int l = 0; l < p->g->layers; l++) {
         const int home = ddp__layer_home(p->g, l);
-        if (home != at && p->stage == at) DDP__TRY(ddp__hash_exchange(p, DDP_SEND, home, hash, sizeof *hash));
-        if (home != at && p->stage == home) DDP__TRY(ddp__hash_exchange(p, DDP_RECEIVE, at, hash, sizeof *hash));
+        if (home != at && p->stage == at) DDP__TRY(ddp__word_exchange(p, DDP_SEND, home, hash, sizeof *hash));
+        if (home != at && p->stage == home) DDP__TRY(ddp__word_exchange(p, DDP_RECEIVE, at, hash, sizeof *hash));
         at = home;
         DDP__TRY(ddp__hash_layer(p, l, home, values));
         if (p->stage == home) *hash = ddp_hash_floats(*hash, values, ddp__whole_layer(p->g, l));

@@ -4759,7 +4759,7 @@ static __global__ void ddp__k_quantise(ddp__quantised q, const float *x, const d
 
 /* As blocks.c splits values: the payload alone, x keeps the rest. A denormal scale says nothing; of values that are not
  * finite the largest magnitude is the scale, which is refused where it is read. */
-static __global__ void ddp__k_split(ddp__quantised q, float *x)
+[[maybe_unused]] static __global__ void ddp__k_split(ddp__quantised q, float *x)
 {
     const size_t lane = threadIdx.x % DDP__PACK_LANES, step = ddp__thread_step() / DDP__PACK_LANES;
     size_t b = ddp__thread_first() / DDP__PACK_LANES;

@@ -331,7 +331,7 @@
 #include "pipe/executor.h"
 #include "pipe/pipe.c"
 #include "pipe/open.c"
-#include "pipe/hash.c"
+#include "pipe/word.c"
 #endif
 #endif
 #ifndef DDP_NO_REPORTS

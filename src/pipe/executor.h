@@ -49,5 +49,7 @@ struct ddp_pipe {
 };
 
 DDP_LIB int ddp__uses_fetch(void *user, int node);
+/* word.c: the norm over all stages. */
+DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 
 #endif /* DDP_PIPE_EXECUTOR_H */

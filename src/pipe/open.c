@@ -189,9 +189,9 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
     if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
                                          "choose a strategy without servers", ddp_servers(d));
-    if (d->cfg.clip_norm > 0 && c->stages > 1)
-        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages: no rank knows the norm over all stages: leave "
-                         "it 0", (double)d->cfg.clip_norm, c->stages);
+    if (d->cfg.clip_norm > 0 && c->stages > 1 && g->host->backend)
+        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages on a device, where each norm stays: leave it 0, "
+                         "or train on the CPU", (double)d->cfg.clip_norm, c->stages);
     if (g->element != sizeof(float) && c->stages > 1)
         return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
                          "between stages is float32: choose that", c->stages, g->element);
@@ -208,6 +208,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->stage = p->d->rank % c->stages;
     p->number = p->d->rank / c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
+    if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
     if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
@@ -255,6 +256,7 @@ void ddp_pipe_close(ddp_pipe *p)
 {
     if (!p) return;
     if (p->g) p->g->fetch_uses = NULL;
+    memset(&p->d->norm, 0, sizeof p->d->norm);
     for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);

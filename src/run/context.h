@@ -87,6 +87,14 @@ typedef struct ddp__own_state {
 
 enum { DDP__NOTES = 64 };
 
+/* The layers of this rank are a part of a model: the sum of squares of the parts before it comes first, and becomes that
+ * of all. */
+typedef struct ddp__norm_chain {
+    ddp_status (*before)(void *user, double *squares, ddp_error *err); /* NULL: they are all there is */
+    ddp_status (*after)(void *user, double *squares, ddp_error *err);
+    void *user;
+} ddp__norm_chain;
+
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
@@ -103,6 +111,7 @@ struct ddp_ctx {
     ddp__engine *engine, *second; /* NULL with one worker; of link 1, NULL without */
     ddp_link     link, second_link; /* measured */
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
+    ddp__norm_chain norm;        /* for clip_norm */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -463,7 +472,7 @@ DDP_LIB void ddp__update_layer(ddp_ctx *d, int layer, const float *from);
 /* ddp_update_apart, or there: ddp_update_copy. */
 DDP_LIB void ddp__update_memory(ddp_ctx *d, int layer, float *params, const float *grads, float *state, long step,
                                 float rate, int there);
-DDP_LIB void ddp__clip_gradients(ddp_ctx *d);
+DDP_LIB ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err);
 DDP_LIB void ddp__mean_gradients(ddp_ctx *d, int layer); /* divides by micro_batches */
 
 /* ---- profile -> plan ---- */

@@ -23,6 +23,7 @@ int ddp_group(ddp_ctx *d, const int *ranks, int n, int *group)
 
 ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
 {
+    ddp_config checked = d->cfg;
     int i, groups = 0;
 
     d->team = d->unit[0].group;
@@ -36,7 +37,8 @@ ddp_status ddp__team_find(ddp_ctx *d, ddp_error *err)
         if (group) groups = 1;
         if (group != d->unit[0].group) d->mixed = 1;
     }
-    DDP__TRY(ddp__goes_check(&d->cfg, &d->ops, groups, err));
+    if (d->norm.before) checked.clip_norm = 0; /* which a pipeline knows */
+    DDP__TRY(ddp__goes_check(&checked, &d->ops, groups, err));
     if (d->mixed) d->team = 0;
     d->team_size = d->team ? ddp__engine_group_size(d->engine, d->team) : d->world;
     d->team_root = ddp__group_root(d, d->team);

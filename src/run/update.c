@@ -159,21 +159,24 @@ static void ddp__clip_there(ddp_ctx *d)
             b->clip_scale(d->host.device, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, d->cfg.clip_norm);
 }
 
-void ddp__clip_gradients(ddp_ctx *d)
+ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
 {
     double squares = 0;
     float factor;
 
     if (d->host.backend) {
         ddp__clip_there(d);
-        return;
+        return DDP_OK;
     }
+    if (d->norm.before) DDP__TRY(d->norm.before(d->norm.user, &squares, err));
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
+    if (d->norm.after) DDP__TRY(d->norm.after(d->norm.user, &squares, err));
     factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
-    if (factor == 1) return;
+    if (factor == 1) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
             ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+    return DDP_OK;
 }

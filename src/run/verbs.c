@@ -370,8 +370,7 @@ int ddp_update_copy(ddp_ctx *d, int layer, float *params, float *state, const fl
 int ddp_clip(ddp_ctx *d)
 {
     DDP__VERB("ddp_clip");
-    if (d->cfg.clip_norm > 0) ddp__clip_gradients(d);
-    return 0;
+    return d->cfg.clip_norm > 0 ? (int)ddp__clip_gradients(d, &d->host.error) : 0;
 }
 
 /* ---- state ---- */

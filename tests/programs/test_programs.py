@@ -159,7 +159,6 @@ mistake("stages that do not divide the workers", 2, ["--stages 3", "--workers 4"
 mistake("a schedule without stages", 2, ["--pipeline zb", "--stages"], "--pipeline zb")
 mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
-mistake("clipping in a pipeline", 2, ["clip_norm 1", "2 stages"], "--stages 2 --workers 2 --clip 1")
 mistake("a checkpoint of a pipeline", 2, ["--save", "--stages 2"], "--stages 2 --workers 2 --save there")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
