@@ -115,17 +115,17 @@ static ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 }
 
 /* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are here. */
-int ddp__uses_fetch(void *user, int node)
+static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
 {
-    ddp_pipe *p = (ddp_pipe *)user;
-
     for (int i = 0; i < p->hosts; i++) {
-        if (p->g->node[p->host[i].node]->tied != node) continue;
+        if (p->g->node[p->host[i].node]->tied != owner) continue;
         DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
         DDP__TRY(ddp__pipe_hold(p, &p->host[i].gradient));
     }
-    return 0;
+    return DDP_OK;
 }
+
+int ddp__uses_fetch(void *user, int node) { return (int)ddp__hosts_end((ddp_pipe *)user, node); }
 
 /* ---- tasks ---- */
 
