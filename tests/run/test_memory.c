@@ -166,6 +166,7 @@ static void trial_new(trial *t, ddp_strategy strategy, int world)
     t->cfg.defer = 0.5;
     t->cfg.profile_steps = 3;
     t->cfg.overlap = way;
+    if (way == DDP_OVERLAP_EAGER) t->cfg.outer_momentum = 0.9; /* it has none by default */
     t->cfg.wire = wire;
     t->cfg.allocator.alloc = tensor_alloc;
     t->cfg.allocator.free = tensor_free;
