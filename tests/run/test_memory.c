@@ -522,7 +522,7 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
 {
     long k;
 
-    for (k = 1;; k += SAMPLED(3)) { /* odd: both modes are tried */
+    for (k = 1;; k += SAMPLED(7)) { /* odd: both modes are tried */
         trial t;
         ddp_error err;
         int code, r;

@@ -195,17 +195,24 @@ static void write_file(char *name, int more, const char *text)
     close(fd);
 }
 
-/* Trains over links of which one becomes slower. */
-static void follow_links(pace *p, ddp_config *cfg)
-{
-    const int world = cfg->world;
+typedef struct follower { pace p; ddp_config cfg; } follower;
 
-    cfg->period = 3;
-    p->count = 15000;
-    p->steps = 90;
-    p->until = -1;
-    p->compute_s = 0.006;
-    train(p, cfg);
+/* Over links of which one becomes slower. */
+static void *follow_train(void *user)
+{
+    follower *f = (follower *)user;
+
+    f->cfg.period = 3;
+    f->p.count = 15000;
+    f->p.steps = 90;
+    f->p.until = -1;
+    f->p.compute_s = 0.006;
+    train(&f->p, &f->cfg);
+    return NULL;
+}
+
+static void follow_judge(const pace *p, int world)
+{
     for (int r = 0; r < world; r++) {
         long told = 0;
         if (p->end[r].replans < 1 || !(p->after[r] > 1.2 * p->before[r]))
@@ -227,57 +234,58 @@ static void follow_links(pace *p, ddp_config *cfg)
     assert_non_null(strstr(p->lines, "planning again"));
 }
 
-/* A link, or a network, as the script says. */
-static void follow(pace *p, int world, const char *net, const char *text)
+/* Two runs at once, which mostly wait. */
+static void follow_both(follower *f)
 {
-    char script[] = "/tmp/test_pace.XXXXXX";
-    ddp_config cfg;
+    pthread_t first;
 
-    write_file(script, 0, text);
-    memset(&cfg, 0, sizeof cfg);
-    cfg.world = world;
-    cfg.strategy = DDP_DREAMDDP;
-    cfg.net = net;
-    cfg.net_script = script;
-    follow_links(p, &cfg);
-    unlink(script);
+    assert_int_equal(pthread_create(&first, NULL, follow_train, &f[0]), 0);
+    (void)follow_train(&f[1]);
+    assert_int_equal(pthread_join(first, NULL), 0);
+    for (int i = 0; i < 2; i++) follow_judge(&f[i].p, f[i].cfg.world);
 }
 
 /* Rank 0's access link, from 40 to 10 Mbit/s while the training goes on. */
 static void the_plan_follows_a_link_that_becomes_slower(void **state)
 {
-    static pace p;
+    static follower f;
+    char script[] = "/tmp/test_pace.XXXXXX";
 
     (void)state;
-    memset(&p, 0, sizeof p);
-    follow(&p, WORLD, "40mbit,1ms", "t=1.5 slow 0 to 10mbit\n");
+    write_file(script, 0, "t=1.5 slow 0 to 10mbit\n");
+    memset(&f, 0, sizeof f);
+    f.cfg.world = WORLD;
+    f.cfg.strategy = DDP_DREAMDDP;
+    f.cfg.net = "40mbit,1ms";
+    f.cfg.net_script = script;
+    (void)follow_train(&f);
+    follow_judge(&f.p, WORLD);
+    unlink(script);
 }
 
 /* The second of two links, and the first stays; deft's plan says which message takes which, of dreamddp the balance. */
 static void the_plan_follows_the_second_link(void **state)
 {
     static const ddp_strategy strategies[] = {DDP_DEFT, DDP_DREAMDDP};
+    static follower f[2];
+    char net2[] = "/tmp/test_pace_XXXXXX.json";
 
     (void)state;
+    write_file(net2, 5, "{\"groups\": [\"A\"], \"devices_per_group\": [3], \"delay_ms\": [[1]],"
+                        " \"bandwidth_gbps\": [[10]], \"host_gbps\": [0.04],"
+                        " \"events\": [\"t=4 slow 0 to 10mbit\"]}");
+    memset(f, 0, sizeof f);
     for (int i = 0; i < 2; i++) {
-        static pace p;
-        char net2[] = "/tmp/test_pace_XXXXXX.json";
-        ddp_config cfg;
-        write_file(net2, 5, "{\"groups\": [\"A\"], \"devices_per_group\": [3], \"delay_ms\": [[1]],"
-                            " \"bandwidth_gbps\": [[10]], \"host_gbps\": [0.04],"
-                            " \"events\": [\"t=4 slow 0 to 10mbit\"]}");
-        memset(&p, 0, sizeof p);
-        memset(&cfg, 0, sizeof cfg);
-        p.link = 1;
-        cfg.world = WORLD;
-        cfg.strategy = strategies[i];
-        cfg.update_frequency = i ? 0 : 0.5;
-        cfg.net = "40mbit,1ms";
-        cfg.net2 = net2;
-        follow_links(&p, &cfg);
-        unlink(net2);
-        assert_non_null(strstr(p.lines, "averaging a layer over the second link now takes"));
+        f[i].p.link = 1;
+        f[i].cfg.world = WORLD;
+        f[i].cfg.strategy = strategies[i];
+        f[i].cfg.update_frequency = i ? 0 : 0.5;
+        f[i].cfg.net = "40mbit,1ms";
+        f[i].cfg.net2 = net2;
     }
+    follow_both(f);
+    unlink(net2);
+    for (int i = 0; i < 2; i++) assert_non_null(strstr(f[i].p.lines, "averaging a layer over the second link now takes"));
 }
 
 /* Two sites, 800 Mbit/s inside and 40 between, and then 30 for rank 0, to any rank. */
@@ -291,16 +299,23 @@ static void the_plan_follows_the_link_between_sites(void **state)
         " \"delay_ms\": [[0.1, 1], [1, 0.1]], \"bandwidth_gbps\": [[0.8, 0.04], [0.04, 0.8]],"
         " \"host_gbps\": [0.8, 0.8]}"};
 
+    static follower f[2];
+    char net[2][32] = {"/tmp/test_pace_XXXXXX.json", "/tmp/test_pace_XXXXXX.json"}, script[] = "/tmp/test_pace.XXXXXX";
+
     (void)state;
+    write_file(script, 0, "t=1.5 slow 0 to 30mbit\n");
+    memset(f, 0, sizeof f);
     for (int unlike = 0; unlike < 2; unlike++) {
-        static pace p;
-        char net[] = "/tmp/test_pace_XXXXXX.json";
-        write_file(net, 5, network[unlike]);
-        memset(&p, 0, sizeof p);
-        for (int r = 0; r < 4 - unlike; r++) p.site[r] = 1 + r / 2;
-        follow(&p, 4 - unlike, net, "t=1.5 slow 0 to 30mbit\n");
-        unlink(net);
+        write_file(net[unlike], 5, network[unlike]);
+        f[unlike].cfg.world = 4 - unlike;
+        f[unlike].cfg.strategy = DDP_DREAMDDP;
+        f[unlike].cfg.net = net[unlike];
+        f[unlike].cfg.net_script = script;
+        for (int r = 0; r < 4 - unlike; r++) f[unlike].p.site[r] = 1 + r / 2;
     }
+    follow_both(f);
+    for (int unlike = 0; unlike < 2; unlike++) unlink(net[unlike]);
+    unlink(script);
 }
 
 int main(void)
