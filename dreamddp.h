@@ -53074,7 +53074,6 @@ typedef struct ddp__hop {
     int   stage;       /* of it */
     int  *node;        /* [nodes] rising */
     int   nodes;
-    int   gradients;   /* of them have a gradient, which goes the other way */
     long *data, *back; /* [micro_batches] tickets of activations, of gradients; -1: none */
 } ddp__hop;
 
@@ -53104,11 +53103,15 @@ struct ddp_pipe {
     char       **feed;      /* [inputs x micro_batches] */
     int         *input;     /* [inputs] nodes */
     int          inputs;
-    int          received, finished; /* micro-batches whose activations are asked for; whose last task has run */
+    int          asked;     /* micro-batches of this step or evaluation */
+    int          received, finished; /* of them: whose activations are asked for; whose last task has run */
     int          evaluated; /* the micro-batch that was last; -1: none */
     double       loss_sum;
     int          losses;
 };
+
+/* The rank of a stage of this pipeline. */
+static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->number * p->stages + stage; }
 
 DDP_LIB int ddp__uses_fetch(void *user, int node);
 /* word.c: the norm over all stages. */
@@ -53118,7 +53121,6 @@ DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
 
 static size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
-static int    ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->number * p->stages + stage; }
 static ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
 /* ---- messages ---- */
@@ -53182,7 +53184,7 @@ static ddp_status ddp__state_leave(ddp_pipe *p, int m)
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
 {
-    for (; p->received < p->micro_batches; p->received++) {
+    for (; p->received < p->asked; p->received++) {
         const int before = p->received - p->states;
         if (before >= p->finished) return DDP_OK;
         if (before >= 0 && p->received <= m) DDP__TRY(ddp__state_leave(p, before));
@@ -53306,6 +53308,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
     p->received = p->finished = p->losses = 0;
+    p->asked = p->micro_batches;
     p->evaluated = -1;
     p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
@@ -53326,6 +53329,7 @@ int ddp_pipe_step(ddp_pipe *p)
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
     p->received = p->losses = 0;
+    p->asked = n;
     p->loss_sum = 0;
     for (int m = 0; m < n; m++) {
         p->finished = m;
@@ -53339,17 +53343,11 @@ static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 
 int ddp_pipe_evaluate(ddp_pipe *p, int n)
 {
-    int most, code;
-
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (n < 1 || n > p->micro_batches)
         return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n, p->micro_batches);
-    most = p->micro_batches;
-    p->micro_batches = n; /* no more are asked for */
-    code = (int)ddp__pipe_evaluate(p, n);
-    p->micro_batches = most;
-    return code ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 float ddp_pipe_loss(ddp_pipe *p)
@@ -53480,7 +53478,7 @@ static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
     while (e < list + *n && e->stage != stage) e++;
     if (e < list + *n) return e;
     e->stage = stage;
-    e->peer = p->number * p->stages + stage;
+    e->peer = ddp__pipe_rank(p, stage);
     e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
     e->data = (long *)ddp__calloc(M, sizeof *e->data);
     e->back = (long *)ddp__calloc(M, sizeof *e->back);
@@ -53493,7 +53491,6 @@ static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
 static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
 {
     e->node[e->nodes++] = n->index;
-    e->gradients += n->has_gradient;
 }
 
 /* 0: out of memory. */
@@ -53526,8 +53523,8 @@ static int ddp__guests_open(ddp_pipe *p)
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, -1, -1};
         if (!own || n->stage == own->stage) continue;
-        if (n->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + own->stage, p->guest[p->guests++] = u;
-        if (own->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + n->stage, p->host[p->hosts++] = u;
+        if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
+        if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
     }
     p->g->fetch_uses = ddp__uses_fetch;
     p->g->fetch_user = p;
@@ -53670,7 +53667,7 @@ static ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void
     ddp_piece piece;
     ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
 
-    m.peer = p->number * p->stages + stage;
+    m.peer = ddp__pipe_rank(p, stage);
     return ddp__run(p->d, &m, 0, &p->d->host.error);
 }
 
@@ -53692,7 +53689,7 @@ static ddp_status ddp__norm_after(void *user, double *squares, ddp_error *err)
 
     if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
     m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, squares, sizeof *squares);
-    m.peer = p->number * p->stages + p->stages - 1;
+    m.peer = ddp__pipe_rank(p, p->stages - 1);
     return ddp__run(p->d, &m, 0, err);
 }
 
@@ -53760,7 +53757,7 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
     }
     if (p->stages == 1) return DDP_OK;
     m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, hash, sizeof *hash);
-    m.peer = p->number * p->stages + at;
+    m.peer = ddp__pipe_rank(p, at);
     return ddp__run(p->d, &m, 0, &p->d->host.error);
 }
 

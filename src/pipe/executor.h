@@ -12,7 +12,6 @@ typedef struct ddp__hop {
     int   stage;       /* of it */
     int  *node;        /* [nodes] rising */
     int   nodes;
-    int   gradients;   /* of them have a gradient, which goes the other way */
     long *data, *back; /* [micro_batches] tickets of activations, of gradients; -1: none */
 } ddp__hop;
 
@@ -42,11 +41,15 @@ struct ddp_pipe {
     char       **feed;      /* [inputs x micro_batches] */
     int         *input;     /* [inputs] nodes */
     int          inputs;
-    int          received, finished; /* micro-batches whose activations are asked for; whose last task has run */
+    int          asked;     /* micro-batches of this step or evaluation */
+    int          received, finished; /* of them: whose activations are asked for; whose last task has run */
     int          evaluated; /* the micro-batch that was last; -1: none */
     double       loss_sum;
     int          losses;
 };
+
+/* The rank of a stage of this pipeline. */
+static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->number * p->stages + stage; }
 
 DDP_LIB int ddp__uses_fetch(void *user, int node);
 /* word.c: the norm over all stages. */

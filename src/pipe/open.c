@@ -91,7 +91,7 @@ static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
     while (e < list + *n && e->stage != stage) e++;
     if (e < list + *n) return e;
     e->stage = stage;
-    e->peer = p->number * p->stages + stage;
+    e->peer = ddp__pipe_rank(p, stage);
     e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
     e->data = (long *)ddp__calloc(M, sizeof *e->data);
     e->back = (long *)ddp__calloc(M, sizeof *e->back);
@@ -104,7 +104,6 @@ static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
 static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
 {
     e->node[e->nodes++] = n->index;
-    e->gradients += n->has_gradient;
 }
 
 /* 0: out of memory. */
@@ -137,8 +136,8 @@ static int ddp__guests_open(ddp_pipe *p)
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
         ddp__guest u = {i, 0, -1, -1};
         if (!own || n->stage == own->stage) continue;
-        if (n->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + own->stage, p->guest[p->guests++] = u;
-        if (own->here == (int)DDP__HERE_OWN) u.peer = p->number * p->stages + n->stage, p->host[p->hosts++] = u;
+        if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
+        if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
     }
     p->g->fetch_uses = ddp__uses_fetch;
     p->g->fetch_user = p;

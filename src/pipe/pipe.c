@@ -2,7 +2,6 @@
 #include "pipe/executor.h"
 
 static size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
-static int    ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->number * p->stages + stage; }
 static ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
 /* ---- messages ---- */
@@ -66,7 +65,7 @@ static ddp_status ddp__state_leave(ddp_pipe *p, int m)
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
 {
-    for (; p->received < p->micro_batches; p->received++) {
+    for (; p->received < p->asked; p->received++) {
         const int before = p->received - p->states;
         if (before >= p->finished) return DDP_OK;
         if (before >= 0 && p->received <= m) DDP__TRY(ddp__state_leave(p, before));
@@ -190,6 +189,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
     p->received = p->finished = p->losses = 0;
+    p->asked = p->micro_batches;
     p->evaluated = -1;
     p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
@@ -210,6 +210,7 @@ int ddp_pipe_step(ddp_pipe *p)
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
     p->received = p->losses = 0;
+    p->asked = n;
     p->loss_sum = 0;
     for (int m = 0; m < n; m++) {
         p->finished = m;
@@ -223,17 +224,11 @@ static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 
 int ddp_pipe_evaluate(ddp_pipe *p, int n)
 {
-    int most, code;
-
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
     if (n < 1 || n > p->micro_batches)
         return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_evaluate: %d micro-batches; a step has %d", n, p->micro_batches);
-    most = p->micro_batches;
-    p->micro_batches = n; /* no more are asked for */
-    code = (int)ddp__pipe_evaluate(p, n);
-    p->micro_batches = most;
-    return code ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_evaluate(p, n) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 float ddp_pipe_loss(ddp_pipe *p)

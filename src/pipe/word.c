@@ -7,7 +7,7 @@ static ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void
     ddp_piece piece;
     ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
 
-    m.peer = p->number * p->stages + stage;
+    m.peer = ddp__pipe_rank(p, stage);
     return ddp__run(p->d, &m, 0, &p->d->host.error);
 }
 
@@ -29,7 +29,7 @@ static ddp_status ddp__norm_after(void *user, double *squares, ddp_error *err)
 
     if (p->stage + 1 < p->stages) DDP__TRY(ddp__word_exchange(p, DDP_SEND, p->stage + 1, squares, sizeof *squares));
     m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, squares, sizeof *squares);
-    m.peer = p->number * p->stages + p->stages - 1;
+    m.peer = ddp__pipe_rank(p, p->stages - 1);
     return ddp__run(p->d, &m, 0, err);
 }
 
@@ -97,7 +97,7 @@ static ddp_status ddp__pipe_hash(ddp_pipe *p, float *values, uint64_t *hash)
     }
     if (p->stages == 1) return DDP_OK;
     m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, hash, sizeof *hash);
-    m.peer = p->number * p->stages + at;
+    m.peer = ddp__pipe_rank(p, at);
     return ddp__run(p->d, &m, 0, &p->d->host.error);
 }
 

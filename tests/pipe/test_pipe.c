@@ -27,6 +27,7 @@ typedef struct board {
     size_t used;
     float  loss[RANKS];
     uint64_t hash[RANKS];
+    float  judged[RANKS];     /* the loss of the last evaluation */
     int    nodes;
 } board;
 
@@ -217,12 +218,29 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
         bad = ddp_pipe_step(p);
         if (!bad) bad = ddp_step_end(d);
         if (!bad) j->b->loss[ddp_rank(d)] = ddp_pipe_loss(p);
-        if (!bad && j->evaluate && step % 2) bad = ddp_pipe_evaluate(p, 1 + step % j->micro_batches);
+        if (!bad && j->evaluate && step % 2) bad = ddp_pipe_evaluate(p, step);
+        if (!bad && j->evaluate && step % 2) j->b->judged[ddp_rank(d)] = ddp_pipe_loss(p);
     }
     if (!bad) bad = ddp_sync_all(d);
     if (!bad) bad = ddp_pipe_hash(p, &j->b->hash[ddp_rank(d)]);
     if (!bad && ddp_pipe_number(p) < 2) keep(j, g, ddp_pipe_number(p));
     ddp_pipe_close(p);
+    return bad;
+}
+
+/* The mean loss of the first n micro-batches of step n, as evaluated. */
+static int judge_whole(ddp_ctx *d, const job *j, ddp_graph *g, const ddp_node *loss, int n)
+{
+    double sum = 0;
+    int bad = 0;
+
+    for (int m = 0; m < n && !bad; m++) {
+        for (int i = 0; i < g->nodes; i++)
+            if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], ddp_rank(d), n, m);
+        bad = ddp_evaluate(g);
+        sum += (double)ddp_value(g, loss);
+    }
+    j->b->judged[ddp_rank(d)] = (float)(sum / n);
     return bad;
 }
 
@@ -246,6 +264,7 @@ static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
             if (!bad) bad = ddp_backward(g, loss);
         }
         if (!bad) bad = ddp_step_end(d);
+        if (!bad && j->evaluate && step % 2) bad = judge_whole(d, j, g, loss, step);
     }
     j->b->loss[ddp_rank(d)] = (float)(sum / j->micro_batches);
     if (!bad) bad = ddp_sync_all(d);
@@ -321,6 +340,8 @@ static void same(const job *a, const job *b, int replicas)
                          (int)b->dag, b->stages, ddp_pipeline_name(b->schedule), b->micro_batches, i, r);
     for (int r = 0; exactly && r < replicas; r++)
         for (int s = 0; s < b->stages; s++) assert_true(a->b->hash[r] == b->b->hash[r * b->stages + s]);
+    for (int r = 0; b->evaluate && r < replicas; r++)
+        for (int s = 0; s < b->stages; s++) assert_true(a->b->judged[r] == b->b->judged[r * b->stages + s]);
     for (int r = 0; r < replicas; r++)
         for (int s = 0; s < b->stages; s++) assert_true(alike(&a->b->loss[r], &b->b->loss[r * b->stages + s], 1, exactly));
 }
@@ -398,7 +419,7 @@ static void any_cut_of_any_graph_has_the_same_bits(void **state)
     free(b);
 }
 
-static void evaluation_changes_nothing(void **state)
+static void evaluation_is_the_whole_models_and_changes_nothing(void **state)
 {
     board *b = boards();
     job j;
@@ -409,6 +430,7 @@ static void evaluation_changes_nothing(void **state)
     j.micro_batches = 4;
     j.evaluate = 1;
     compare(&j, 3, 1, b);
+    compare(&j, 1, 2, b); /* a stage that reads both inputs */
     free(b);
 }
 
@@ -418,7 +440,7 @@ int main(void)
         cmocka_unit_test(a_pipeline_has_the_bits_of_one_worker),
         cmocka_unit_test(replicas_of_stages_have_the_bits_of_as_many_workers),
         cmocka_unit_test(any_cut_of_any_graph_has_the_same_bits),
-        cmocka_unit_test(evaluation_changes_nothing),
+        cmocka_unit_test(evaluation_is_the_whole_models_and_changes_nothing),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
