@@ -50088,7 +50088,6 @@ DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
 
 /* server_predict.c: at the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now
  * and then sets the predicted step of the statistics. */
-DDP_LIB int  ddp__served_open_forecast(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late);
 
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */
@@ -50104,15 +50103,6 @@ static inline int ddp__in_set(const uint32_t *set, int layer)
 
 /* ==== strategy/server_predict.c ==== [strategy] */
 /* What a step takes with servers, by the link that ddp_config.net describes and the computing so far. */
-
-int ddp__served_open_forecast(ddp_ctx *d, ddp__servers *s)
-{
-    double delay;
-
-    if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
-    s->forecast = ddp__calloc(1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
-    return s->forecast ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a forecast of %d workers", s->workers);
-}
 
 /* In steps 4, 8, 16 and so on: computing is a mean then. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late)
@@ -50227,6 +50217,16 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
     return 0;
 }
 
+/* Room for what a worker predicts of a described link. */
+static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
+{
+    double delay;
+
+    if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
+    s->forecast = ddp__calloc(1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
+    return s->forecast ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a forecast of %d workers", s->workers);
+}
+
 int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
 {
     const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
@@ -50257,7 +50257,7 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
         s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!s->line[rank].copy) return DDP_MEMORY;
     }
-    bad = ddp__served_open_forecast(d, s);
+    bad = ddp__forecast_open(d, s);
     if (bad) return bad;
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);

@@ -1,4 +1,5 @@
 /* A worker's side of servers: which layer is served where, pushes, pulls, words to all. */
+#include "plan/served.h"
 #include "run/config.h"
 #include "strategy/server.h"
 
@@ -76,6 +77,16 @@ static int ddp__buffers_list(ddp_ctx *d, ddp__servers *s)
     return 0;
 }
 
+/* Room for what a worker predicts of a described link. */
+static int ddp__forecast_open(ddp_ctx *d, ddp__servers *s)
+{
+    double delay;
+
+    if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
+    s->forecast = ddp__calloc(1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
+    return s->forecast ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a forecast of %d workers", s->workers);
+}
+
 int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
 {
     const int apart = ddp_servers(d), layers = ddp_layers(d), rank = ddp_rank(d);
@@ -106,7 +117,7 @@ int ddp__servers_start(ddp_ctx *d, ddp__servers *s)
         s->line[rank].copy = ddp_keep(d, DDP_NO_LAYER, "own share", s->line[rank].count, DDP_KEPT_HERE | DDP_KEPT_NOWHERE);
         if (!s->line[rank].copy) return DDP_MEMORY;
     }
-    bad = ddp__served_open_forecast(d, s);
+    bad = ddp__forecast_open(d, s);
     if (bad) return bad;
     if (!apart) return ddp__store_open(d, s, &s->line[rank]);
     return rank < s->workers ? 0 : ddp__store_open(d, s, &s->line[rank - s->workers]);

@@ -132,7 +132,6 @@ DDP_LIB int  ddp__layers_zero(ddp_ctx *d, int layer);
 
 /* server_predict.c: at the end of a step that computed so long, whose layers in `late` travel behind it (NULL: none): now
  * and then sets the predicted step of the statistics. */
-DDP_LIB int  ddp__served_open_forecast(ddp_ctx *d, ddp__servers *s);
 DDP_LIB int  ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late);
 
 /* server_desk.c: what serve does. turn: all that can be done now; 1 = something was, < 0 = it failed. */

@@ -4,15 +4,6 @@
 #include "run/stats.h"
 #include "strategy/server.h"
 
-int ddp__served_open_forecast(ddp_ctx *d, ddp__servers *s)
-{
-    double delay;
-
-    if (ddp_rank(d) >= s->workers || !(ddp_described_rate(d, &delay) > 0)) return 0;
-    s->forecast = ddp__calloc(1, ddp_served_room(s->workers, s->lines) + 2 * (size_t)s->lines * sizeof(double));
-    return s->forecast ? 0 : ddp_complain(d, DDP_MEMORY, "out of memory for a forecast of %d workers", s->workers);
-}
-
 /* In steps 4, 8, 16 and so on: computing is a mean then. */
 int ddp__served_predict(ddp_ctx *d, ddp__servers *s, double computed_s, const uint32_t *late)
 {
