@@ -4945,10 +4945,12 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: a node's output on the host; one operator; a part of its backward; the uses of a layer's tied weights, in the last pass of a step. */
+/* exec.c: a node's output on the host; one operator; a part of its backward; a hook of a layer; the uses of its tied
+ * weights, in the last pass of a step. */
 DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
 DDP_LIB void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training);
 DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
+DDP_LIB int  ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer);
 DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
 
 /* build.c: fills the nodes' places. */
@@ -6202,7 +6204,7 @@ static int ddp__pass_backward(const ddp_graph *g, int i)
 
 /* ---- whole passes on the built-in state ---- */
 
-static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
+int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
 {
     return fn ? fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit) : 0;
 }
@@ -6953,11 +6955,6 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 
 /* ---- passes of one micro-batch ---- */
 
-static int ddp__cut_hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
-{
-    return fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit);
-}
-
 int ddp__cut_forward(ddp_state *s, int training)
 {
     ddp_graph *g = s->graph;
@@ -6968,7 +6965,7 @@ int ddp__cut_forward(ddp_state *s, int training)
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
-            code = ddp__cut_hook(g, hooks->forward_begin, n->layer);
+            code = ddp__hook(g, hooks->forward_begin, n->layer);
         if (!code) ddp__run_forward(s, n, training);
     }
     return code;
@@ -7008,11 +7005,11 @@ int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
-            code = ddp__cut_hook(g, hooks->backward_begin, n->layer);
+            code = ddp__hook(g, hooks->backward_begin, n->layer);
         if (!code && s->written[i] && n->has_gradient) ddp__run_backward_part(s, n, part);
         if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
         code = ddp__layer_uses_add(g, n->layer);
-        if (!code && hooks) code = ddp__cut_hook(g, hooks->backward_end, n->layer);
+        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
     }
     if (part != DDP__CUT_WEIGHTS) ddp__cut_entered(s);
     return code;

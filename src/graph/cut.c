@@ -106,11 +106,6 @@ int ddp_graph_cut(ddp_graph *g, const int *stage_of, int stages, int own)
 
 /* ---- passes of one micro-batch ---- */
 
-static int ddp__cut_hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
-{
-    return fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit);
-}
-
 int ddp__cut_forward(ddp_state *s, int training)
 {
     ddp_graph *g = s->graph;
@@ -121,7 +116,7 @@ int ddp__cut_forward(ddp_state *s, int training)
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
-            code = ddp__cut_hook(g, hooks->forward_begin, n->layer);
+            code = ddp__hook(g, hooks->forward_begin, n->layer);
         if (!code) ddp__run_forward(s, n, training);
     }
     return code;
@@ -161,11 +156,11 @@ int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
         const ddp_node *n = g->node[i];
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
-            code = ddp__cut_hook(g, hooks->backward_begin, n->layer);
+            code = ddp__hook(g, hooks->backward_begin, n->layer);
         if (!code && s->written[i] && n->has_gradient) ddp__run_backward_part(s, n, part);
         if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
         code = ddp__layer_uses_add(g, n->layer);
-        if (!code && hooks) code = ddp__cut_hook(g, hooks->backward_end, n->layer);
+        if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
     }
     if (part != DDP__CUT_WEIGHTS) ddp__cut_entered(s);
     return code;

@@ -313,7 +313,7 @@ static int ddp__pass_backward(const ddp_graph *g, int i)
 
 /* ---- whole passes on the built-in state ---- */
 
-static int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
+int ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer)
 {
     return fn ? fn((ddp_ctx *)(void *)g->host, g->layer[layer].unit) : 0;
 }

@@ -165,10 +165,12 @@ DDP_LIB int ddp__forgets_out(const ddp_node *d);
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: a node's output on the host; one operator; a part of its backward; the uses of a layer's tied weights, in the last pass of a step. */
+/* exec.c: a node's output on the host; one operator; a part of its backward; a hook of a layer; the uses of its tied
+ * weights, in the last pass of a step. */
 DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
 DDP_LIB void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training);
 DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
+DDP_LIB int  ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer);
 DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
 
 /* build.c: fills the nodes' places. */
