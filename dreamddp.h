@@ -2897,12 +2897,13 @@ DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t c
 /* ==== pipe/pipe.h ==== [pipe] */
 /* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
 
-/* stages x replicas ranks: rank = pipeline x stages + stage (DT-FM's order). The replicas of a stage are a group that
- * averages by the context's strategy. */
+/* stages x replicas ranks. The replicas of a stage are a group that averages by the context's strategy. */
 typedef struct ddp_pipe_config {
     ddp_pipeline schedule; /* 0 = 1f1b */
     int          stages;   /* divides ddp_world */
     const int   *stage_of; /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many FLOPs for each */
+    const int   *rank_of;  /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank once; NULL:
+                              that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;
@@ -53087,6 +53088,7 @@ struct ddp_pipe {
     ddp_pipeline schedule;
     int          stages, stage, number; /* number: of the pipeline */
     int          micro_batches;
+    int         *rank_of;   /* [pipelines x stages] */
     int          team;      /* the ranks of this pipeline */
     ddp_task    *task;      /* [tasks] */
     int          tasks;
@@ -53108,75 +53110,38 @@ struct ddp_pipe {
 };
 
 /* The rank of a stage of this pipeline. */
-static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->number * p->stages + stage; }
+static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_of[p->number * p->stages + stage]; }
 
-DDP_LIB int ddp__uses_fetch(void *user, int node);
+static inline size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
+static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
+
+/* edge.c. open: 0 out of memory. post: p->piece[0..pieces-1] to or from a rank. hold: until a ticket is done. */
+DDP_LIB int        ddp__edges_open(ddp_pipe *p);
+DDP_LIB void       ddp__edges_close(ddp_pipe *p);
+DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket);
+DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket);
+/* Activations of micro-batch m, or gradients: sent, asked for, waited for. */
+DDP_LIB ddp_status ddp__edges_send(ddp_pipe *p, int m, int gradients);
+DDP_LIB ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients);
+DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
+/* What was sent out of the state of micro-batch m has left it: waits; asks. */
+DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
+DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
+
+/* tied.c. guests_begin: before the first forward of a step. hosts_begin: after the first forward of the owner's stage,
+ * whose hooks have made the weight whole. guests_end: after the last backward. hosts_leave: the weights are sent. */
+DDP_LIB int        ddp__tied_open(ddp_pipe *p);
+DDP_LIB void       ddp__tied_close(ddp_pipe *p);
+DDP_LIB ddp_status ddp__guests_begin(ddp_pipe *p);
+DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
+DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
+DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
+
 /* word.c: the norm over all stages. */
 DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 
 /* ==== pipe/pipe.c ==== [pipe] */
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
-
-static size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
-static ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
-
-/* ---- messages ---- */
-
-static ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket)
-{
-    ddp_message m = ddp__message(p->d, verb, p->piece, pieces, DDP_NO_LAYER);
-
-    *ticket = -1;
-    if (pieces == 0) return DDP_OK;
-    m.peer = peer;
-    m.priority = urgent ? -1 : 0;
-    m.filler = 0;
-    return ddp__post(p->d, &m, p->d->host.backend != NULL, ticket, &p->d->host.error);
-}
-
-static ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
-{
-    const long held = *ticket;
-
-    *ticket = -1;
-    return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
-}
-
-/* The edge's outputs in the state of micro-batch m, or the gradients of those that have one. */
-static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
-{
-    ddp_state *s = ddp__pipe_state(p, m);
-    int n = 0;
-
-    for (int i = 0; i < e->nodes; i++) {
-        const ddp_node *x = p->g->node[e->node[i]];
-        if (gradients && !x->has_gradient) continue;
-        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
-        p->piece[n++].count = ddp__pipe_count(p, x->index);
-    }
-    return n;
-}
-
-static ddp_status ddp__hops_post(ddp_pipe *p, ddp__hop *e, int edges, int m, int gradients, ddp_verb verb)
-{
-    for (int i = 0; i < edges; i++)
-        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1,
-                                gradients ? &e[i].back[m] : &e[i].data[m]));
-    return DDP_OK;
-}
-
-static ddp_status ddp__hops_hold(ddp_pipe *p, ddp__hop *e, int edges, int m, int gradients)
-{
-    for (int i = 0; i < edges; i++) DDP__TRY(ddp__pipe_hold(p, gradients ? &e[i].back[m] : &e[i].data[m]));
-    return DDP_OK;
-}
-
-/* What was sent out of the state of micro-batch m has left it. */
-static ddp_status ddp__state_leave(ddp_pipe *p, int m)
-{
-    DDP__TRY(ddp__hops_hold(p, p->out, p->outs, m, 0));
-    return ddp__hops_hold(p, p->in, p->ins, m, 1);
-}
 
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
@@ -53184,65 +53149,12 @@ static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
     for (; p->received < p->asked; p->received++) {
         const int before = p->received - p->states;
         if (before >= p->finished) return DDP_OK;
-        if (before >= 0 && p->received <= m) DDP__TRY(ddp__state_leave(p, before));
-        for (int i = 0; before >= 0 && i < p->outs; i++)
-            if (p->out[i].data[before] != -1 && !ddp__post_is_done(p->d, 0, p->out[i].data[before])) return DDP_OK;
-        for (int i = 0; before >= 0 && i < p->ins; i++)
-            if (p->in[i].back[before] != -1 && !ddp__post_is_done(p->d, 0, p->in[i].back[before])) return DDP_OK;
-        if (before >= 0) DDP__TRY(ddp__state_leave(p, before));
-        DDP__TRY(ddp__hops_post(p, p->in, p->ins, p->received, 0, DDP_RECEIVE));
+        if (before >= 0 && p->received > m && !ddp__edges_have_left(p, before)) return DDP_OK;
+        if (before >= 0) DDP__TRY(ddp__edges_leave(p, before));
+        DDP__TRY(ddp__edges_receive(p, p->received, 0));
     }
     return DDP_OK;
 }
-
-/* ---- tied weights across the cut: the owner updates, every step's first word is its values ---- */
-
-static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, const ddp__guest *u, int gradient, long *ticket)
-{
-    const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
-
-    p->piece[0].data = gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
-    p->piece[0].count = (size_t)ddp_shape_count(&n->spec.param[0].shape);
-    return ddp__pipe_post(p, verb, u->peer, 1, 0, ticket);
-}
-
-/* Before the first forward of a step. */
-static ddp_status ddp__guests_begin(ddp_pipe *p)
-{
-    for (int i = 0; i < p->guests; i++) {
-        const ddp_node *n = p->g->node[p->guest[i].node];
-        DDP__TRY(ddp__pipe_hold(p, &p->guest[i].gradient));
-        ddp__host_zero(&p->d->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
-        DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->guest[i], 0, &p->guest[i].weight));
-    }
-    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].weight));
-    return DDP_OK;
-}
-
-/* After the first forward of the owner's stage, whose hooks have made the weight whole. */
-static ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
-{
-    for (int i = 0; i < p->hosts; i++) {
-        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0, &p->host[i].weight));
-        if (trains) DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->host[i], 1, &p->host[i].gradient));
-    }
-    return DDP_OK;
-}
-
-/* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are here. */
-static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
-{
-    for (int i = 0; i < p->hosts; i++) {
-        if (p->g->node[p->host[i].node]->tied != owner) continue;
-        DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
-        DDP__TRY(ddp__pipe_hold(p, &p->host[i].gradient));
-    }
-    return DDP_OK;
-}
-
-int ddp__uses_fetch(void *user, int node) { return (int)ddp__hosts_end((ddp_pipe *)user, node); }
-
-/* ---- tasks ---- */
 
 static void ddp__inputs_feed(ddp_pipe *p, int m)
 {
@@ -53277,13 +53189,13 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
 
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
-    DDP__TRY(ddp__hops_hold(p, p->in, p->ins, m, 0));
+    DDP__TRY(ddp__edges_hold(p, m, 0));
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     if (ddp__cut_forward(s, training)) return p->d->host.error.code;
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
-    DDP__TRY(ddp__hops_post(p, p->out, p->outs, m, 0, DDP_SEND));
-    if (training) DDP__TRY(ddp__hops_post(p, p->out, p->outs, m, 1, DDP_RECEIVE));
+    DDP__TRY(ddp__edges_send(p, m, 0));
+    if (training) DDP__TRY(ddp__edges_receive(p, m, 1));
     return ddp__loss_take(p, m);
 }
 
@@ -53292,13 +53204,12 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     const int m = t->micro_batch, inputs = t->kind != DDP_TASK_WEIGHT_GRADIENT;
     const ddp__cut_part part = t->kind == DDP_TASK_BACKWARD ? DDP__CUT_BOTH : inputs ? DDP__CUT_INPUTS : DDP__CUT_WEIGHTS;
 
-    if (inputs) DDP__TRY(ddp__hops_hold(p, p->out, p->outs, m, 1));
+    if (inputs) DDP__TRY(ddp__edges_hold(p, m, 1));
     if (ddp__cut_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
-    if (inputs) DDP__TRY(ddp__hops_post(p, p->in, p->ins, m, 1, DDP_SEND));
+    if (inputs) DDP__TRY(ddp__edges_send(p, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
     p->finished = m + 1;
-    for (int i = 0; m + 1 == p->micro_batches && i < p->guests; i++)
-        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->guest[i], 1, &p->guest[i].gradient));
+    if (m + 1 == p->micro_batches) DDP__TRY(ddp__guests_end(p));
     return ddp__receive_ahead(p, -1);
 }
 
@@ -53311,7 +53222,7 @@ static ddp_status ddp__pipe_run(ddp_pipe *p)
     for (int i = 0; i < p->tasks; i++)
         DDP__TRY(p->task[i].kind == DDP_TASK_FORWARD ? ddp__pipe_forward(p, p->task[i].micro_batch, 1)
                                                      : ddp__pipe_backward(p, &p->task[i]));
-    for (int m = 0; m < p->micro_batches; m++) DDP__TRY(ddp__state_leave(p, m));
+    for (int m = 0; m < p->micro_batches; m++) DDP__TRY(ddp__edges_leave(p, m));
     p->g->state->pass += (uint64_t)p->micro_batches;
     return DDP_OK;
 }
@@ -53332,8 +53243,8 @@ static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
         p->finished = m;
         DDP__TRY(ddp__pipe_forward(p, m, 0));
     }
-    for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
-    for (int m = 0; m < n; m++) DDP__TRY(ddp__state_leave(p, m));
+    DDP__TRY(ddp__hosts_leave(p));
+    for (int m = 0; m < n; m++) DDP__TRY(ddp__edges_leave(p, m));
     p->evaluated = n - 1;
     return DDP_OK;
 }
@@ -53434,14 +53345,39 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 
 /* ---- who averages, who shares a loss ---- */
 
-/* The n ranks from `from` on, `step` apart; all ranks make the group. */
+/* Each rank stands once; finds this one's stage and pipeline. */
+static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
+{
+    const int world = p->d->world;
+    int *at = (int *)ddp__calloc((size_t)world, sizeof *at);
+    ddp_status s = DDP_OK;
+
+    p->rank_of = (int *)ddp__calloc((size_t)world, sizeof *p->rank_of);
+    if (!at || !p->rank_of) s = ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
+    for (int i = 0; s == DDP_OK && i < world; i++) {
+        const int r = rank_of ? rank_of[i] : i;
+        if (r < 0 || r >= world || at[r]++)
+            s = ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands once",
+                          r, i % p->stages, i / p->stages, world);
+        else p->rank_of[i] = r;
+        if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
+    }
+    if (at) DDP_FREE(at);
+    return s;
+}
+
+/* The n ranks of the layout at `from` and every `step` on, rising; all ranks make the group. */
 static ddp_status ddp__pipe_group(ddp_pipe *p, int from, int step, int n, int *group, ddp_error *err)
 {
     int *ranks = (int *)ddp__calloc((size_t)n, sizeof *ranks), bad;
 
     *group = 0;
     if (!ranks) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", n);
-    for (int i = 0; i < n; i++) ranks[i] = from + i * step;
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        for (; at && ranks[at - 1] > p->rank_of[from + i * step]; at--) ranks[at] = ranks[at - 1];
+        ranks[at] = p->rank_of[from + i * step];
+    }
     bad = ddp_group(p->d, ranks, n, group);
     DDP_FREE(ranks);
     return (ddp_status)bad;
@@ -53465,68 +53401,6 @@ static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 }
 
 /* ---- lists ---- */
-
-/* The edge to a stage, made where it is the first. NULL: out of memory. */
-static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
-{
-    const size_t M = (size_t)p->micro_batches;
-    ddp__hop *e = list;
-
-    while (e < list + *n && e->stage != stage) e++;
-    if (e < list + *n) return e;
-    e->stage = stage;
-    e->peer = ddp__pipe_rank(p, stage);
-    e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
-    e->data = (long *)ddp__calloc(M, sizeof *e->data);
-    e->back = (long *)ddp__calloc(M, sizeof *e->back);
-    ++*n; /* also where memory is short: it is freed */
-    if (!e->node || !e->data || !e->back) return NULL;
-    for (size_t m = 0; m < M; m++) e->data[m] = e->back[m] = -1;
-    return e;
-}
-
-static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
-{
-    e->node[e->nodes++] = n->index;
-}
-
-/* 0: out of memory. */
-static int ddp__hops_open(ddp_pipe *p)
-{
-    p->in = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->in);
-    p->out = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->out);
-    p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
-    if (!p->in || !p->out || !p->piece) return 0;
-    for (int i = 0; i < p->g->nodes; i++) {
-        const ddp_node *n = p->g->node[i];
-        ddp__hop *from = n->from >= 0 ? ddp__hop_of(p, p->in, &p->ins, n->from) : NULL;
-        ddp__hop *to = n->to >= 0 ? ddp__hop_of(p, p->out, &p->outs, n->to) : NULL;
-        if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
-        if (from) ddp__hop_add(from, n);
-        if (to) ddp__hop_add(to, n);
-    }
-    return 1;
-}
-
-/* 0: out of memory. */
-static int ddp__guests_open(ddp_pipe *p)
-{
-    const size_t nodes = (size_t)p->g->nodes;
-
-    p->guest = (ddp__guest *)ddp__calloc(nodes, sizeof *p->guest);
-    p->host = (ddp__guest *)ddp__calloc(nodes, sizeof *p->host);
-    if (!p->guest || !p->host) return 0;
-    for (int i = 0; i < p->g->nodes; i++) {
-        const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
-        ddp__guest u = {i, 0, -1, -1};
-        if (!own || n->stage == own->stage) continue;
-        if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
-        if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
-    }
-    p->g->fetch_uses = ddp__uses_fetch;
-    p->g->fetch_user = p;
-    return 1;
-}
 
 /* 0: out of memory. */
 static int ddp__pipe_inputs_open(ddp_pipe *p)
@@ -53588,9 +53462,8 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
 {
     p->schedule = c->schedule;
     p->stages = c->stages;
-    p->stage = p->d->rank % c->stages;
-    p->number = p->d->rank / c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
+    DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
     if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
@@ -53598,7 +53471,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
                          (int)p->schedule, p->stages);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
-    if (ddp__hops_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
+    if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
                      ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
@@ -53625,33 +53498,20 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     return NULL;
 }
 
-static void ddp__hops_close(ddp__hop *e, int n)
-{
-    for (int i = 0; e && i < n; i++) {
-        if (e[i].node) DDP_FREE(e[i].node);
-        if (e[i].data) DDP_FREE(e[i].data);
-        if (e[i].back) DDP_FREE(e[i].back);
-    }
-    if (e) DDP_FREE(e);
-}
-
 void ddp_pipe_close(ddp_pipe *p)
 {
     if (!p) return;
-    if (p->g) p->g->fetch_uses = NULL;
     memset(&p->d->norm, 0, sizeof p->d->norm);
     for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
-    ddp__hops_close(p->in, p->ins);
-    ddp__hops_close(p->out, p->outs);
+    ddp__edges_close(p);
+    ddp__tied_close(p);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);
     if (p->task) DDP_FREE(p->task);
-    if (p->piece) DDP_FREE(p->piece);
-    if (p->guest) DDP_FREE(p->guest);
-    if (p->host) DDP_FREE(p->host);
+    if (p->rank_of) DDP_FREE(p->rank_of);
     DDP_FREE(p);
 }
 

@@ -28,6 +28,7 @@ struct ddp_pipe {
     ddp_pipeline schedule;
     int          stages, stage, number; /* number: of the pipeline */
     int          micro_batches;
+    int         *rank_of;   /* [pipelines x stages] */
     int          team;      /* the ranks of this pipeline */
     ddp_task    *task;      /* [tasks] */
     int          tasks;
@@ -49,9 +50,33 @@ struct ddp_pipe {
 };
 
 /* The rank of a stage of this pipeline. */
-static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->number * p->stages + stage; }
+static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_of[p->number * p->stages + stage]; }
 
-DDP_LIB int ddp__uses_fetch(void *user, int node);
+static inline size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
+static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
+
+/* edge.c. open: 0 out of memory. post: p->piece[0..pieces-1] to or from a rank. hold: until a ticket is done. */
+DDP_LIB int        ddp__edges_open(ddp_pipe *p);
+DDP_LIB void       ddp__edges_close(ddp_pipe *p);
+DDP_LIB ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket);
+DDP_LIB ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket);
+/* Activations of micro-batch m, or gradients: sent, asked for, waited for. */
+DDP_LIB ddp_status ddp__edges_send(ddp_pipe *p, int m, int gradients);
+DDP_LIB ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients);
+DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
+/* What was sent out of the state of micro-batch m has left it: waits; asks. */
+DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
+DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
+
+/* tied.c. guests_begin: before the first forward of a step. hosts_begin: after the first forward of the owner's stage,
+ * whose hooks have made the weight whole. guests_end: after the last backward. hosts_leave: the weights are sent. */
+DDP_LIB int        ddp__tied_open(ddp_pipe *p);
+DDP_LIB void       ddp__tied_close(ddp_pipe *p);
+DDP_LIB ddp_status ddp__guests_begin(ddp_pipe *p);
+DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
+DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
+DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
+
 /* word.c: the norm over all stages. */
 DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 

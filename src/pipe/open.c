@@ -50,14 +50,39 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 
 /* ---- who averages, who shares a loss ---- */
 
-/* The n ranks from `from` on, `step` apart; all ranks make the group. */
+/* Each rank stands once; finds this one's stage and pipeline. */
+static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *err)
+{
+    const int world = p->d->world;
+    int *at = (int *)ddp__calloc((size_t)world, sizeof *at);
+    ddp_status s = DDP_OK;
+
+    p->rank_of = (int *)ddp__calloc((size_t)world, sizeof *p->rank_of);
+    if (!at || !p->rank_of) s = ddp__fail(err, DDP_MEMORY, "out of memory for the layout of %d ranks", world);
+    for (int i = 0; s == DDP_OK && i < world; i++) {
+        const int r = rank_of ? rank_of[i] : i;
+        if (r < 0 || r >= world || at[r]++)
+            s = ddp__fail(err, DDP_ARG, "the layout puts rank %d at stage %d of pipeline %d: each of the %d ranks stands once",
+                          r, i % p->stages, i / p->stages, world);
+        else p->rank_of[i] = r;
+        if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
+    }
+    if (at) DDP_FREE(at);
+    return s;
+}
+
+/* The n ranks of the layout at `from` and every `step` on, rising; all ranks make the group. */
 static ddp_status ddp__pipe_group(ddp_pipe *p, int from, int step, int n, int *group, ddp_error *err)
 {
     int *ranks = (int *)ddp__calloc((size_t)n, sizeof *ranks), bad;
 
     *group = 0;
     if (!ranks) return ddp__fail(err, DDP_MEMORY, "out of memory for a group of %d ranks", n);
-    for (int i = 0; i < n; i++) ranks[i] = from + i * step;
+    for (int i = 0; i < n; i++) {
+        int at = i;
+        for (; at && ranks[at - 1] > p->rank_of[from + i * step]; at--) ranks[at] = ranks[at - 1];
+        ranks[at] = p->rank_of[from + i * step];
+    }
     bad = ddp_group(p->d, ranks, n, group);
     DDP_FREE(ranks);
     return (ddp_status)bad;
@@ -81,68 +106,6 @@ static ddp_status ddp__pipe_groups(ddp_pipe *p, ddp_error *err)
 }
 
 /* ---- lists ---- */
-
-/* The edge to a stage, made where it is the first. NULL: out of memory. */
-static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
-{
-    const size_t M = (size_t)p->micro_batches;
-    ddp__hop *e = list;
-
-    while (e < list + *n && e->stage != stage) e++;
-    if (e < list + *n) return e;
-    e->stage = stage;
-    e->peer = ddp__pipe_rank(p, stage);
-    e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
-    e->data = (long *)ddp__calloc(M, sizeof *e->data);
-    e->back = (long *)ddp__calloc(M, sizeof *e->back);
-    ++*n; /* also where memory is short: it is freed */
-    if (!e->node || !e->data || !e->back) return NULL;
-    for (size_t m = 0; m < M; m++) e->data[m] = e->back[m] = -1;
-    return e;
-}
-
-static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
-{
-    e->node[e->nodes++] = n->index;
-}
-
-/* 0: out of memory. */
-static int ddp__hops_open(ddp_pipe *p)
-{
-    p->in = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->in);
-    p->out = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->out);
-    p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
-    if (!p->in || !p->out || !p->piece) return 0;
-    for (int i = 0; i < p->g->nodes; i++) {
-        const ddp_node *n = p->g->node[i];
-        ddp__hop *from = n->from >= 0 ? ddp__hop_of(p, p->in, &p->ins, n->from) : NULL;
-        ddp__hop *to = n->to >= 0 ? ddp__hop_of(p, p->out, &p->outs, n->to) : NULL;
-        if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
-        if (from) ddp__hop_add(from, n);
-        if (to) ddp__hop_add(to, n);
-    }
-    return 1;
-}
-
-/* 0: out of memory. */
-static int ddp__guests_open(ddp_pipe *p)
-{
-    const size_t nodes = (size_t)p->g->nodes;
-
-    p->guest = (ddp__guest *)ddp__calloc(nodes, sizeof *p->guest);
-    p->host = (ddp__guest *)ddp__calloc(nodes, sizeof *p->host);
-    if (!p->guest || !p->host) return 0;
-    for (int i = 0; i < p->g->nodes; i++) {
-        const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
-        ddp__guest u = {i, 0, -1, -1};
-        if (!own || n->stage == own->stage) continue;
-        if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
-        if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
-    }
-    p->g->fetch_uses = ddp__uses_fetch;
-    p->g->fetch_user = p;
-    return 1;
-}
 
 /* 0: out of memory. */
 static int ddp__pipe_inputs_open(ddp_pipe *p)
@@ -204,9 +167,8 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
 {
     p->schedule = c->schedule;
     p->stages = c->stages;
-    p->stage = p->d->rank % c->stages;
-    p->number = p->d->rank / c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
+    DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
     if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
@@ -214,7 +176,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
                          (int)p->schedule, p->stages);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
-    if (ddp__hops_open(p) && ddp__guests_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
+    if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
                      ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
@@ -241,32 +203,19 @@ ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe
     return NULL;
 }
 
-static void ddp__hops_close(ddp__hop *e, int n)
-{
-    for (int i = 0; e && i < n; i++) {
-        if (e[i].node) DDP_FREE(e[i].node);
-        if (e[i].data) DDP_FREE(e[i].data);
-        if (e[i].back) DDP_FREE(e[i].back);
-    }
-    if (e) DDP_FREE(e);
-}
-
 void ddp_pipe_close(ddp_pipe *p)
 {
     if (!p) return;
-    if (p->g) p->g->fetch_uses = NULL;
     memset(&p->d->norm, 0, sizeof p->d->norm);
     for (int i = 0; p->state && i < p->states; i++) ddp_state_free(p->state[i]);
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
-    ddp__hops_close(p->in, p->ins);
-    ddp__hops_close(p->out, p->outs);
+    ddp__edges_close(p);
+    ddp__tied_close(p);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);
     if (p->task) DDP_FREE(p->task);
-    if (p->piece) DDP_FREE(p->piece);
-    if (p->guest) DDP_FREE(p->guest);
-    if (p->host) DDP_FREE(p->host);
+    if (p->rank_of) DDP_FREE(p->rank_of);
     DDP_FREE(p);
 }

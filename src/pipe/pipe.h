@@ -5,12 +5,13 @@
 #include "graph/graph.h"
 #include "pipe/schedule.h"
 
-/* stages x replicas ranks: rank = pipeline x stages + stage (DT-FM's order). The replicas of a stage are a group that
- * averages by the context's strategy. */
+/* stages x replicas ranks. The replicas of a stage are a group that averages by the context's strategy. */
 typedef struct ddp_pipe_config {
     ddp_pipeline schedule; /* 0 = 1f1b */
     int          stages;   /* divides ddp_world */
     const int   *stage_of; /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many FLOPs for each */
+    const int   *rank_of;  /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank once; NULL:
+                              that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;

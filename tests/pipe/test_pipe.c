@@ -39,6 +39,7 @@ typedef struct job {
     ddp_pipeline schedule;
     int          micro_batches, adamw, evaluate;
     int          random_cut;
+    const int   *rank_of;
     board       *b;
 } job;
 
@@ -195,16 +196,18 @@ static int adopt(ddp_ctx *d, const ddp_graph *g, int cut)
 
 static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
 {
-    int cut[NODES], bad = 0;
+    int cut[NODES], at, bad = 0;
     ddp_pipe_config c;
     ddp_pipe *p;
 
     memset(&c, 0, sizeof c);
     c.schedule = j->schedule;
     c.stages = j->stages;
+    c.rank_of = j->rank_of;
     if (j->random_cut) cut_anyhow(g, j->stages, j->dag + 77, j->dag % 2, cut), c.stage_of = cut;
     p = ddp_pipe_open(d, g, loss, &c);
     if (!p) return (int)ddp_last_error(d)->code;
+    at = ddp_pipe_number(p) * j->stages + ddp_pipe_stage(p);
     {
         ddp_optimizer o = j->adamw ? ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f) : ddp_sgd(0.1f, 0.9f);
         bad = ddp_set_optimizer(d, &o);
@@ -217,12 +220,12 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
                     fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], ddp_pipe_number(p), step, m);
         bad = ddp_pipe_step(p);
         if (!bad) bad = ddp_step_end(d);
-        if (!bad) j->b->loss[ddp_rank(d)] = ddp_pipe_loss(p);
+        if (!bad) j->b->loss[at] = ddp_pipe_loss(p);
         if (!bad && j->evaluate && step % 2) bad = ddp_pipe_evaluate(p, step);
-        if (!bad && j->evaluate && step % 2) j->b->judged[ddp_rank(d)] = ddp_pipe_loss(p);
+        if (!bad && j->evaluate && step % 2) j->b->judged[at] = ddp_pipe_loss(p);
     }
     if (!bad) bad = ddp_sync_all(d);
-    if (!bad) bad = ddp_pipe_hash(p, &j->b->hash[ddp_rank(d)]);
+    if (!bad) bad = ddp_pipe_hash(p, &j->b->hash[at]);
     if (!bad && ddp_pipe_number(p) < 2) keep(j, g, ddp_pipe_number(p));
     ddp_pipe_close(p);
     return bad;
@@ -385,6 +388,7 @@ static void a_pipeline_has_the_bits_of_one_worker(void **state)
 static void replicas_of_stages_have_the_bits_of_as_many_workers(void **state)
 {
     static const ddp_strategy all[] = {DDP_WFBP, DDP_LOCALSGD, DDP_USBYTE, DDP_DREAMDDP};
+    static const int anyhow[] = {2, 0, 1, 3};
     board *b = boards();
 
     (void)state;
@@ -397,9 +401,37 @@ static void replicas_of_stages_have_the_bits_of_as_many_workers(void **state)
         j.cfg.period = 2;
         j.adamw = i == 1;
         j.cfg.clip_norm = i % 2 ? 0.5f : 0;
+        j.rank_of = i == 1 ? anyhow : NULL;
         compare(&j, 2, i == 0 ? 3 : 2, b);
     }
     free(b);
+}
+
+static int opens_with(ddp_ctx *d, void *user)
+{
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss = dag_model(g, 1);
+    ddp_pipe_config c = {DDP_PIPELINE_1F1B, 2, NULL, (const int *)user};
+
+    assert_null(ddp_pipe_open(d, g, loss, &c));
+    return (int)ddp_last_error(d)->code;
+}
+
+static void a_layout_has_each_rank_once(void **state)
+{
+    static const int twice[] = {0, 1, 1, 3}, beyond[] = {0, 1, 2, 4};
+    ddp_config cfg;
+    ddp_error err;
+
+    (void)state;
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = 4;
+    cfg.no_env = 1;
+    cfg.transport = DDP_THREADS;
+    assert_int_equal(ddp_launch(&cfg, opens_with, (void *)(uintptr_t)twice, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "the layout puts rank 1 at stage 0 of pipeline 1: each of the 4 ranks stands once"));
+    assert_int_equal(ddp_launch(&cfg, opens_with, (void *)(uintptr_t)beyond, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "rank 4"));
 }
 
 static void any_cut_of_any_graph_has_the_same_bits(void **state)
@@ -439,6 +471,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pipeline_has_the_bits_of_one_worker),
         cmocka_unit_test(replicas_of_stages_have_the_bits_of_as_many_workers),
+        cmocka_unit_test(a_layout_has_each_rank_once),
         cmocka_unit_test(any_cut_of_any_graph_has_the_same_bits),
         cmocka_unit_test(evaluation_is_the_whole_models_and_changes_nothing),
     };
