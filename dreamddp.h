@@ -53140,6 +53140,248 @@ DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 /* word.c: the norm over all stages. */
 DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 
+/* ==== pipe/edge.c ==== [pipe] */
+/* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients back. */
+
+/* ---- opening and closing ---- */
+
+/* The edge to a stage, made where it is the first. NULL: out of memory. */
+static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
+{
+    const size_t M = (size_t)p->micro_batches;
+    ddp__hop *e = list;
+
+    while (e < list + *n && e->stage != stage) e++;
+    if (e < list + *n) return e;
+    e->stage = stage;
+    e->peer = ddp__pipe_rank(p, stage);
+    e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
+    e->data = (long *)ddp__calloc(M, sizeof *e->data);
+    e->back = (long *)ddp__calloc(M, sizeof *e->back);
+    ++*n; /* also where memory is short: it is freed */
+    if (!e->node || !e->data || !e->back) return NULL;
+    for (size_t m = 0; m < M; m++) e->data[m] = e->back[m] = -1;
+    return e;
+}
+
+static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
+{
+    e->node[e->nodes++] = n->index;
+}
+
+int ddp__edges_open(ddp_pipe *p)
+{
+    p->in = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->in);
+    p->out = (ddp__hop *)ddp__calloc((size_t)p->stages, sizeof *p->out);
+    p->piece = (ddp_piece *)ddp__calloc((size_t)p->g->nodes, sizeof *p->piece);
+    if (!p->in || !p->out || !p->piece) return 0;
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i];
+        ddp__hop *from = n->from >= 0 ? ddp__hop_of(p, p->in, &p->ins, n->from) : NULL;
+        ddp__hop *to = n->to >= 0 ? ddp__hop_of(p, p->out, &p->outs, n->to) : NULL;
+        if ((n->from >= 0 && !from) || (n->to >= 0 && !to)) return 0;
+        if (from) ddp__hop_add(from, n);
+        if (to) ddp__hop_add(to, n);
+    }
+    return 1;
+}
+
+static void ddp__hops_free(ddp__hop *e, int n)
+{
+    for (int i = 0; e && i < n; i++) {
+        if (e[i].node) DDP_FREE(e[i].node);
+        if (e[i].data) DDP_FREE(e[i].data);
+        if (e[i].back) DDP_FREE(e[i].back);
+    }
+    if (e) DDP_FREE(e);
+}
+
+void ddp__edges_close(ddp_pipe *p)
+{
+    ddp__hops_free(p->in, p->ins);
+    ddp__hops_free(p->out, p->outs);
+    if (p->piece) DDP_FREE(p->piece);
+}
+
+/* ---- messages ---- */
+
+ddp_status ddp__pipe_post(ddp_pipe *p, ddp_verb verb, int peer, int pieces, int urgent, long *ticket)
+{
+    ddp_message m = ddp__message(p->d, verb, p->piece, pieces, DDP_NO_LAYER);
+
+    *ticket = -1;
+    if (pieces == 0) return DDP_OK;
+    m.peer = peer;
+    m.priority = urgent ? -1 : 0;
+    m.filler = 0;
+    return ddp__post(p->d, &m, p->d->host.backend != NULL, ticket, &p->d->host.error);
+}
+
+ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
+{
+    const long held = *ticket;
+
+    *ticket = -1;
+    return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
+}
+
+/* The edge's outputs in the state of micro-batch m, or the gradients of those that have one. */
+static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
+{
+    ddp_state *s = ddp__pipe_state(p, m);
+    int n = 0;
+
+    for (int i = 0; i < e->nodes; i++) {
+        const ddp_node *x = p->g->node[e->node[i]];
+        if (gradients && !x->has_gradient) continue;
+        p->piece[n].data = (float *)(gradients ? ddp_state_gradient(s, x) : ddp_state_data(s, x));
+        p->piece[n++].count = ddp__pipe_count(p, x->index);
+    }
+    return n;
+}
+
+/* The edges that gradients leave by are those that activations came by. */
+static int ddp__edges_of(ddp_pipe *p, int in, ddp__hop **list)
+{
+    *list = in ? p->in : p->out;
+    return in ? p->ins : p->outs;
+}
+
+static ddp_status ddp__edges_post(ddp_pipe *p, int m, int gradients, int in, ddp_verb verb)
+{
+    ddp__hop *e;
+    const int n = ddp__edges_of(p, in, &e);
+
+    for (int i = 0; i < n; i++)
+        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1,
+                                gradients ? &e[i].back[m] : &e[i].data[m]));
+    return DDP_OK;
+}
+
+static ddp_status ddp__edges_end(ddp_pipe *p, int m, int gradients, int in)
+{
+    ddp__hop *e;
+    const int n = ddp__edges_of(p, in, &e);
+
+    for (int i = 0; i < n; i++) DDP__TRY(ddp__pipe_hold(p, gradients ? &e[i].back[m] : &e[i].data[m]));
+    return DDP_OK;
+}
+
+ddp_status ddp__edges_send(ddp_pipe *p, int m, int gradients)
+{
+    return ddp__edges_post(p, m, gradients, gradients, DDP_SEND);
+}
+
+ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients)
+{
+    return ddp__edges_post(p, m, gradients, !gradients, DDP_RECEIVE);
+}
+
+ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients) { return ddp__edges_end(p, m, gradients, !gradients); }
+
+ddp_status ddp__edges_leave(ddp_pipe *p, int m)
+{
+    DDP__TRY(ddp__edges_end(p, m, 0, 0));
+    return ddp__edges_end(p, m, 1, 1);
+}
+
+int ddp__edges_have_left(const ddp_pipe *p, int m)
+{
+    for (int i = 0; i < p->outs; i++)
+        if (p->out[i].data[m] != -1 && !ddp__post_is_done(p->d, 0, p->out[i].data[m])) return 0;
+    for (int i = 0; i < p->ins; i++)
+        if (p->in[i].back[m] != -1 && !ddp__post_is_done(p->d, 0, p->in[i].back[m])) return 0;
+    return 1;
+}
+
+/* ==== pipe/tied.c ==== [pipe] */
+/* Tied weights across the cut: the owner's stage updates, every step's first word is its values, its last the gradients
+ * of their uses elsewhere. */
+
+static ddp_status ddp__guest_post(ddp_pipe *p, ddp_verb verb, const ddp__guest *u, int gradient, long *ticket)
+{
+    const ddp_node *n = p->g->node[u->node], *own = p->g->node[n->tied];
+
+    p->piece[0].data = gradient ? n->grad[0] : own->here == (int)DDP__HERE_OWN ? own->param[0] : n->param[0];
+    p->piece[0].count = (size_t)ddp_shape_count(&n->spec.param[0].shape);
+    return ddp__pipe_post(p, verb, u->peer, 1, 0, ticket);
+}
+
+ddp_status ddp__guests_begin(ddp_pipe *p)
+{
+    for (int i = 0; i < p->guests; i++) {
+        const ddp_node *n = p->g->node[p->guest[i].node];
+        DDP__TRY(ddp__pipe_hold(p, &p->guest[i].gradient));
+        ddp__host_zero(&p->d->host, n->grad[0], (size_t)ddp_shape_count(&n->spec.param[0].shape) * sizeof(float));
+        DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->guest[i], 0, &p->guest[i].weight));
+    }
+    for (int i = 0; i < p->guests; i++) DDP__TRY(ddp__pipe_hold(p, &p->guest[i].weight));
+    return DDP_OK;
+}
+
+ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
+{
+    for (int i = 0; i < p->hosts; i++) {
+        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0, &p->host[i].weight));
+        if (trains) DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->host[i], 1, &p->host[i].gradient));
+    }
+    return DDP_OK;
+}
+
+/* Before the gradient of an owner is complete: the weight has left, the gradients of its uses elsewhere are here. */
+static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
+{
+    for (int i = 0; i < p->hosts; i++) {
+        if (p->g->node[p->host[i].node]->tied != owner) continue;
+        DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
+        DDP__TRY(ddp__pipe_hold(p, &p->host[i].gradient));
+    }
+    return DDP_OK;
+}
+
+static int ddp__uses_fetch(void *user, int node) { return (int)ddp__hosts_end((ddp_pipe *)user, node); }
+
+ddp_status ddp__guests_end(ddp_pipe *p)
+{
+    for (int i = 0; i < p->guests; i++)
+        DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->guest[i], 1, &p->guest[i].gradient));
+    return DDP_OK;
+}
+
+ddp_status ddp__hosts_leave(ddp_pipe *p)
+{
+    for (int i = 0; i < p->hosts; i++) DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
+    return DDP_OK;
+}
+
+/* ---- opening and closing ---- */
+
+int ddp__tied_open(ddp_pipe *p)
+{
+    const size_t nodes = (size_t)p->g->nodes;
+
+    p->guest = (ddp__guest *)ddp__calloc(nodes, sizeof *p->guest);
+    p->host = (ddp__guest *)ddp__calloc(nodes, sizeof *p->host);
+    if (!p->guest || !p->host) return 0;
+    for (int i = 0; i < p->g->nodes; i++) {
+        const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
+        ddp__guest u = {i, 0, -1, -1};
+        if (!own || n->stage == own->stage) continue;
+        if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
+        if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
+    }
+    p->g->fetch_uses = ddp__uses_fetch;
+    p->g->fetch_user = p;
+    return 1;
+}
+
+void ddp__tied_close(ddp_pipe *p)
+{
+    if (p->g) p->g->fetch_uses = NULL;
+    if (p->guest) DDP_FREE(p->guest);
+    if (p->host) DDP_FREE(p->host);
+}
+
 /* ==== pipe/pipe.c ==== [pipe] */
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
 

@@ -329,6 +329,8 @@
 #include "pipe/play.c"
 #ifndef DDP_NO_MODELS
 #include "pipe/executor.h"
+#include "pipe/edge.c"
+#include "pipe/tied.c"
 #include "pipe/pipe.c"
 #include "pipe/open.c"
 #include "pipe/word.c"
