@@ -2927,12 +2927,18 @@ DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
 DDP_API float     ddp_pipe_loss(ddp_pipe *p);
 
 /* ddp_pipe_output - the array of a node in the micro-batch that was evaluated last, on the stage that computes it, else
- *   NULL; valid until the next step or evaluation. On the host. */
+ *   NULL; valid until the next step or evaluation. On the host. A node whose only user works in place (dropout, add)
+ *   shows that user's output; NULL also for what a segment of ddp_recompute_begin dropped. */
 DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 
 /* ddp_pipe_hash - of all parameters of the pipeline, layer by layer: that of the model on one worker. All ranks of the
  *   pipeline call it after ddp_sync_all. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
+
+/* ddp_pipe_bytes - memory of this stage's activations and their gradients: what each micro-batch holds from its forward to
+ *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more than that;
+ *   what one pass needs beside them, once. On the device where the context has one. */
+DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
 /* Where this rank stands. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);
@@ -4860,11 +4866,18 @@ enum {
     DDP__ARRAYS
 };
 
-/* Where each array of a state lies in its arena, in bytes. Offsets are multiples of 64, those of
+/* The arenas of a state. All arrays lie in the first, but for a graph that is cut: there the first has what crosses
+ * between stages and what is read after a pass, the second what a micro-batch holds from its forward to its backward,
+ * the third what no more than one pass needs, which all micro-batches share. */
+typedef enum ddp__arena { DDP__ARENA_OWN, DDP__ARENA_HELD, DDP__ARENA_PASS, DDP__ARENAS } ddp__arena;
+
+#define DDP__ARENA_SHIFT (8 * sizeof(size_t) - 2) /* of an offset: its arena lies above, the bytes below */
+
+/* Where each array of a state lies, in bytes of its arena. Offsets are multiples of 64, those of
  * arrays that do not exist DDP__NOWHERE. */
 typedef struct ddp__layout {
-    size_t  bytes;      /* of the arena */
-    size_t  live_bytes; /* most bytes live at one time: no layout can be smaller */
+    size_t  bytes[DDP__ARENAS];
+    size_t  live_bytes; /* most bytes of the first live at one time: no layout can be smaller */
     size_t *out;        /* [nodes]; one allocation with those below, in the order of DDP__OUT ... */
     size_t *saved, *gradient, *out_again, *saved_again, *shadow;
     unsigned char *fate; /* [nodes] ddp__fate */
@@ -4873,7 +4886,7 @@ typedef struct ddp__layout {
 struct ddp_state {
     ddp_graph         *graph;
     const ddp__layout *layout;
-    char              *arena;
+    char              *arena[DDP__ARENAS]; /* the first is its own, the others are lent */
     unsigned char     *written; /* [nodes] gradient has been written in this pass */
     uint64_t           pass;    /* number of the micro-batch: what random masks depend on */
     int                pass_given; /* by ddp_state_micro_batch: not counted up */
@@ -4897,13 +4910,14 @@ struct ddp_graph {
     int                open_segment; /* -1: none */
     int                built;
     int                stages, own_stage; /* 0: it is whole */
+    int                halves; /* 1: backward of a stage comes as input gradients, later weight gradients */
     int                group;  /* of ranks that average its layers; 0: all */
     int              (*fetch_uses)(void *user, int node); /* brings the gradients of a tied weight's uses elsewhere */
     void              *fetch_user;
     size_t             element; /* bytes of an element of outputs and gradients, 4 or 2 */
     int                registered; /* layers the context borrows memory of */
     ddp__layout        reuse;      /* of the built-in state */
-    ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
+    ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own, or a stage's */
     ddp_state         *state;      /* the built-in one */
     int                early;      /* node whose scalar the device copies in good time; -1: none */
     uint64_t           states_made;
@@ -4941,15 +4955,19 @@ DDP_LIB int ddp__stays(const ddp_node *d);
 DDP_LIB int ddp__forgets_out(const ddp_node *d);
 
 /* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
- * again, share = 1 reuses memory of the dead. An array gets the smallest hole that fits when its
+ * again, share = 1, or any stage, reuses memory of the dead (a stage has no built-in state: share = 1
+ * places nothing). An array gets the smallest hole that fits when its
  * life begins and returns it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: a node's output on the host; one operator; a part of its backward; a hook of a layer; the uses of its tied
- * weights, in the last pass of a step. */
+/* exec.c: a node's output on the host; node i of a pass, forward; the second forward of a segment; node i of a backward,
+ * as the last that has run: the one before it where both run as one; a part of one node's backward; a hook of a layer;
+ * the uses of its tied weights, in the last pass of a step. */
 DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
-DDP_LIB void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training);
+DDP_LIB void ddp__pass_forward(const ddp_state *s, int i, int training);
+DDP_LIB void ddp__run_again(const ddp_state *s, int segment);
+DDP_LIB int  ddp__pass_backward(ddp_state *s, int i);
 DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
 DDP_LIB int  ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer);
 DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);
@@ -5479,11 +5497,19 @@ float *ddp_node_buffer(ddp_graph *g, const ddp_node *n, int k, ddp_shape *shape)
 /* The memory plan: lifetimes of all arrays of a state, then offsets in one arena. */
 
 /* What happens to a node at one time. Times count these events: all nodes forward, then all
- * backward, before the last node of a segment those of it that run again. */
-enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__EVENTS };
+ * backward, before the last node of a segment those of it that run again; last the weight
+ * gradients that come apart. */
+enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
-/* Free space inside the arena, sorted by offset, neighbours merged. */
+/* Free space inside an arena, sorted by offset, neighbours merged. */
 typedef struct ddp__hole { size_t offset, bytes; } ddp__hole;
+
+/* An arena while it is planned. */
+typedef struct ddp__space {
+    ddp__hole *hole; /* [DDP__ARRAYS n + 1] */
+    int        holes;
+    size_t     top, live, live_most;
+} ddp__space;
 
 /* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
  * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */
@@ -5491,6 +5517,7 @@ typedef struct ddp__lives {
     const ddp_graph *g;
     const unsigned char *fate;
     int  n, times;
+    int  now;     /* the time of the walk */
     int *uses;    /* consumers of a node's output; the other int arrays share its allocation */
     int *root;    /* node whose output memory this output lies in */
     int *end;     /* last time the output memory of a root is needed */
@@ -5501,9 +5528,8 @@ typedef struct ddp__lives {
     int *dying;   /* [DDP__EVENTS n] first array that dies at a time, -1 if none */
     int *sibling; /* [DDP__ARRAYS n] next array that dies at the same time */
     size_t    *bytes; /* [DDP__ARRAYS n] */
-    ddp__hole *hole;
-    int        holes;
-    size_t     top, live, live_most;
+    ddp__hole *hole;  /* of all spaces */
+    ddp__space space[DDP__ARENAS];
 } ddp__lives;
 
 size_t ddp__output_bytes(const ddp_node *n)
@@ -5531,7 +5557,7 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
             if (p->segment < 0 || ddp__stays(p)) continue;
-            if (p->segment != g->node[i]->segment) fate[p->index] = OUTSIDE;
+            if (p->segment != g->node[i]->segment || p->stage != g->node[i]->stage) fate[p->index] = OUTSIDE;
             else if (fate[p->index] != OUTSIDE) fate[p->index] = DDP__DROPPED;
         }
     for (int i = 0; i < g->nodes; i++)
@@ -5574,6 +5600,23 @@ static void ddp__lives_times(ddp__lives *v)
                 if (v->fate[k] == DDP__AGAIN) ddp__lives_event(v, DDP__FORWARD_AGAIN, k);
         ddp__lives_event(v, DDP__BACKWARD, i);
     }
+    for (int i = v->n - 1; i >= 0 && v->g->halves; i--) ddp__lives_event(v, DDP__WEIGHTS, i);
+}
+
+/* When backward reads of node i for the last time. A segment's weight gradients come with its input gradients: its
+ * activations would have to be held until then. */
+static int ddp__backward_ends(const ddp__lives *v, int i)
+{
+    const ddp_node *d = v->g->node[i];
+
+    return ddp__when(v, v->g->halves && d->spec.params && d->segment < 0 ? DDP__WEIGHTS : DDP__BACKWARD, i);
+}
+
+/* 1: the output is there also outside the passes. */
+static int ddp__outlives(const ddp_node *d)
+{
+    if (!d->graph->stages) return ddp__stays(d);
+    return d->from >= 0 || d->to >= 0 || (d->op && ddp_shape_count(&d->spec.out) == 1);
 }
 
 /* The output of node i is needed until a time of the backward pass. */
@@ -5592,13 +5635,14 @@ static void ddp__lives_ends(ddp__lives *v)
         v->root[i] = v->root_again[i] = i;
         v->end[i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
         v->end_again[i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
-        if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__when(v, DDP__BACKWARD, i));
+        if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__backward_ends(v, i));
         for (int k = 0; k < d->spec.inputs; k++) {
             int p = d->input[k];
             v->uses[p]++;
+            if (d->here != (int)DDP__HERE_OWN) continue;
             v->end[p] = ddp__max_int(v->end[p], i);
             if (v->fate[i] == DDP__AGAIN) ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
-            if (d->has_gradient && !d->spec.in_place_ok) ddp__lives_extend(v, p, ddp__when(v, DDP__BACKWARD, i));
+            if (d->has_gradient && !d->spec.in_place_ok) ddp__lives_extend(v, p, ddp__backward_ends(v, i));
         }
     }
 }
@@ -5619,23 +5663,25 @@ static void ddp__lives_share(ddp__lives *v)
 {
     for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i], *p;
-        if (!d->op || d->spec.inputs < 1) continue;
+        if (!d->op || d->spec.inputs < 1 || d->here != (int)DDP__HERE_OWN) continue;
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
+            if (v->g->stages && d->to >= 0) continue; /* it is on its way while p's memory has other uses */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
-        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED) {
+        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED &&
+                   !(v->g->halves && d->spec.params)) {
             const int again = v->fate[p->index] == DDP__AGAIN;
             int *end = again ? v->end_again : v->end;
             const int root = again ? v->root_again[p->index] : v->root[p->index];
             v->over[p->index] = 1;
-            end[root] = ddp__max_int(end[root], ddp__when(v, DDP__BACKWARD, p->index));
+            end[root] = ddp__max_int(end[root], ddp__backward_ends(v, p->index));
         }
     }
 }
 
 /* The smallest hole that fits, else the top of the arena. */
-static size_t ddp__arena_take(ddp__lives *v, size_t bytes)
+static size_t ddp__space_take(ddp__space *v, size_t bytes)
 {
     ddp__hole *last = v->holes ? &v->hole[v->holes - 1] : NULL;
     int h, best = -1;
@@ -5665,7 +5711,7 @@ static size_t ddp__arena_take(ddp__lives *v, size_t bytes)
     return at;
 }
 
-static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
+static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
 {
     int lo = 0, hi = v->holes;
 
@@ -5692,12 +5738,37 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
     }
 }
 
+/* The pass that a time lies in. */
+static int ddp__pass_of(const ddp__lives *v, int time)
+{
+    const int event = v->event[time] / v->n;
+
+    return event == DDP__FORWARD_AGAIN ? DDP__BACKWARD : event;
+}
+
+/* Where an array lies from now until a time; < 0: it never dies. */
+static ddp__arena ddp__arena_of(const ddp__lives *v, int until)
+{
+    if (!v->g->stages || until < 0) return DDP__ARENA_OWN;
+    return ddp__pass_of(v, v->now) == ddp__pass_of(v, until) ? DDP__ARENA_PASS : DDP__ARENA_HELD;
+}
+
 /* Places an array now and notes when it dies; until < 0: never. */
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
+    const size_t arena = ddp__arena_of(v, until);
+
     v->bytes[id] = ddp__round64(bytes);
     if (until >= 0) v->sibling[id] = v->dying[until], v->dying[until] = id;
-    return ddp__arena_take(v, v->bytes[id]);
+    return (arena << DDP__ARENA_SHIFT) + ddp__space_take(&v->space[arena], v->bytes[id]);
+}
+
+/* What was placed there dies. */
+static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
+{
+    const size_t arena = offset >> DDP__ARENA_SHIFT;
+
+    ddp__space_return(&v->space[arena], offset - (arena << DDP__ARENA_SHIFT), bytes);
 }
 
 /* The output of node i and what it saves appear; until < 0: the output never dies. */
@@ -5708,7 +5779,7 @@ static void ddp__born_output(ddp__lives *v, int i, int root, int again, int unti
     const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i;
 
     l->out[out + i] = root != i ? l->out[out + root] : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
-    if (d->spec.saved) l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
+    if (d->spec.saved && d->here == (int)DDP__HERE_OWN) l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
 }
 
 static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
@@ -5720,8 +5791,8 @@ static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
     for (int k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
         l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
-    ddp__born_output(v, i, v->root[i], 0, ddp__stays(d) ? -1 : v->end[i],
-                     d->has_gradient && !again ? ddp__when(v, DDP__BACKWARD, i) : i, l);
+    ddp__born_output(v, i, v->root[i], 0, ddp__outlives(d) ? -1 : v->end[i],
+                     d->has_gradient && !again ? ddp__backward_ends(v, i) : i, l);
 }
 
 static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
@@ -5732,11 +5803,10 @@ static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
                      ddp__when(v, gradient ? DDP__BACKWARD : DDP__FORWARD_AGAIN, i), l);
 }
 
-static size_t ddp__born_gradient(ddp__lives *v, int i, const ddp__layout *l)
+static size_t ddp__born_gradient(ddp__lives *v, int i, int until, const ddp__layout *l)
 {
     if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
-    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]),
-                           ddp__when(v, DDP__BACKWARD, i));
+    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]), until);
 }
 
 /* Operator i runs backward: gradients it is the first to write appear. A scalar without users
@@ -5747,46 +5817,59 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 
     if (!d->has_gradient) return;
     if (l->gradient[i] == DDP__NOWHERE && ddp_shape_count(&d->spec.out) == 1)
-        l->gradient[i] = ddp__born_gradient(v, i, l);
+        l->gradient[i] = ddp__born_gradient(v, i, ddp__backward_ends(v, i), l);
     for (int k = 0; k < d->spec.inputs; k++) {
         const int p = d->input[k];
-        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE) l->gradient[p] = ddp__born_gradient(v, p, l);
+        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE)
+            l->gradient[p] = ddp__born_gradient(v, p, ddp__backward_ends(v, p), l);
     }
 }
 
-/* What appears when node i runs, if it has not yet. */
+/* What appears when node i runs here, if it has not yet. */
 static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
 {
+    if (v->g->node[i]->here != (int)DDP__HERE_OWN) return;
     if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
     else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_forward(v, i, l);
     else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE) ddp__born_again(v, i, l);
 }
 
+/* What exists before a pass begins: inputs; what comes from another stage, and the gradients that cross. */
+static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
+{
+    const ddp_node *d = v->g->node[i];
+    const int crosses = v->g->stages && (d->from >= 0 || d->to >= 0);
+
+    if (d->here != (int)DDP__HERE_NOT && (!d->op || d->here == (int)DDP__HERE_ENTERS)) ddp__born_forward(v, i, l);
+    if (crosses && d->has_gradient) l->gradient[i] = ddp__born_gradient(v, i, -1, l);
+}
+
 /* The node whose turn is next and that runs at the same time as node i; -1: none. */
 static int ddp__born_with(const ddp__lives *v, int event, int i)
 {
+    if (event == DDP__WEIGHTS) return -1;
     if (event == DDP__FORWARD) return v->g->node[i]->pair ? i + 1 : -1;
     if (event == DDP__BACKWARD) return i > 0 && ddp__pair_inside(v->g, i - 1) ? i - 1 : -1;
     return ddp__pair_inside(v->g, i) && v->fate[i + 1] == DDP__AGAIN ? i + 1 : -1;
 }
 
-/* Walks through one forward and one backward pass. */
+/* Walks through the passes of one micro-batch. */
 static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 {
     int t, id, i, with;
 
-    for (i = 0; i < v->n; i++) /* inputs exist before the pass begins */
-        if (!v->g->node[i]->op) ddp__born_forward(v, i, l);
+    for (i = 0; i < v->n; i++) ddp__born_before(v, i, l);
     for (t = 0; t < v->times; t++) {
         const int event = v->event[t] / v->n;
         i = v->event[t] % v->n;
+        v->now = t;
         ddp__born(v, event, i, l);
         with = ddp__born_with(v, event, i);
         if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
-        for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__arena_return(v, l->out[id], v->bytes[id]);
+        for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__array_dies(v, l->out[id], v->bytes[id]);
     }
-    l->bytes = v->top;
-    l->live_bytes = v->live_most;
+    for (i = 0; i < DDP__ARENAS; i++) l->bytes[i] = v->space[i].top;
+    l->live_bytes = v->space[DDP__ARENA_OWN].live_most;
 }
 
 /* Every array on its own, with a gradient for every float output and input. */
@@ -5797,15 +5880,14 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
         size_t bytes = ddp__round64(ddp__output_bytes(d));
-        if (d->here == (int)DDP__HERE_NOT) continue;
         l->out[i] = top;
         top += bytes;
-        if (d->spec.saved && d->here == (int)DDP__HERE_OWN) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
-        if (d->type != DDP_F32 || (g->stages && !d->has_gradient)) continue;
+        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
+        if (d->type != DDP_F32) continue;
         l->gradient[i] = top;
         top += bytes;
     }
-    l->bytes = l->live_bytes = top;
+    l->bytes[DDP__ARENA_OWN] = l->live_bytes = top;
 }
 
 static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned char *fate)
@@ -5819,9 +5901,10 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
     v->fate = fate;
     v->n = g->nodes;
     v->bytes = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *v->bytes);
-    v->hole = (ddp__hole *)ddp__calloc(DDP__ARRAYS * n + 1, sizeof *v->hole);
+    v->hole = (ddp__hole *)ddp__calloc(DDP__ARENAS * (DDP__ARRAYS * n + 1), sizeof *v->hole);
     v->uses = ints;
     if (!ints || !v->bytes || !v->hole) return 0;
+    for (t = 0; t < DDP__ARENAS; t++) v->space[t].hole = v->hole + t * (DDP__ARRAYS * n + 1);
     for (t = 0; t < 5; t++) *part[t] = ints + (t + 1) * n;
     v->event = ints + 6 * n;
     v->when = v->event + DDP__EVENTS * n;
@@ -5846,22 +5929,21 @@ static int ddp__layout_alloc(ddp__layout *l, size_t n)
 ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err)
 {
     ddp__lives v;
+    const int lives = share || g->stages;
     int ok;
 
     memset(out, 0, sizeof *out);
     memset(&v, 0, sizeof v);
-    ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!share || ddp__lives_alloc(&v, g, out->fate));
+    ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!lives || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);
-    } else if (share && g->stages) { /* stages run on states of their own */
-        out->bytes = 0;
-    } else if (share) {
+    } else if (lives && !(share && g->stages)) {
         ddp__recompute_fates(g, out->fate);
         ddp__lives_times(&v);
         ddp__lives_ends(&v);
         ddp__lives_share(&v);
         ddp__layout_walk(&v, out);
-    } else {
+    } else if (!lives) {
         ddp__layout_plain(g, out);
     }
     DDP_FREE(v.uses);
@@ -5883,9 +5965,9 @@ size_t ddp_activation_bytes(const ddp_graph *g)
     size_t bytes;
 
     if (!g) return 0;
-    if (g->built) return g->reuse.bytes;
+    if (g->built) return g->reuse.bytes[DDP__ARENA_OWN];
     if (ddp__layout_plan(g, 1, &l, NULL) != DDP_OK) return 0;
-    bytes = l.bytes;
+    bytes = l.bytes[DDP__ARENA_OWN];
     ddp__layout_free(&l);
     return bytes;
 }
@@ -5895,10 +5977,15 @@ size_t ddp_activation_bytes(const ddp_graph *g)
 
 /* ---- states ---- */
 
-void *ddp__state_at(const ddp_state *s, size_t offset) { return offset == DDP__NOWHERE ? NULL : s->arena + offset; }
+void *ddp__state_at(const ddp_state *s, size_t offset)
+{
+    if (offset == DDP__NOWHERE) return NULL;
+    return s->arena[offset >> DDP__ARENA_SHIFT] + (offset & (((size_t)1 << DDP__ARENA_SHIFT) - 1));
+}
 
 ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 {
+    const size_t bytes = layout->bytes[DDP__ARENA_OWN];
     ddp_state *s = (ddp_state *)ddp__calloc(1, sizeof *s);
 
     if (!s) return NULL;
@@ -5906,8 +5993,8 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
     s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
-    if (layout->bytes) s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
-    if (s->written && (s->arena || !layout->bytes)) return s;
+    if (bytes) s->arena[DDP__ARENA_OWN] = (char *)ddp__host_alloc(g->host, bytes);
+    if (s->written && (s->arena[DDP__ARENA_OWN] || !bytes)) return s;
     ddp_state_free(s);
     return NULL;
 }
@@ -5929,9 +6016,9 @@ ddp_state *ddp_state_new(ddp_graph *g)
     const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
 
-    if (!g || !g->built || (total > 0 && (double)g->plain.bytes > total)) return NULL;
+    if (!g || !g->built || (total > 0 && (double)g->plain.bytes[DDP__ARENA_OWN] > total)) return NULL;
     s = ddp__state_open(g, &g->plain);
-    if (!s) return NULL;
+    if (!s || g->stages) return s;
 
     /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
     for (int i = 0; i < g->nodes; i++)
@@ -5946,7 +6033,7 @@ ddp_state *ddp_state_new(ddp_graph *g)
 void ddp_state_free(ddp_state *s)
 {
     if (!s) return;
-    ddp__host_release(s->graph->host, s->arena, s->layout->bytes);
+    ddp__host_release(s->graph->host, s->arena[DDP__ARENA_OWN], s->layout->bytes[DDP__ARENA_OWN]);
     DDP_FREE(s->written);
     DDP_FREE(s);
 }
@@ -6104,7 +6191,7 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     }
 }
 
-void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
+static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
 {
     ddp_op_call c;
 
@@ -6124,22 +6211,24 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
 }
 
 /* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
-static void ddp__pass_forward(const ddp_graph *g, int i, int training)
+void ddp__pass_forward(const ddp_state *s, int i, int training)
 {
+    const ddp_graph *g = s->graph;
+
     if (g->node[i]->pair) return;
-    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(g->state, g->node[i - 1], training, 0);
-    else ddp__run_forward(g->state, g->node[i], training);
+    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(s, g->node[i - 1], training, 0);
+    else ddp__run_forward(s, g->node[i], training);
 }
 
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
  * node of the segment has run backward, and those behind it have. */
-static void ddp__run_again(const ddp_state *s, int segment)
+void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
 
     for (int i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
         ddp_op_call c;
-        if (s->layout->fate[i] != DDP__AGAIN) continue;
+        if (s->layout->fate[i] != DDP__AGAIN || g->node[i]->here != (int)DDP__HERE_OWN) continue;
         if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
             ddp__run_pair(s, g->node[i], 1, 1);
             i++;
@@ -6188,17 +6277,17 @@ void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part)
     n->run->backward(&c);
 }
 
-/* Node i of a whole pass, and the one before it where both run as one. The last that has run. */
-static int ddp__pass_backward(const ddp_graph *g, int i)
+int ddp__pass_backward(ddp_state *s, int i)
 {
+    const ddp_graph *g = s->graph;
     ddp_op_call a, b;
 
     if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
-        ddp__run_backward(g->state, g->node[i], 0);
+        ddp__run_backward(s, g->node[i], 0);
         return i;
     }
-    ddp__backward_fill(g->state, g->node[i], 0, &b);
-    ddp__backward_fill(g->state, g->node[i - 1], 0, &a);
+    ddp__backward_fill(s, g->node[i], 0, &b);
+    ddp__backward_fill(s, g->node[i - 1], 0, &a);
     g->node[i - 1]->pair->backward(&a, &b);
     return i - 1;
 }
@@ -6238,7 +6327,7 @@ int ddp_forward(ddp_graph *g)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
             if (code) return code;
         }
-        ddp__pass_forward(g, i, 1);
+        ddp__pass_forward(g->state, i, 1);
     }
     ddp__value_early(g);
     g->state->ready = 1;
@@ -6253,7 +6342,7 @@ int ddp_evaluate(ddp_graph *g)
     g->state->ready = 0;
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
-        if (g->node[i]->op) ddp__pass_forward(g, i, 0);
+        if (g->node[i]->op) ddp__pass_forward(g->state, i, 0);
     ddp__value_early(g);
     return 0;
 }
@@ -6327,7 +6416,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
             if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
-            done = ddp__pass_backward(g, i);
+            done = ddp__pass_backward(g->state, i);
         }
         if (n->layer < 0 || g->layer[n->layer].first != i) continue;
         code = ddp__layer_uses_add(g, n->layer);
@@ -6470,7 +6559,7 @@ static double ddp__build_memory(const ddp_graph *g)
 
 static ddp_status ddp__build_too_large(ddp_graph *g)
 {
-    const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes;
+    const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes[DDP__ARENA_OWN];
     const double total = ddp__build_memory(g);
     const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
                          "--recompute of a trainer, ddp_recompute_begin)";
@@ -6494,7 +6583,8 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 
     DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
     DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
-    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total) return ddp__build_too_large(g);
+    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes[DDP__ARENA_OWN] > total)
+        return ddp__build_too_large(g);
     return DDP_OK;
 }
 
@@ -6707,7 +6797,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     }
     g->owned.passes = &g->state->pass;
     g->owned.model = ddp__build_hash(g);
-    g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes;
+    g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes[DDP__ARENA_OWN];
     return DDP_OK;
 }
 
@@ -6940,6 +7030,7 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
     for (int i = 0; i < g->nodes; i++) g->node[i]->stage = g->node[i]->op ? stage_of[i] : -1;
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
+        if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
         if (n->op) ddp__cut_hops(g, n);
         else n->here = DDP__HERE_NOT, n->from = n->to = -1;
         for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
@@ -6967,20 +7058,18 @@ int ddp__cut_forward(ddp_state *s, int training)
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
-        if (!code) ddp__run_forward(s, n, training);
+        if (!code) ddp__pass_forward(s, i, training);
     }
     return code;
 }
 
-/* Gradients that later stages have sent are there; the loss has 1. What nothing reaches stays out. */
+/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
 static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
 {
     const ddp_graph *g = s->graph;
 
     for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
-    if (!loss || loss->here != DDP__HERE_OWN) return;
-    s->written[loss->index] = 1;
-    ddp__node_one(loss, ddp__state_at(s, s->layout->gradient[loss->index]));
+    if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
 /* What the stage before waits for is there, also where nothing has reached it. */
@@ -6995,11 +7084,23 @@ static void ddp__cut_entered(ddp_state *s)
     }
 }
 
+/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A segment
+ * that is computed again has its weight gradients at once: its activations do not stay. */
+static int ddp__cut_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
+{
+    const ddp_node *n = s->graph->node[i];
+
+    if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
+    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
+    if (n->segment < 0) ddp__run_backward_part(s, n, part);
+    return i;
+}
+
 int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
 {
     ddp_graph *g = s->graph;
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
-    int code = 0;
+    int done = -1, segment = -1, code = 0;
 
     if (part != DDP__CUT_WEIGHTS) ddp__cut_reached(s, loss);
     for (int i = g->nodes - 1; i >= 0 && !code; i--) {
@@ -7007,7 +7108,11 @@ int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
             code = ddp__hook(g, hooks->backward_begin, n->layer);
-        if (!code && s->written[i] && n->has_gradient) ddp__run_backward_part(s, n, part);
+        if (!code && s->written[i] && n->has_gradient && i != done) {
+            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS) ddp__run_again(s, n->segment);
+            segment = n->segment;
+            done = ddp__cut_node(s, i, loss, part);
+        }
         if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
         code = ddp__layer_uses_add(g, n->layer);
         if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);
@@ -53094,6 +53199,9 @@ struct ddp_pipe {
     int          tasks;
     ddp_state  **state;     /* [states]; micro-batch m runs on state m % states */
     int          states;
+    char       **arena;     /* [held + 1]: of micro-batch m, from its forward to its backward, number m % held; the last is
+                               every pass's */
+    int          held;
     ddp__hop   *in, *out;  /* from earlier stages, to later ones */
     int          ins, outs;
     ddp_piece   *piece;     /* room for the longest list */
@@ -53432,6 +53540,7 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
     DDP__TRY(ddp__edges_hold(p, m, 0));
+    s->arena[DDP__ARENA_HELD] = p->arena[m % p->held];
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
     if (ddp__cut_forward(s, training)) return p->d->host.error.code;
@@ -53521,6 +53630,7 @@ float ddp_pipe_loss(ddp_pipe *p)
 const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n)
 {
     if (!p || p->evaluated < 0 || !n || n->graph != p->g || !n->op || n->here != (int)DDP__HERE_OWN) return NULL;
+    if (p->g->plain.fate[n->index] != DDP__KEPT) return NULL;
     return ddp__output_show(p->g, n, ddp_state_data(ddp__pipe_state(p, p->evaluated), n));
 }
 
@@ -53579,6 +53689,7 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 
     if (s == DDP_OK && c->stage_of) memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
     else if (s == DDP_OK) s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
+    p->g->halves = p->schedule == DDP_PIPELINE_ZB;
     if (s == DDP_OK && (ddp_graph_cut(p->g, stage_of, p->stages, p->stage) || ddp_graph_build(p->g)))
         s = ddp__fail(err, ddp_graph_error(p->g)->code, "%s", ddp_graph_error(p->g)->msg);
     if (stage_of) DDP_FREE(stage_of);
@@ -53661,10 +53772,25 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     return 1;
 }
 
+/* The bytes of the arena number i. */
+static size_t ddp__pipe_arena(const ddp_pipe *p, int i)
+{
+    return p->g->plain.bytes[i < p->held ? DDP__ARENA_HELD : DDP__ARENA_PASS];
+}
+
+size_t ddp_pipe_bytes(const ddp_pipe *p)
+{
+    size_t bytes = 0;
+
+    if (!p) return 0;
+    for (int i = 0; i <= p->held; i++) bytes += ddp__pipe_arena(p, i);
+    return bytes + (size_t)p->states * p->g->plain.bytes[DDP__ARENA_OWN];
+}
+
 /* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
 static int ddp__states_open(ddp_pipe *p)
 {
-    const int most = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1;
+    const int most = p->held + 1;
 
     p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
@@ -53674,7 +53800,13 @@ static int ddp__states_open(ddp_pipe *p)
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
     }
-    return 1;
+    p->arena = (char **)ddp__calloc((size_t)p->held + 1, sizeof(char *));
+    for (int i = 0; p->arena && i <= p->held; i++) {
+        p->arena[i] = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p, i));
+        if (!p->arena[i] && ddp__pipe_arena(p, i)) return 0;
+    }
+    for (int i = 0; p->arena && i < p->states; i++) p->state[i]->arena[DDP__ARENA_PASS] = p->arena[p->held];
+    return p->arena != NULL;
 }
 
 /* ---- opening and closing ---- */
@@ -53708,15 +53840,16 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
-    if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
+    p->held = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches);
+    if (!p->held)
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
                          (int)p->schedule, p->stages);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
-                     "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
-                     ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
+                     "held at a time: use smaller ones, more stages, 1f1b, or recompute the blocks (--recompute of a trainer)",
+                     p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
 }
 
 ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)
@@ -53749,6 +53882,9 @@ void ddp_pipe_close(ddp_pipe *p)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
     ddp__edges_close(p);
     ddp__tied_close(p);
+    for (int i = 0; p->arena && i <= p->held; i++)
+        ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));
+    if (p->arena) DDP_FREE((void *)p->arena);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);

@@ -2,11 +2,19 @@
 #include "graph/graph_internal.h"
 
 /* What happens to a node at one time. Times count these events: all nodes forward, then all
- * backward, before the last node of a segment those of it that run again. */
-enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__EVENTS };
+ * backward, before the last node of a segment those of it that run again; last the weight
+ * gradients that come apart. */
+enum { DDP__FORWARD, DDP__FORWARD_AGAIN, DDP__BACKWARD, DDP__WEIGHTS, DDP__EVENTS };
 
-/* Free space inside the arena, sorted by offset, neighbours merged. */
+/* Free space inside an arena, sorted by offset, neighbours merged. */
 typedef struct ddp__hole { size_t offset, bytes; } ddp__hole;
+
+/* An arena while it is planned. */
+typedef struct ddp__space {
+    ddp__hole *hole; /* [DDP__ARRAYS n + 1] */
+    int        holes;
+    size_t     top, live, live_most;
+} ddp__space;
 
 /* Everything known about the lives of arrays while the plan is made; [nodes] unless noted.
  * Array kind of node i has the id kind x nodes + i, event kind the number event x nodes + i. */
@@ -14,6 +22,7 @@ typedef struct ddp__lives {
     const ddp_graph *g;
     const unsigned char *fate;
     int  n, times;
+    int  now;     /* the time of the walk */
     int *uses;    /* consumers of a node's output; the other int arrays share its allocation */
     int *root;    /* node whose output memory this output lies in */
     int *end;     /* last time the output memory of a root is needed */
@@ -24,9 +33,8 @@ typedef struct ddp__lives {
     int *dying;   /* [DDP__EVENTS n] first array that dies at a time, -1 if none */
     int *sibling; /* [DDP__ARRAYS n] next array that dies at the same time */
     size_t    *bytes; /* [DDP__ARRAYS n] */
-    ddp__hole *hole;
-    int        holes;
-    size_t     top, live, live_most;
+    ddp__hole *hole;  /* of all spaces */
+    ddp__space space[DDP__ARENAS];
 } ddp__lives;
 
 size_t ddp__output_bytes(const ddp_node *n)
@@ -54,7 +62,7 @@ static void ddp__fates_drop(const ddp_graph *g, unsigned char *fate)
         for (int k = 0; k < g->node[i]->spec.inputs; k++) {
             const ddp_node *p = g->node[g->node[i]->input[k]];
             if (p->segment < 0 || ddp__stays(p)) continue;
-            if (p->segment != g->node[i]->segment) fate[p->index] = OUTSIDE;
+            if (p->segment != g->node[i]->segment || p->stage != g->node[i]->stage) fate[p->index] = OUTSIDE;
             else if (fate[p->index] != OUTSIDE) fate[p->index] = DDP__DROPPED;
         }
     for (int i = 0; i < g->nodes; i++)
@@ -97,6 +105,23 @@ static void ddp__lives_times(ddp__lives *v)
                 if (v->fate[k] == DDP__AGAIN) ddp__lives_event(v, DDP__FORWARD_AGAIN, k);
         ddp__lives_event(v, DDP__BACKWARD, i);
     }
+    for (int i = v->n - 1; i >= 0 && v->g->halves; i--) ddp__lives_event(v, DDP__WEIGHTS, i);
+}
+
+/* When backward reads of node i for the last time. A segment's weight gradients come with its input gradients: its
+ * activations would have to be held until then. */
+static int ddp__backward_ends(const ddp__lives *v, int i)
+{
+    const ddp_node *d = v->g->node[i];
+
+    return ddp__when(v, v->g->halves && d->spec.params && d->segment < 0 ? DDP__WEIGHTS : DDP__BACKWARD, i);
+}
+
+/* 1: the output is there also outside the passes. */
+static int ddp__outlives(const ddp_node *d)
+{
+    if (!d->graph->stages) return ddp__stays(d);
+    return d->from >= 0 || d->to >= 0 || (d->op && ddp_shape_count(&d->spec.out) == 1);
 }
 
 /* The output of node i is needed until a time of the backward pass. */
@@ -115,13 +140,14 @@ static void ddp__lives_ends(ddp__lives *v)
         v->root[i] = v->root_again[i] = i;
         v->end[i] = v->fate[i] == DDP__KEPT ? v->n - 1 : i;
         v->end_again[i] = ddp__when(v, DDP__FORWARD_AGAIN, i);
-        if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__when(v, DDP__BACKWARD, i));
+        if (!ddp__forgets_out(d)) ddp__lives_extend(v, i, ddp__backward_ends(v, i));
         for (int k = 0; k < d->spec.inputs; k++) {
             int p = d->input[k];
             v->uses[p]++;
+            if (d->here != (int)DDP__HERE_OWN) continue;
             v->end[p] = ddp__max_int(v->end[p], i);
             if (v->fate[i] == DDP__AGAIN) ddp__lives_extend(v, p, ddp__when(v, DDP__FORWARD_AGAIN, i));
-            if (d->has_gradient && !d->spec.in_place_ok) ddp__lives_extend(v, p, ddp__when(v, DDP__BACKWARD, i));
+            if (d->has_gradient && !d->spec.in_place_ok) ddp__lives_extend(v, p, ddp__backward_ends(v, i));
         }
     }
 }
@@ -142,23 +168,25 @@ static void ddp__lives_share(ddp__lives *v)
 {
     for (int i = 0; i < v->n; i++) {
         const ddp_node *d = v->g->node[i], *p;
-        if (!d->op || d->spec.inputs < 1) continue;
+        if (!d->op || d->spec.inputs < 1 || d->here != (int)DDP__HERE_OWN) continue;
         p = v->g->node[d->input[0]];
         if (ddp__stays(p) || v->uses[p->index] != 1 || !ddp__forgets_out(p)) continue;
         if (d->spec.in_place_ok && ddp_shape_count(&d->spec.out) == ddp_shape_count(&p->spec.out)) {
+            if (v->g->stages && d->to >= 0) continue; /* it is on its way while p's memory has other uses */
             if (v->fate[i] != DDP__AGAIN || v->fate[p->index] == DDP__AGAIN) ddp__lives_join(v, i, p->index);
-        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED) {
+        } else if (d->spec.grad_over_input && d->has_gradient && p->has_gradient && v->fate[p->index] != DDP__DROPPED &&
+                   !(v->g->halves && d->spec.params)) {
             const int again = v->fate[p->index] == DDP__AGAIN;
             int *end = again ? v->end_again : v->end;
             const int root = again ? v->root_again[p->index] : v->root[p->index];
             v->over[p->index] = 1;
-            end[root] = ddp__max_int(end[root], ddp__when(v, DDP__BACKWARD, p->index));
+            end[root] = ddp__max_int(end[root], ddp__backward_ends(v, p->index));
         }
     }
 }
 
 /* The smallest hole that fits, else the top of the arena. */
-static size_t ddp__arena_take(ddp__lives *v, size_t bytes)
+static size_t ddp__space_take(ddp__space *v, size_t bytes)
 {
     ddp__hole *last = v->holes ? &v->hole[v->holes - 1] : NULL;
     int h, best = -1;
@@ -188,7 +216,7 @@ static size_t ddp__arena_take(ddp__lives *v, size_t bytes)
     return at;
 }
 
-static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
+static void ddp__space_return(ddp__space *v, size_t offset, size_t bytes)
 {
     int lo = 0, hi = v->holes;
 
@@ -215,12 +243,37 @@ static void ddp__arena_return(ddp__lives *v, size_t offset, size_t bytes)
     }
 }
 
+/* The pass that a time lies in. */
+static int ddp__pass_of(const ddp__lives *v, int time)
+{
+    const int event = v->event[time] / v->n;
+
+    return event == DDP__FORWARD_AGAIN ? DDP__BACKWARD : event;
+}
+
+/* Where an array lies from now until a time; < 0: it never dies. */
+static ddp__arena ddp__arena_of(const ddp__lives *v, int until)
+{
+    if (!v->g->stages || until < 0) return DDP__ARENA_OWN;
+    return ddp__pass_of(v, v->now) == ddp__pass_of(v, until) ? DDP__ARENA_PASS : DDP__ARENA_HELD;
+}
+
 /* Places an array now and notes when it dies; until < 0: never. */
 static size_t ddp__array_born(ddp__lives *v, int id, size_t bytes, int until)
 {
+    const size_t arena = ddp__arena_of(v, until);
+
     v->bytes[id] = ddp__round64(bytes);
     if (until >= 0) v->sibling[id] = v->dying[until], v->dying[until] = id;
-    return ddp__arena_take(v, v->bytes[id]);
+    return (arena << DDP__ARENA_SHIFT) + ddp__space_take(&v->space[arena], v->bytes[id]);
+}
+
+/* What was placed there dies. */
+static void ddp__array_dies(ddp__lives *v, size_t offset, size_t bytes)
+{
+    const size_t arena = offset >> DDP__ARENA_SHIFT;
+
+    ddp__space_return(&v->space[arena], offset - (arena << DDP__ARENA_SHIFT), bytes);
 }
 
 /* The output of node i and what it saves appear; until < 0: the output never dies. */
@@ -231,7 +284,7 @@ static void ddp__born_output(ddp__lives *v, int i, int root, int again, int unti
     const int saved = (again ? DDP__SAVED_AGAIN : DDP__SAVED) * v->n + i;
 
     l->out[out + i] = root != i ? l->out[out + root] : ddp__array_born(v, out + i, ddp__output_bytes(d), until);
-    if (d->spec.saved) l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
+    if (d->spec.saved && d->here == (int)DDP__HERE_OWN) l->out[saved] = ddp__array_born(v, saved, 4 * d->spec.saved, saved_until);
 }
 
 static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
@@ -243,8 +296,8 @@ static void ddp__born_forward(ddp__lives *v, int i, ddp__layout *l)
     for (int k = 0; again && k < d->spec.buffers; k++) buffers += 4 * (size_t)ddp_shape_count(&d->spec.buffer[k].shape);
     if (buffers)
         l->shadow[i] = ddp__array_born(v, DDP__SHADOW * v->n + i, buffers, ddp__when(v, DDP__FORWARD_AGAIN, i));
-    ddp__born_output(v, i, v->root[i], 0, ddp__stays(d) ? -1 : v->end[i],
-                     d->has_gradient && !again ? ddp__when(v, DDP__BACKWARD, i) : i, l);
+    ddp__born_output(v, i, v->root[i], 0, ddp__outlives(d) ? -1 : v->end[i],
+                     d->has_gradient && !again ? ddp__backward_ends(v, i) : i, l);
 }
 
 static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
@@ -255,11 +308,10 @@ static void ddp__born_again(ddp__lives *v, int i, ddp__layout *l)
                      ddp__when(v, gradient ? DDP__BACKWARD : DDP__FORWARD_AGAIN, i), l);
 }
 
-static size_t ddp__born_gradient(ddp__lives *v, int i, const ddp__layout *l)
+static size_t ddp__born_gradient(ddp__lives *v, int i, int until, const ddp__layout *l)
 {
     if (v->over[i]) return v->fate[i] == DDP__AGAIN ? l->out_again[i] : l->out[i];
-    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]),
-                           ddp__when(v, DDP__BACKWARD, i));
+    return ddp__array_born(v, DDP__GRADIENT * v->n + i, ddp__output_bytes(v->g->node[i]), until);
 }
 
 /* Operator i runs backward: gradients it is the first to write appear. A scalar without users
@@ -270,46 +322,59 @@ static void ddp__born_backward(ddp__lives *v, int i, ddp__layout *l)
 
     if (!d->has_gradient) return;
     if (l->gradient[i] == DDP__NOWHERE && ddp_shape_count(&d->spec.out) == 1)
-        l->gradient[i] = ddp__born_gradient(v, i, l);
+        l->gradient[i] = ddp__born_gradient(v, i, ddp__backward_ends(v, i), l);
     for (int k = 0; k < d->spec.inputs; k++) {
         const int p = d->input[k];
-        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE) l->gradient[p] = ddp__born_gradient(v, p, l);
+        if (v->g->node[p]->has_gradient && l->gradient[p] == DDP__NOWHERE)
+            l->gradient[p] = ddp__born_gradient(v, p, ddp__backward_ends(v, p), l);
     }
 }
 
-/* What appears when node i runs, if it has not yet. */
+/* What appears when node i runs here, if it has not yet. */
 static void ddp__born(ddp__lives *v, int event, int i, ddp__layout *l)
 {
+    if (v->g->node[i]->here != (int)DDP__HERE_OWN) return;
     if (event == DDP__BACKWARD) ddp__born_backward(v, i, l);
     else if (event == DDP__FORWARD && l->out[i] == DDP__NOWHERE) ddp__born_forward(v, i, l);
     else if (event == DDP__FORWARD_AGAIN && l->out_again[i] == DDP__NOWHERE) ddp__born_again(v, i, l);
 }
 
+/* What exists before a pass begins: inputs; what comes from another stage, and the gradients that cross. */
+static void ddp__born_before(ddp__lives *v, int i, ddp__layout *l)
+{
+    const ddp_node *d = v->g->node[i];
+    const int crosses = v->g->stages && (d->from >= 0 || d->to >= 0);
+
+    if (d->here != (int)DDP__HERE_NOT && (!d->op || d->here == (int)DDP__HERE_ENTERS)) ddp__born_forward(v, i, l);
+    if (crosses && d->has_gradient) l->gradient[i] = ddp__born_gradient(v, i, -1, l);
+}
+
 /* The node whose turn is next and that runs at the same time as node i; -1: none. */
 static int ddp__born_with(const ddp__lives *v, int event, int i)
 {
+    if (event == DDP__WEIGHTS) return -1;
     if (event == DDP__FORWARD) return v->g->node[i]->pair ? i + 1 : -1;
     if (event == DDP__BACKWARD) return i > 0 && ddp__pair_inside(v->g, i - 1) ? i - 1 : -1;
     return ddp__pair_inside(v->g, i) && v->fate[i + 1] == DDP__AGAIN ? i + 1 : -1;
 }
 
-/* Walks through one forward and one backward pass. */
+/* Walks through the passes of one micro-batch. */
 static void ddp__layout_walk(ddp__lives *v, ddp__layout *l)
 {
     int t, id, i, with;
 
-    for (i = 0; i < v->n; i++) /* inputs exist before the pass begins */
-        if (!v->g->node[i]->op) ddp__born_forward(v, i, l);
+    for (i = 0; i < v->n; i++) ddp__born_before(v, i, l);
     for (t = 0; t < v->times; t++) {
         const int event = v->event[t] / v->n;
         i = v->event[t] % v->n;
+        v->now = t;
         ddp__born(v, event, i, l);
         with = ddp__born_with(v, event, i);
         if (with >= 0) ddp__born(v, event, with, l); /* nothing of either dies in between */
-        for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__arena_return(v, l->out[id], v->bytes[id]);
+        for (id = v->dying[t]; id >= 0; id = v->sibling[id]) ddp__array_dies(v, l->out[id], v->bytes[id]);
     }
-    l->bytes = v->top;
-    l->live_bytes = v->live_most;
+    for (i = 0; i < DDP__ARENAS; i++) l->bytes[i] = v->space[i].top;
+    l->live_bytes = v->space[DDP__ARENA_OWN].live_most;
 }
 
 /* Every array on its own, with a gradient for every float output and input. */
@@ -320,15 +385,14 @@ static void ddp__layout_plain(const ddp_graph *g, ddp__layout *l)
     for (int i = 0; i < g->nodes; i++) {
         const ddp_node *d = g->node[i];
         size_t bytes = ddp__round64(ddp__output_bytes(d));
-        if (d->here == (int)DDP__HERE_NOT) continue;
         l->out[i] = top;
         top += bytes;
-        if (d->spec.saved && d->here == (int)DDP__HERE_OWN) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
-        if (d->type != DDP_F32 || (g->stages && !d->has_gradient)) continue;
+        if (d->spec.saved) l->saved[i] = top, top += ddp__round64(4 * d->spec.saved);
+        if (d->type != DDP_F32) continue;
         l->gradient[i] = top;
         top += bytes;
     }
-    l->bytes = l->live_bytes = top;
+    l->bytes[DDP__ARENA_OWN] = l->live_bytes = top;
 }
 
 static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned char *fate)
@@ -342,9 +406,10 @@ static int ddp__lives_alloc(ddp__lives *v, const ddp_graph *g, const unsigned ch
     v->fate = fate;
     v->n = g->nodes;
     v->bytes = (size_t *)ddp__calloc(DDP__ARRAYS * n, sizeof *v->bytes);
-    v->hole = (ddp__hole *)ddp__calloc(DDP__ARRAYS * n + 1, sizeof *v->hole);
+    v->hole = (ddp__hole *)ddp__calloc(DDP__ARENAS * (DDP__ARRAYS * n + 1), sizeof *v->hole);
     v->uses = ints;
     if (!ints || !v->bytes || !v->hole) return 0;
+    for (t = 0; t < DDP__ARENAS; t++) v->space[t].hole = v->hole + t * (DDP__ARRAYS * n + 1);
     for (t = 0; t < 5; t++) *part[t] = ints + (t + 1) * n;
     v->event = ints + 6 * n;
     v->when = v->event + DDP__EVENTS * n;
@@ -369,22 +434,21 @@ static int ddp__layout_alloc(ddp__layout *l, size_t n)
 ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err)
 {
     ddp__lives v;
+    const int lives = share || g->stages;
     int ok;
 
     memset(out, 0, sizeof *out);
     memset(&v, 0, sizeof v);
-    ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!share || ddp__lives_alloc(&v, g, out->fate));
+    ok = ddp__layout_alloc(out, (size_t)g->nodes) && (!lives || ddp__lives_alloc(&v, g, out->fate));
     if (!ok) {
         ddp__layout_free(out);
-    } else if (share && g->stages) { /* stages run on states of their own */
-        out->bytes = 0;
-    } else if (share) {
+    } else if (lives && !(share && g->stages)) {
         ddp__recompute_fates(g, out->fate);
         ddp__lives_times(&v);
         ddp__lives_ends(&v);
         ddp__lives_share(&v);
         ddp__layout_walk(&v, out);
-    } else {
+    } else if (!lives) {
         ddp__layout_plain(g, out);
     }
     DDP_FREE(v.uses);
@@ -406,9 +470,9 @@ size_t ddp_activation_bytes(const ddp_graph *g)
     size_t bytes;
 
     if (!g) return 0;
-    if (g->built) return g->reuse.bytes;
+    if (g->built) return g->reuse.bytes[DDP__ARENA_OWN];
     if (ddp__layout_plan(g, 1, &l, NULL) != DDP_OK) return 0;
-    bytes = l.bytes;
+    bytes = l.bytes[DDP__ARENA_OWN];
     ddp__layout_free(&l);
     return bytes;
 }

@@ -70,7 +70,7 @@ static double ddp__build_memory(const ddp_graph *g)
 
 static ddp_status ddp__build_too_large(ddp_graph *g)
 {
-    const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes;
+    const double parameters = ddp__build_parameters(g), activations = (double)g->reuse.bytes[DDP__ARENA_OWN];
     const double total = ddp__build_memory(g);
     const char *remedy = "use a smaller batch, or recompute the blocks (recompute of the model, "
                          "--recompute of a trainer, ddp_recompute_begin)";
@@ -94,7 +94,8 @@ static ddp_status ddp__build_plan(ddp_graph *g)
 
     DDP__TRY(ddp__layout_plan(g, 1, &g->reuse, &g->error));
     DDP__TRY(ddp__layout_plan(g, 0, &g->plain, &g->error));
-    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes > total) return ddp__build_too_large(g);
+    if (total > 0 && ddp__build_parameters(g) + (double)g->reuse.bytes[DDP__ARENA_OWN] > total)
+        return ddp__build_too_large(g);
     return DDP_OK;
 }
 
@@ -307,7 +308,7 @@ static ddp_status ddp__build_state(ddp_graph *g)
     }
     g->owned.passes = &g->state->pass;
     g->owned.model = ddp__build_hash(g);
-    g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes;
+    g->owned.bytes = b ? 0 : ddp__build_parameters(g) + (double)g->reuse.bytes[DDP__ARENA_OWN];
     return DDP_OK;
 }
 

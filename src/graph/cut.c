@@ -90,6 +90,7 @@ static ddp_status ddp__graph_cut(ddp_graph *g, const int *stage_of, int stages, 
     for (int i = 0; i < g->nodes; i++) g->node[i]->stage = g->node[i]->op ? stage_of[i] : -1;
     for (int i = 0; i < g->nodes; i++) {
         ddp_node *n = g->node[i];
+        if (i + 1 < g->nodes && n->stage != g->node[i + 1]->stage) n->pair = NULL;
         if (n->op) ddp__cut_hops(g, n);
         else n->here = DDP__HERE_NOT, n->from = n->to = -1;
         for (int k = 0; n->here == DDP__HERE_OWN && k < n->spec.inputs; k++)
@@ -117,20 +118,18 @@ int ddp__cut_forward(ddp_state *s, int training)
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].first == i)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
-        if (!code) ddp__run_forward(s, n, training);
+        if (!code) ddp__pass_forward(s, i, training);
     }
     return code;
 }
 
-/* Gradients that later stages have sent are there; the loss has 1. What nothing reaches stays out. */
+/* Gradients that later stages have sent are there, and the loss's will be. What nothing reaches stays out. */
 static void ddp__cut_reached(ddp_state *s, const ddp_node *loss)
 {
     const ddp_graph *g = s->graph;
 
     for (int i = 0; i < g->nodes; i++) s->written[i] = g->node[i]->to >= 0 && g->node[i]->has_gradient;
-    if (!loss || loss->here != DDP__HERE_OWN) return;
-    s->written[loss->index] = 1;
-    ddp__node_one(loss, ddp__state_at(s, s->layout->gradient[loss->index]));
+    if (loss && loss->here == DDP__HERE_OWN) s->written[loss->index] = 1;
 }
 
 /* What the stage before waits for is there, also where nothing has reached it. */
@@ -145,11 +144,23 @@ static void ddp__cut_entered(ddp_state *s)
     }
 }
 
+/* Node i's part of a backward, and that of the one before it where both run as one. The last that has run. A segment
+ * that is computed again has its weight gradients at once: its activations do not stay. */
+static int ddp__cut_node(ddp_state *s, int i, const ddp_node *loss, ddp__cut_part part)
+{
+    const ddp_node *n = s->graph->node[i];
+
+    if (n == loss && part != DDP__CUT_WEIGHTS) ddp__node_one(n, ddp__state_at(s, s->layout->gradient[i]));
+    if (part == DDP__CUT_BOTH || (n->segment >= 0 && part == DDP__CUT_INPUTS)) return ddp__pass_backward(s, i);
+    if (n->segment < 0) ddp__run_backward_part(s, n, part);
+    return i;
+}
+
 int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
 {
     ddp_graph *g = s->graph;
     const ddp__hooks *hooks = g->host ? g->host->hooks : NULL;
-    int code = 0;
+    int done = -1, segment = -1, code = 0;
 
     if (part != DDP__CUT_WEIGHTS) ddp__cut_reached(s, loss);
     for (int i = g->nodes - 1; i >= 0 && !code; i--) {
@@ -157,7 +168,11 @@ int ddp__cut_backward(ddp_state *s, const ddp_node *loss, ddp__cut_part part)
         if (!n->op || n->here != DDP__HERE_OWN) continue;
         if (hooks && n->layer >= 0 && g->layer[n->layer].last == i)
             code = ddp__hook(g, hooks->backward_begin, n->layer);
-        if (!code && s->written[i] && n->has_gradient) ddp__run_backward_part(s, n, part);
+        if (!code && s->written[i] && n->has_gradient && i != done) {
+            if (n->segment >= 0 && n->segment != segment && part != DDP__CUT_WEIGHTS) ddp__run_again(s, n->segment);
+            segment = n->segment;
+            done = ddp__cut_node(s, i, loss, part);
+        }
         if (part == DDP__CUT_INPUTS || n->layer < 0 || g->layer[n->layer].first != i || code) continue;
         code = ddp__layer_uses_add(g, n->layer);
         if (!code && hooks) code = ddp__hook(g, hooks->backward_end, n->layer);

@@ -3,10 +3,15 @@
 
 /* ---- states ---- */
 
-void *ddp__state_at(const ddp_state *s, size_t offset) { return offset == DDP__NOWHERE ? NULL : s->arena + offset; }
+void *ddp__state_at(const ddp_state *s, size_t offset)
+{
+    if (offset == DDP__NOWHERE) return NULL;
+    return s->arena[offset >> DDP__ARENA_SHIFT] + (offset & (((size_t)1 << DDP__ARENA_SHIFT) - 1));
+}
 
 ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
 {
+    const size_t bytes = layout->bytes[DDP__ARENA_OWN];
     ddp_state *s = (ddp_state *)ddp__calloc(1, sizeof *s);
 
     if (!s) return NULL;
@@ -14,8 +19,8 @@ ddp_state *ddp__state_open(ddp_graph *g, const ddp__layout *layout)
     s->layout = layout;
     s->pass = g->states_made++ << 32; /* states count their passes from unlike numbers */
     s->written = (unsigned char *)ddp__calloc((size_t)g->nodes, 1);
-    if (layout->bytes) s->arena = (char *)ddp__host_alloc(g->host, layout->bytes);
-    if (s->written && (s->arena || !layout->bytes)) return s;
+    if (bytes) s->arena[DDP__ARENA_OWN] = (char *)ddp__host_alloc(g->host, bytes);
+    if (s->written && (s->arena[DDP__ARENA_OWN] || !bytes)) return s;
     ddp_state_free(s);
     return NULL;
 }
@@ -37,9 +42,9 @@ ddp_state *ddp_state_new(ddp_graph *g)
     const double total = own || (a && a->alloc) ? 0 : ddp__memory_total();
     ddp_state *s;
 
-    if (!g || !g->built || (total > 0 && (double)g->plain.bytes > total)) return NULL;
+    if (!g || !g->built || (total > 0 && (double)g->plain.bytes[DDP__ARENA_OWN] > total)) return NULL;
     s = ddp__state_open(g, &g->plain);
-    if (!s) return NULL;
+    if (!s || g->stages) return s;
 
     /* written marks the used here; a scalar nobody uses is a loss, whose gradient is 1 */
     for (int i = 0; i < g->nodes; i++)
@@ -54,7 +59,7 @@ ddp_state *ddp_state_new(ddp_graph *g)
 void ddp_state_free(ddp_state *s)
 {
     if (!s) return;
-    ddp__host_release(s->graph->host, s->arena, s->layout->bytes);
+    ddp__host_release(s->graph->host, s->arena[DDP__ARENA_OWN], s->layout->bytes[DDP__ARENA_OWN]);
     DDP_FREE(s->written);
     DDP_FREE(s);
 }
@@ -212,7 +217,7 @@ static void ddp__shadow(const ddp_state *s, const ddp_node *n, int fill, void **
     }
 }
 
-void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
+static void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training)
 {
     ddp_op_call c;
 
@@ -232,22 +237,24 @@ static void ddp__run_pair(const ddp_state *s, const ddp_node *first, int trainin
 }
 
 /* Node i of a whole pass: a pair runs when its second is due, whose layer may be waited for. */
-static void ddp__pass_forward(const ddp_graph *g, int i, int training)
+void ddp__pass_forward(const ddp_state *s, int i, int training)
 {
+    const ddp_graph *g = s->graph;
+
     if (g->node[i]->pair) return;
-    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(g->state, g->node[i - 1], training, 0);
-    else ddp__run_forward(g->state, g->node[i], training);
+    if (i > 0 && g->node[i - 1]->pair) ddp__run_pair(s, g->node[i - 1], training, 0);
+    else ddp__run_forward(s, g->node[i], training);
 }
 
 /* The second forward of a segment. Nothing wrote into the arena since the plan's time for it: no
  * node of the segment has run backward, and those behind it have. */
-static void ddp__run_again(const ddp_state *s, int segment)
+void ddp__run_again(const ddp_state *s, int segment)
 {
     const ddp_graph *g = s->graph;
 
     for (int i = g->segment[segment].first; i <= g->segment[segment].last; i++) {
         ddp_op_call c;
-        if (s->layout->fate[i] != DDP__AGAIN) continue;
+        if (s->layout->fate[i] != DDP__AGAIN || g->node[i]->here != (int)DDP__HERE_OWN) continue;
         if (ddp__pair_inside(g, i) && s->layout->fate[i + 1] == DDP__AGAIN) {
             ddp__run_pair(s, g->node[i], 1, 1);
             i++;
@@ -296,17 +303,17 @@ void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part)
     n->run->backward(&c);
 }
 
-/* Node i of a whole pass, and the one before it where both run as one. The last that has run. */
-static int ddp__pass_backward(const ddp_graph *g, int i)
+int ddp__pass_backward(ddp_state *s, int i)
 {
+    const ddp_graph *g = s->graph;
     ddp_op_call a, b;
 
     if (i == 0 || !ddp__pair_inside(g, i - 1) || !g->node[i - 1]->has_gradient) {
-        ddp__run_backward(g->state, g->node[i], 0);
+        ddp__run_backward(s, g->node[i], 0);
         return i;
     }
-    ddp__backward_fill(g->state, g->node[i], 0, &b);
-    ddp__backward_fill(g->state, g->node[i - 1], 0, &a);
+    ddp__backward_fill(s, g->node[i], 0, &b);
+    ddp__backward_fill(s, g->node[i - 1], 0, &a);
     g->node[i - 1]->pair->backward(&a, &b);
     return i - 1;
 }
@@ -346,7 +353,7 @@ int ddp_forward(ddp_graph *g)
             code = ddp__hook(g, hooks->forward_begin, n->layer);
             if (code) return code;
         }
-        ddp__pass_forward(g, i, 1);
+        ddp__pass_forward(g->state, i, 1);
     }
     ddp__value_early(g);
     g->state->ready = 1;
@@ -361,7 +368,7 @@ int ddp_evaluate(ddp_graph *g)
     g->state->ready = 0;
     ddp__feed_inputs(g);
     for (i = 0; i < g->nodes; i++)
-        if (g->node[i]->op) ddp__pass_forward(g, i, 0);
+        if (g->node[i]->op) ddp__pass_forward(g->state, i, 0);
     ddp__value_early(g);
     return 0;
 }
@@ -435,7 +442,7 @@ int ddp_backward(ddp_graph *g, ddp_node *loss)
             if (n->segment >= 0 && n->segment != segment) ddp__run_again(g->state, n->segment);
             segment = n->segment;
             if (n == loss) ddp__node_one(n, ddp__state_at(g->state, g->state->layout->gradient[i]));
-            done = ddp__pass_backward(g, i);
+            done = ddp__pass_backward(g->state, i);
         }
         if (n->layer < 0 || g->layer[n->layer].first != i) continue;
         code = ddp__layer_uses_add(g, n->layer);

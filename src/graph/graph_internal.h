@@ -79,11 +79,18 @@ enum {
     DDP__ARRAYS
 };
 
-/* Where each array of a state lies in its arena, in bytes. Offsets are multiples of 64, those of
+/* The arenas of a state. All arrays lie in the first, but for a graph that is cut: there the first has what crosses
+ * between stages and what is read after a pass, the second what a micro-batch holds from its forward to its backward,
+ * the third what no more than one pass needs, which all micro-batches share. */
+typedef enum ddp__arena { DDP__ARENA_OWN, DDP__ARENA_HELD, DDP__ARENA_PASS, DDP__ARENAS } ddp__arena;
+
+#define DDP__ARENA_SHIFT (8 * sizeof(size_t) - 2) /* of an offset: its arena lies above, the bytes below */
+
+/* Where each array of a state lies, in bytes of its arena. Offsets are multiples of 64, those of
  * arrays that do not exist DDP__NOWHERE. */
 typedef struct ddp__layout {
-    size_t  bytes;      /* of the arena */
-    size_t  live_bytes; /* most bytes live at one time: no layout can be smaller */
+    size_t  bytes[DDP__ARENAS];
+    size_t  live_bytes; /* most bytes of the first live at one time: no layout can be smaller */
     size_t *out;        /* [nodes]; one allocation with those below, in the order of DDP__OUT ... */
     size_t *saved, *gradient, *out_again, *saved_again, *shadow;
     unsigned char *fate; /* [nodes] ddp__fate */
@@ -92,7 +99,7 @@ typedef struct ddp__layout {
 struct ddp_state {
     ddp_graph         *graph;
     const ddp__layout *layout;
-    char              *arena;
+    char              *arena[DDP__ARENAS]; /* the first is its own, the others are lent */
     unsigned char     *written; /* [nodes] gradient has been written in this pass */
     uint64_t           pass;    /* number of the micro-batch: what random masks depend on */
     int                pass_given; /* by ddp_state_micro_batch: not counted up */
@@ -116,13 +123,14 @@ struct ddp_graph {
     int                open_segment; /* -1: none */
     int                built;
     int                stages, own_stage; /* 0: it is whole */
+    int                halves; /* 1: backward of a stage comes as input gradients, later weight gradients */
     int                group;  /* of ranks that average its layers; 0: all */
     int              (*fetch_uses)(void *user, int node); /* brings the gradients of a tied weight's uses elsewhere */
     void              *fetch_user;
     size_t             element; /* bytes of an element of outputs and gradients, 4 or 2 */
     int                registered; /* layers the context borrows memory of */
     ddp__layout        reuse;      /* of the built-in state */
-    ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own */
+    ddp__layout        plain;      /* of states made by ddp_state_new: every array on its own, or a stage's */
     ddp_state         *state;      /* the built-in one */
     int                early;      /* node whose scalar the device copies in good time; -1: none */
     uint64_t           states_made;
@@ -160,15 +168,19 @@ DDP_LIB int ddp__stays(const ddp_node *d);
 DDP_LIB int ddp__forgets_out(const ddp_node *d);
 
 /* Computes offsets for every array; share = 0 gives each array memory of its own and runs nothing
- * again, share = 1 reuses memory of the dead. An array gets the smallest hole that fits when its
+ * again, share = 1, or any stage, reuses memory of the dead (a stage has no built-in state: share = 1
+ * places nothing). An array gets the smallest hole that fits when its
  * life begins and returns it when it ends. Cost: O(nodes x holes). */
 DDP_LIB ddp_status ddp__layout_plan(const ddp_graph *g, int share, ddp__layout *out, ddp_error *err);
 DDP_LIB void ddp__layout_free(ddp__layout *l);
 
-/* exec.c: a node's output on the host; one operator; a part of its backward; a hook of a layer; the uses of its tied
- * weights, in the last pass of a step. */
+/* exec.c: a node's output on the host; node i of a pass, forward; the second forward of a segment; node i of a backward,
+ * as the last that has run: the one before it where both run as one; a part of one node's backward; a hook of a layer;
+ * the uses of its tied weights, in the last pass of a step. */
 DDP_LIB const float *ddp__output_show(ddp_graph *g, const ddp_node *n, const void *from);
-DDP_LIB void ddp__run_forward(const ddp_state *s, const ddp_node *n, int training);
+DDP_LIB void ddp__pass_forward(const ddp_state *s, int i, int training);
+DDP_LIB void ddp__run_again(const ddp_state *s, int segment);
+DDP_LIB int  ddp__pass_backward(ddp_state *s, int i);
 DDP_LIB void ddp__run_backward_part(ddp_state *s, const ddp_node *n, ddp__cut_part part);
 DDP_LIB int  ddp__hook(ddp_graph *g, int (*fn)(ddp_ctx *ctx, int layer), int layer);
 DDP_LIB int  ddp__layer_uses_add(ddp_graph *g, int layer);

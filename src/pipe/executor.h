@@ -34,6 +34,9 @@ struct ddp_pipe {
     int          tasks;
     ddp_state  **state;     /* [states]; micro-batch m runs on state m % states */
     int          states;
+    char       **arena;     /* [held + 1]: of micro-batch m, from its forward to its backward, number m % held; the last is
+                               every pass's */
+    int          held;
     ddp__hop   *in, *out;  /* from earlier stages, to later ones */
     int          ins, outs;
     ddp_piece   *piece;     /* room for the longest list */

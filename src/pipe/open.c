@@ -42,6 +42,7 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
 
     if (s == DDP_OK && c->stage_of) memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
     else if (s == DDP_OK) s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
+    p->g->halves = p->schedule == DDP_PIPELINE_ZB;
     if (s == DDP_OK && (ddp_graph_cut(p->g, stage_of, p->stages, p->stage) || ddp_graph_build(p->g)))
         s = ddp__fail(err, ddp_graph_error(p->g)->code, "%s", ddp_graph_error(p->g)->msg);
     if (stage_of) DDP_FREE(stage_of);
@@ -124,10 +125,25 @@ static int ddp__pipe_inputs_open(ddp_pipe *p)
     return 1;
 }
 
+/* The bytes of the arena number i. */
+static size_t ddp__pipe_arena(const ddp_pipe *p, int i)
+{
+    return p->g->plain.bytes[i < p->held ? DDP__ARENA_HELD : DDP__ARENA_PASS];
+}
+
+size_t ddp_pipe_bytes(const ddp_pipe *p)
+{
+    size_t bytes = 0;
+
+    if (!p) return 0;
+    for (int i = 0; i <= p->held; i++) bytes += ddp__pipe_arena(p, i);
+    return bytes + (size_t)p->states * p->g->plain.bytes[DDP__ARENA_OWN];
+}
+
 /* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
 static int ddp__states_open(ddp_pipe *p)
 {
-    const int most = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1;
+    const int most = p->held + 1;
 
     p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
@@ -137,7 +153,13 @@ static int ddp__states_open(ddp_pipe *p)
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
     }
-    return 1;
+    p->arena = (char **)ddp__calloc((size_t)p->held + 1, sizeof(char *));
+    for (int i = 0; p->arena && i <= p->held; i++) {
+        p->arena[i] = (char *)ddp__host_alloc(&p->d->host, ddp__pipe_arena(p, i));
+        if (!p->arena[i] && ddp__pipe_arena(p, i)) return 0;
+    }
+    for (int i = 0; p->arena && i < p->states; i++) p->state[i]->arena[DDP__ARENA_PASS] = p->arena[p->held];
+    return p->arena != NULL;
 }
 
 /* ---- opening and closing ---- */
@@ -171,15 +193,16 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
-    if (!ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches))
+    p->held = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches);
+    if (!p->held)
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
                          (int)p->schedule, p->stages);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
-                     "held at a time: use smaller ones, more stages, or 1f1b", p->stage,
-                     ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches) + 1, p->g->plain.bytes);
+                     "held at a time: use smaller ones, more stages, 1f1b, or recompute the blocks (--recompute of a trainer)",
+                     p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
 }
 
 ddp_pipe *ddp_pipe_open(ddp_ctx *d, ddp_graph *g, ddp_node *loss, const ddp_pipe_config *c)
@@ -212,6 +235,9 @@ void ddp_pipe_close(ddp_pipe *p)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
     ddp__edges_close(p);
     ddp__tied_close(p);
+    for (int i = 0; p->arena && i <= p->held; i++)
+        ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));
+    if (p->arena) DDP_FREE((void *)p->arena);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);

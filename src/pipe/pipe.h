@@ -35,12 +35,18 @@ DDP_API int       ddp_pipe_evaluate(ddp_pipe *p, int n);
 DDP_API float     ddp_pipe_loss(ddp_pipe *p);
 
 /* ddp_pipe_output - the array of a node in the micro-batch that was evaluated last, on the stage that computes it, else
- *   NULL; valid until the next step or evaluation. On the host. */
+ *   NULL; valid until the next step or evaluation. On the host. A node whose only user works in place (dropout, add)
+ *   shows that user's output; NULL also for what a segment of ddp_recompute_begin dropped. */
 DDP_API const float *ddp_pipe_output(ddp_pipe *p, const ddp_node *n);
 
 /* ddp_pipe_hash - of all parameters of the pipeline, layer by layer: that of the model on one worker. All ranks of the
  *   pipeline call it after ddp_sync_all. */
 DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
+
+/* ddp_pipe_bytes - memory of this stage's activations and their gradients: what each micro-batch holds from its forward to
+ *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more than that;
+ *   what one pass needs beside them, once. On the device where the context has one. */
+DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
 
 /* Where this rank stands. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);

@@ -296,14 +296,14 @@ static void sharing_memory_changes_no_bit(void **unused)
         assert_int_equal(ddp_graph_build(g), 0);
         own = ddp__state_open(g, &g->plain);
         own->pass = g->state->pass;
-        memset(g->state->arena, 0xff, g->reuse.bytes); /* NaN everywhere */
-        memset(own->arena, 0xff, g->plain.bytes);
+        memset(g->state->arena[DDP__ARENA_OWN], 0xff, g->reuse.bytes[DDP__ARENA_OWN]); /* NaN everywhere */
+        memset(own->arena[DDP__ARENA_OWN], 0xff, g->plain.bytes[DDP__ARENA_OWN]);
         one_pass(g, loss);
         value = ddp_value(g, loss);
         a = all_gradients(g, &bytes);
-        assert_true(ddp_activation_bytes(g) <= g->plain.bytes);
-        assert_true(g->reuse.bytes >= g->reuse.live_bytes);
-        shared += g->reuse.bytes < g->plain.bytes;
+        assert_true(ddp_activation_bytes(g) <= g->plain.bytes[DDP__ARENA_OWN]);
+        assert_true(g->reuse.bytes[DDP__ARENA_OWN] >= g->reuse.live_bytes);
+        shared += g->reuse.bytes[DDP__ARENA_OWN] < g->plain.bytes[DDP__ARENA_OWN];
 
         ddp_state_free(g->state);
         g->state = own;
@@ -601,9 +601,9 @@ static void a_thousand_layers_build_and_waste_little_memory(void **unused)
     t = ddp_now() - t;
     logits = 3 * 600 * sizeof(float);
     print_message("1000 layers: %d nodes in %.1f ms; arena %zu bytes, bound %zu, unshared %zu\n",
-                  ddp_node_count(g), 1e3 * t, g->reuse.bytes, g->reuse.live_bytes, g->plain.bytes);
-    assert_true((double)g->reuse.bytes <= 1.05 * (double)g->reuse.live_bytes);
-    assert_true(g->plain.bytes > g->reuse.bytes + logits);
+                  ddp_node_count(g), 1e3 * t, g->reuse.bytes[DDP__ARENA_OWN], g->reuse.live_bytes, g->plain.bytes[DDP__ARENA_OWN]);
+    assert_true((double)g->reuse.bytes[DDP__ARENA_OWN] <= 1.05 * (double)g->reuse.live_bytes);
+    assert_true(g->plain.bytes[DDP__ARENA_OWN] > g->reuse.bytes[DDP__ARENA_OWN] + logits);
     /* the gradient of the logits lies over them */
     assert_int_equal(g->reuse.gradient[g->nodes - 2], g->reuse.out[g->nodes - 2]);
     ddp_graph_free(g);

@@ -43,7 +43,7 @@ static void sim_fault(int kind, int node, const char *what)
 
 static size_t sim_unit(const void *at, size_t elements, int kind, int node)
 {
-    const size_t offset = (size_t)((const char *)at - sim.g->state->arena);
+    const size_t offset = (size_t)((const char *)at - sim.g->state->arena[DDP__ARENA_OWN]);
 
     if (!at || offset % 64 || offset / 64 + (4 * elements + 63) / 64 > sim.units)
         sim_fault(kind, node, "lies outside the arena");
@@ -105,7 +105,7 @@ static void sim_forward(const ddp_op_call *c)
     const size_t shadow = n->spec.buffers ? sim.g->reuse.shadow[n->index] : DDP__NOWHERE;
 
     if (shadow != DDP__NOWHERE) {
-        const char *at = sim.g->state->arena + shadow;
+        const char *at = sim.g->state->arena[DDP__ARENA_OWN] + shadow;
 
         if (!sim.forwards[n->index]) sim_write(at, sim_shadow_count(n), SHADOW, n->index);
         else sim_read(c->buffer[0], sim_shadow_count(n), SHADOW, n->index);
@@ -182,7 +182,7 @@ static int simulate(ddp_graph *g, ddp_node *loss)
     memset(&sim, 0, sizeof sim);
     sim.g = g;
     sim.loss = loss;
-    sim.units = g->reuse.bytes / 64;
+    sim.units = g->reuse.bytes[DDP__ARENA_OWN] / 64;
     sim.tag = (long *)calloc(sim.units + 1, sizeof *sim.tag);
     sim.forwards = (int *)calloc((size_t)g->nodes, sizeof *sim.forwards);
     assert_true(real && sim.tag && sim.forwards);
@@ -267,7 +267,7 @@ static void random_graphs_give_the_same_bits(void **unused)
             g[k] = graph_with_ops(NULL);
             loss[k] = random_model(g[k], &r, 3 + trial % 60, 1, k ? &cut : NULL);
             if (ddp_graph_build(g[k])) fail_msg("%s", ddp_graph_error(g[k])->msg);
-            memset(g[k]->state->arena, 0xff, g[k]->reuse.bytes); /* NaN everywhere */
+            memset(g[k]->state->arena[DDP__ARENA_OWN], 0xff, g[k]->reuse.bytes[DDP__ARENA_OWN]); /* NaN everywhere */
             value[k] = two_passes(g[k], loss[k]);
             gradient[k] = all_gradients(g[k], &bytes);
             all_buffers(g[k], kept[k], BUFFERS);
@@ -278,8 +278,8 @@ static void random_graphs_give_the_same_bits(void **unused)
         assert_memory_equal(kept[0], kept[1], sizeof kept[0]);
         for (k = 0; k < BUFFERS; k++) moved += kept[0][k] > 0 && kept[0][k] < 0.99f;
         for (k = 0; k < g[1]->nodes; k++) again += g[1]->reuse.fate[k] == DDP__AGAIN;
-        smaller += g[1]->reuse.bytes < g[0]->reuse.bytes;
-        assert_true(g[1]->reuse.bytes >= g[1]->reuse.live_bytes);
+        smaller += g[1]->reuse.bytes[DDP__ARENA_OWN] < g[0]->reuse.bytes[DDP__ARENA_OWN];
+        assert_true(g[1]->reuse.bytes[DDP__ARENA_OWN] >= g[1]->reuse.live_bytes);
         for (k = 0; k < 2; k++) {
             free(gradient[k]);
             ddp_graph_free(g[k]);
@@ -620,7 +620,7 @@ static void model_plans_keep_what_is_read(void **unused)
             if (ddp_graph_build(g)) fail_msg("%s", ddp_graph_error(g)->msg);
             again = simulate(g, loss);
             print_message("%s: %d of %d nodes run again, %zu bytes, at least %zu\n",
-                          model_names[model], again, g->nodes, g->reuse.bytes,
+                          model_names[model], again, g->nodes, g->reuse.bytes[DDP__ARENA_OWN],
                           g->reuse.live_bytes);
             assert_true(recompute ? again > g->nodes / 3 : again == 0);
             if (recompute && again_per_model[model])

@@ -39,14 +39,17 @@ typedef struct job {
     ddp_pipeline schedule;
     int          micro_batches, adamw, evaluate;
     int          random_cut;
+    int          recompute;   /* 1: of the pipeline, not of what it is compared with */
     const int   *rank_of;
     board       *b;
 } job;
 
 /* A random graph: linear layers and relus on any earlier nodes, added up at the end, so that nothing is unused. */
-static ddp_node *dag_model(ddp_graph *g, uint64_t seed)
+static ddp_node *dag_model(ddp_graph *g, uint64_t seed, int recompute)
 {
     enum { OPS = 9 };
+    ddp_rng again = ddp_rng_seed(seed, 2);
+    int inside = 0;
     ddp_rng r = ddp_rng_seed(seed, 0);
     ddp_node *n[OPS + 1], *sum, *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1);
     int used[OPS + 1];
@@ -56,6 +59,11 @@ static ddp_node *dag_model(ddp_graph *g, uint64_t seed)
     for (int i = 1; i <= OPS; i++) {
         const int a = (int)ddp_rng_below(&r, (uint64_t)i), b = (int)ddp_rng_below(&r, (uint64_t)i);
         const int kind = i == 1 ? 0 : (int)ddp_rng_below(&r, 3);
+        if (recompute && ddp_rng_below(&again, 3) == 0) {
+            if (inside) ddp_recompute_end(g);
+            else ddp_recompute_begin(g);
+            inside = !inside;
+        }
         if (i % 2) ddp_layer_begin(g, "op"); /* of two operators, which a cut may part */
         if (kind == 0) n[i] = ddp_linear(g, n[i == 1 ? 0 : a], 6);
         else if (kind == 1) n[i] = ddp_relu(g, n[a ? a : 1]);
@@ -64,6 +72,7 @@ static ddp_node *dag_model(ddp_graph *g, uint64_t seed)
         used[a ? a : 1]++;
         if (kind == 2) used[b ? b : 1]++;
     }
+    if (inside) ddp_recompute_end(g);
     ddp_layer_begin(g, "last");
     sum = n[OPS];
     for (int i = OPS - 1; i > 0; i--)
@@ -74,7 +83,7 @@ static ddp_node *dag_model(ddp_graph *g, uint64_t seed)
 }
 
 /* Two residual blocks with running statistics. */
-static ddp_node *residual_model(ddp_graph *g)
+static ddp_node *residual_model(ddp_graph *g, int recompute)
 {
     ddp_node *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1), *x, *y;
     const ddp_shape image = {4, {BATCH, 2, 6, 6}};
@@ -84,12 +93,14 @@ static ddp_node *residual_model(ddp_graph *g)
     x = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
     ddp_layer_end(g);
     for (int i = 0; i < 2; i++) {
+        if (recompute) ddp_recompute_begin(g);
         ddp_layer_begin(g, "a");
         y = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
         ddp_layer_end(g);
         ddp_layer_begin(g, "b");
         x = ddp_relu(g, ddp_add(g, ddp_batch_norm2d(g, ddp_conv2d(g, y, 4, 3, 1, 1, 1, 1)), x));
         ddp_layer_end(g);
+        if (recompute) ddp_recompute_end(g);
     }
     ddp_layer_begin(g, "head");
     x = ddp_cross_entropy(g, ddp_linear(g, ddp_global_avg_pool2d(g, x), 3), labels);
@@ -99,10 +110,13 @@ static ddp_node *residual_model(ddp_graph *g)
 
 static ddp_node *build(ddp_graph *g, const job *j)
 {
+    const int recompute = j->recompute && j->stages;
+
     if (j->m == GPT) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
         c.vocabulary = 19, c.context = 8, c.layers = 3, c.heads = 2, c.dim = 8, c.batch = BATCH, c.dropout = 0.1f;
+        c.recompute = recompute;
         return ddp_gpt2(g, &c, NULL);
     }
     if (j->m == MLP) {
@@ -112,8 +126,8 @@ static ddp_node *build(ddp_graph *g, const job *j)
         c.hidden[4] = 8, c.classes = 5;
         return ddp_mlp(g, &c, NULL);
     }
-    if (j->m == RESNET) return residual_model(g);
-    return dag_model(g, j->dag);
+    if (j->m == RESNET) return residual_model(g, recompute);
+    return dag_model(g, j->dag, recompute);
 }
 
 /* Sample data of worker r, micro-batch m of a step. */
@@ -410,7 +424,7 @@ static void replicas_of_stages_have_the_bits_of_as_many_workers(void **state)
 static int opens_with(ddp_ctx *d, void *user)
 {
     ddp_graph *g = ddp_graph_new(d);
-    ddp_node *loss = dag_model(g, 1);
+    ddp_node *loss = dag_model(g, 1, 0);
     ddp_pipe_config c = {DDP_PIPELINE_1F1B, 2, NULL, (const int *)user};
 
     assert_null(ddp_pipe_open(d, g, loss, &c));
@@ -466,6 +480,130 @@ static void evaluation_is_the_whole_models_and_changes_nothing(void **state)
     free(b);
 }
 
+/* The segments of random graphs begin and end anywhere, and cuts part them. */
+static void recomputation_changes_no_bit(void **state)
+{
+    board *b = boards();
+    job j;
+
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.recompute = 1;
+    j.micro_batches = 4;
+    j.adamw = 1;
+    for (int stages = 1; stages <= 4; stages++) j.m = GPT, compare(&j, stages, 1, b);
+    j.m = RESNET, compare(&j, 3, 1, b);
+    j.m = GPT, j.cfg.strategy = DDP_DREAMDDP, j.cfg.period = 2;
+    compare(&j, 2, 2, b);
+    j.m = DAG, j.random_cut = 1, j.cfg.strategy = DDP_SSGD;
+    for (j.dag = 1; j.dag < (uint64_t)INSTANCES(60); j.dag++) compare(&j, 2 + (int)(j.dag % 4), 1, b);
+    free(b);
+}
+
+/* ---- memory ---- */
+
+static __thread size_t taken; /* bytes of tensors, by this rank */
+
+static void *take(void *user, size_t bytes)
+{
+    (void)user;
+    taken += bytes;
+    return calloc(1, bytes);
+}
+
+static void give(void *user, void *at, size_t bytes)
+{
+    (void)user;
+    taken -= bytes;
+    free(at);
+}
+
+typedef struct sized {
+    ddp_pipeline schedule;
+    int          recompute, micro_batches;
+    size_t       taken, bytes, held, own, pass; /* of stage 1: all, twice; of a micro-batch; what crosses; of a pass */
+} sized;
+
+enum { BLOCKS = 4, CONTEXT = 8, DIM = 32, HEADS = 2 };
+
+/* A block of a GPT on each stage; the embedding is on the first, the head on the last. */
+static int opens_blocks(ddp_ctx *d, void *user)
+{
+    sized *z = (sized *)user;
+    int stage_of[NODES];
+    size_t params = 0;
+    ddp_gpt2_config m;
+    ddp_pipe_config c = {z->schedule, BLOCKS, stage_of, NULL};
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss;
+    ddp_pipe *p;
+
+    memset(&m, 0, sizeof m);
+    m.vocabulary = 19, m.context = CONTEXT, m.layers = BLOCKS, m.heads = HEADS, m.dim = DIM, m.batch = BATCH;
+    m.dropout = 0.1f, m.recompute = z->recompute;
+    loss = ddp_gpt2(g, &m, NULL);
+    for (int i = 0; i < g->nodes && i < NODES; i++) { /* layers: embed, two of each block, head */
+        const int block = (g->node[i]->layer - 1) / 2;
+        stage_of[i] = g->node[i]->layer < 1 ? (i == g->nodes - 1) * (BLOCKS - 1) : block < BLOCKS ? block : BLOCKS - 1;
+    }
+    taken = 0;
+    p = ddp_pipe_open(d, g, loss, &c);
+    if (!p || g->nodes > NODES) return 1;
+    for (int l = 0; l < g->layers; l++) params += g->layer[l].count;
+    if (ddp_pipe_stage(p) == 1) { /* no tied weight */
+        z->taken = taken - 2 * params * sizeof(float);
+        z->bytes = ddp_pipe_bytes(p);
+        z->own = g->plain.bytes[DDP__ARENA_OWN];
+        z->held = g->plain.bytes[DDP__ARENA_HELD];
+        z->pass = g->plain.bytes[DDP__ARENA_PASS];
+    }
+    ddp_pipe_close(p);
+    return 0;
+}
+
+static sized block_bytes(ddp_pipeline schedule, int micro_batches, int recompute)
+{
+    sized z;
+    ddp_config cfg;
+    ddp_error err;
+
+    memset(&z, 0, sizeof z);
+    memset(&cfg, 0, sizeof cfg);
+    z.schedule = schedule, z.recompute = recompute, z.micro_batches = micro_batches;
+    cfg.world = BLOCKS, cfg.micro_batches = micro_batches, cfg.no_env = 1, cfg.transport = DDP_THREADS;
+    cfg.allocator.alloc = take, cfg.allocator.free = give;
+    if (ddp_launch(&cfg, opens_blocks, &z, &err)) fail_msg("%s", err.msg);
+    return z;
+}
+
+/* A micro-batch of the second block, in arrays of its width: what backward reads is norm 1, queries keys values 3,
+ * attention 1, sum 1, norm 1, wide 4, gelu of it 4; the norms and the attention save two numbers a row. What enters and
+ * leaves has a gradient each. Written over at once: the products before a sum. */
+static void a_stage_holds_activations_and_one_pass(void **state)
+{
+    const size_t row = BATCH * CONTEXT * sizeof(float), width = row * DIM;
+    const size_t held = 15 * width + 2 * 2 * row + 2 * HEADS * row;
+
+    (void)state;
+    for (int recompute = 0; recompute < 2; recompute++)
+        for (int s = DDP_PIPELINE_GPIPE; s <= DDP_PIPELINE_ZB; s++)
+            for (int m = 1; m <= 8; m *= 2) {
+                const sized z = block_bytes((ddp_pipeline)s, m, recompute);
+                const size_t most = (size_t)ddp_pipeline_held((ddp_pipeline)s, BLOCKS, 1, m);
+                const size_t states = most < (size_t)m ? most + 1 : most;
+                print_message("%s, %d micro-batches%s: %zu bytes, a micro-batch %zu, crossing %zu, a pass %zu\n",
+                              ddp_pipeline_name((ddp_pipeline)s), m, recompute ? ", recomputed" : "", z.bytes, z.held, z.own,
+                              z.pass);
+                assert_int_equal(z.taken, z.bytes);
+                assert_int_equal(z.bytes, most * z.held + states * z.own + z.pass);
+                assert_int_equal(z.own, 4 * width);
+                if (s != DDP_PIPELINE_ZB) assert_int_equal(z.held, recompute ? 0 : held);
+                /* gradients that the other half reads: of norms 2, queries keys values 3, wide 4, products 2 */
+                else assert_true(recompute ? z.held == 0 : z.held > held && z.held <= held + 11 * width);
+                assert_true(z.pass <= (recompute ? 15 + 12 : 12) * width + held % width);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +612,8 @@ int main(void)
         cmocka_unit_test(a_layout_has_each_rank_once),
         cmocka_unit_test(any_cut_of_any_graph_has_the_same_bits),
         cmocka_unit_test(evaluation_is_the_whole_models_and_changes_nothing),
+        cmocka_unit_test(recomputation_changes_no_bit),
+        cmocka_unit_test(a_stage_holds_activations_and_one_pass),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
