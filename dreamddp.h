@@ -19401,6 +19401,9 @@ DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine *
 /* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
 
+/* Errors call a rank so from now on, beside its number: "stage 2 of pipeline 1". Copied, up to 47 characters. */
+DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
+
 /* From now on checksums the memory of messages of up to max_count floats while they are in flight:
  * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
  * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */
@@ -19839,6 +19842,7 @@ struct ddp__engine {
 
     /* shared, under lock */
     pthread_mutex_t    lock;
+    char             (*called)[48];   /* [world] what a rank is beside its number; "": nothing */
     int                groups;        /* made so far, the world included */
     int                group_members[DDP__GROUPS];
     pthread_cond_t     changed;
@@ -19868,6 +19872,8 @@ struct ddp__engine {
 /* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
+/* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
+DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
 DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);
@@ -20266,6 +20272,15 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
     return buf;
 }
 
+const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->called[rank][0]) snprintf(buf, room, "%s (rank %d)", e->called[rank], rank);
+    else snprintf(buf, room, "rank %d", rank);
+    pthread_mutex_unlock(&e->lock);
+    return buf;
+}
+
 int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 {
     va_list args;
@@ -20543,7 +20558,7 @@ void ddp__check_left(ddp__engine *e, int peer)
 {
     for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
-        char text[128];
+        char text[128], who[80];
         if (!op || op->state != DDP__OP_ACTIVE) continue;
         if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;
         if (op->way->over(e, op, peer)) continue;
@@ -20551,8 +20566,9 @@ void ddp__check_left(ddp__engine *e, int peer)
             e->membership->left(e, peer);
             return;
         }
-        ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every rank must "
-                   "run the same number of steps", peer, ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(e, DDP_PEER_LOST, "%s has left (it closed its context) and %s still needs it: every rank must "
+                   "run the same number of steps", ddp__rank_text(e, peer, who, sizeof who),
+                   ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }
@@ -22426,12 +22442,13 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 
 void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
-    char when[140];
+    char who[80], when[140];
 
     if (e->membership) e->membership->lost(e, peer, why);
     else
-        ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s: %s; restart the job from its last checkpoint", peer,
-                   e->wire->table->peer_name(e->wire, peer), ddp__when_text(e, peer, when, sizeof when), why);
+        ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
+                   ddp__rank_text(e, peer, who, sizeof who), e->wire->table->peer_name(e->wire, peer),
+                   ddp__when_text(e, peer, when, sizeof when), why);
 }
 
 /* The clock runs from the first rank's beginning, whether or not something moves since. */
@@ -22840,8 +22857,9 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
         int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
         if ((int)f->offset == peer) {
-            p->text[DDP_ERROR_TEXT - 32] = '\0';
-            ddp__fault(e, (ddp_status)code, "%s (reported by rank %d)", p->text, peer);
+            char who[80];
+            p->text[DDP_ERROR_TEXT - 100] = '\0';
+            ddp__fault(e, (ddp_status)code, "%s (reported by %s)", p->text, ddp__rank_text(e, peer, who, sizeof who));
         } else {
             ddp__fault(e, (ddp_status)code, "%s", p->text);
         }
@@ -24139,6 +24157,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
     e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
     e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
+    e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
         if (r == e->rank) continue;
@@ -24369,6 +24388,13 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
     }
     pthread_mutex_unlock(&e->lock);
     return status;
+}
+
+void ddp__engine_call(ddp__engine *e, int rank, const char *name)
+{
+    pthread_mutex_lock(&e->lock);
+    snprintf(e->called[rank], sizeof e->called[rank], "%s", name);
+    pthread_mutex_unlock(&e->lock);
 }
 
 void ddp__engine_retire(ddp__engine *e)
@@ -53245,6 +53271,9 @@ DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
 DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
 DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
+/* faults.c: errors call ranks by stage and pipeline. */
+DDP_LIB void ddp__pipe_names(const ddp_pipe *p);
+
 /* word.c: the norm over all stages. */
 DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 
@@ -53715,6 +53744,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
         else p->rank_of[i] = r;
         if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
     }
+    if (s == DDP_OK) ddp__pipe_names(p);
     if (at) DDP_FREE(at);
     return s;
 }
@@ -54012,6 +54042,19 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
     s = ddp__pipe_hash(p, values, hash);
     DDP_FREE(values);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+/* ==== pipe/faults.c ==== [pipe] */
+/* When a rank of a pipeline is lost: who it was. */
+
+void ddp__pipe_names(const ddp_pipe *p)
+{
+    for (int i = 0; p->stages > 1 && i < p->d->world; i++) {
+        char name[48];
+        snprintf(name, sizeof name, "stage %d of pipeline %d", i % p->stages, i / p->stages);
+        ddp__engine_call(p->d->engine, p->rank_of[i], name);
+        if (p->d->second) ddp__engine_call(p->d->second, p->rank_of[i], name);
+    }
 }
 
 #endif
@@ -55285,7 +55328,7 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
     if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
     for (int r = 0; r < pm->world; r++)
-        if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
+        if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by "))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
     found = ddp__pm_differ(pm);
     found |= ddp__pm_wait(pm, flag, flag + pm->world);

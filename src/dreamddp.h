@@ -334,6 +334,7 @@
 #include "pipe/pipe.c"
 #include "pipe/open.c"
 #include "pipe/word.c"
+#include "pipe/faults.c"
 #endif
 #endif
 #ifndef DDP_NO_REPORTS

@@ -59,6 +59,7 @@ static size_t ddp__engine_layout(ddp__engine *e, unsigned char *block)
     e->ring = (int *)ddp__carve(block, &used, world, sizeof *e->ring);
     e->turn = (int *)ddp__carve(block, &used, world, sizeof *e->turn);
     e->order = (int *)ddp__carve(block, &used, world, sizeof *e->order);
+    e->called = (char (*)[48])ddp__carve(block, &used, world, sizeof *e->called);
     for (int r = 0; r < e->world; r++) {
         void *coded = NULL;
         if (r == e->rank) continue;

@@ -85,6 +85,9 @@ DDP_LIB ddp_status ddp__engine_open(const ddp__engine_config *cfg, ddp__engine *
 /* Says goodbye to the peers (so that they do not count it as a loss), stops the thread, closes the wire. */
 DDP_LIB void ddp__engine_close(ddp__engine *e);
 
+/* Errors call a rank so from now on, beside its number: "stage 2 of pipeline 1". Copied, up to 47 characters. */
+DDP_LIB void ddp__engine_call(ddp__engine *e, int rank, const char *name);
+
 /* From now on checksums the memory of messages of up to max_count floats while they are in flight:
  * a write by anybody else is an error naming the layer. Longer messages go unchecked. To be called
  * while nothing is in flight (else DDP_USAGE); takes its tables from the allocator until close. */

@@ -120,12 +120,13 @@ const char *ddp__when_text(const ddp__engine *e, int peer, char *buf, size_t roo
 
 void ddp__peer_lost(ddp__engine *e, int peer, const char *why)
 {
-    char when[140];
+    char who[80], when[140];
 
     if (e->membership) e->membership->lost(e, peer, why);
     else
-        ddp__fault(e, DDP_PEER_LOST, "rank %d (%s) was lost%s: %s; restart the job from its last checkpoint", peer,
-                   e->wire->table->peer_name(e->wire, peer), ddp__when_text(e, peer, when, sizeof when), why);
+        ddp__fault(e, DDP_PEER_LOST, "%s (%s) was lost%s: %s; restart the job from its last checkpoint",
+                   ddp__rank_text(e, peer, who, sizeof who), e->wire->table->peer_name(e->wire, peer),
+                   ddp__when_text(e, peer, when, sizeof when), why);
 }
 
 /* The clock runs from the first rank's beginning, whether or not something moves since. */

@@ -30,6 +30,15 @@ const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, siz
     return buf;
 }
 
+const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room)
+{
+    pthread_mutex_lock(&e->lock);
+    if (e->called[rank][0]) snprintf(buf, room, "%s (rank %d)", e->called[rank], rank);
+    else snprintf(buf, room, "rank %d", rank);
+    pthread_mutex_unlock(&e->lock);
+    return buf;
+}
+
 int ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...)
 {
     va_list args;
@@ -307,7 +316,7 @@ void ddp__check_left(ddp__engine *e, int peer)
 {
     for (int i = 0; i < DDP__ROWS; i++) {
         const ddp__op *op = i < DDP__WINDOW ? e->window[i] : e->peers[peer].paired[i - DDP__WINDOW];
-        char text[128];
+        char text[128], who[80];
         if (!op || op->state != DDP__OP_ACTIVE) continue;
         if (!op->p2p && ddp__team_of(e, op).place[peer] < 0) continue;
         if (op->way->over(e, op, peer)) continue;
@@ -315,8 +324,9 @@ void ddp__check_left(ddp__engine *e, int peer)
             e->membership->left(e, peer);
             return;
         }
-        ddp__fault(e, DDP_PEER_LOST, "rank %d has left (it closed its context) and %s still needs it: every rank must "
-                   "run the same number of steps", peer, ddp__op_text(e, op, text, sizeof text));
+        ddp__fault(e, DDP_PEER_LOST, "%s has left (it closed its context) and %s still needs it: every rank must "
+                   "run the same number of steps", ddp__rank_text(e, peer, who, sizeof who),
+                   ddp__op_text(e, op, text, sizeof text));
         return;
     }
 }

@@ -188,8 +188,9 @@ void ddp__control_ready(ddp__engine *e, int peer, const ddp__frame *f, double no
     } else if (f->type == DDP__FRAME_ABORT && e->fault.code == DDP_OK) {
         int code = f->count > 0 && f->count < (uint32_t)DDP_STATUS_COUNT ? (int)f->count : (int)DDP_FAILED;
         if ((int)f->offset == peer) {
-            p->text[DDP_ERROR_TEXT - 32] = '\0';
-            ddp__fault(e, (ddp_status)code, "%s (reported by rank %d)", p->text, peer);
+            char who[80];
+            p->text[DDP_ERROR_TEXT - 100] = '\0';
+            ddp__fault(e, (ddp_status)code, "%s (reported by %s)", p->text, ddp__rank_text(e, peer, who, sizeof who));
         } else {
             ddp__fault(e, (ddp_status)code, "%s", p->text);
         }

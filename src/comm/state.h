@@ -308,6 +308,7 @@ struct ddp__engine {
 
     /* shared, under lock */
     pthread_mutex_t    lock;
+    char             (*called)[48];   /* [world] what a rank is beside its number; "": nothing */
     int                groups;        /* made so far, the world included */
     int                group_members[DDP__GROUPS];
     pthread_cond_t     changed;
@@ -337,6 +338,8 @@ struct ddp__engine {
 /* "layer h.0.mlp", "all layers", "a barrier" or "a plain buffer"; "all-reduce of layer h.0.mlp (step 12)". */
 DDP_LIB const char *ddp__layer_text(const ddp__engine *e, int layer, char *buf, size_t room);
 DDP_LIB const char *ddp__op_text(const ddp__engine *e, const ddp__op *op, char *buf, size_t room);
+/* "rank 6", or "stage 2 of pipeline 1 (rank 6)". Not under the lock. */
+DDP_LIB const char *ddp__rank_text(ddp__engine *e, int rank, char *buf, size_t room);
 DDP_LIB int  ddp__fault(ddp__engine *e, ddp_status code, const char *fmt, ...) DDP__PRINTF(3, 4); /* 0 */
 /* Under the lock; the comm thread has to look. */
 DDP_LIB void ddp__notify(ddp__engine *e);

@@ -51,6 +51,13 @@ ddp_status ddp__engine_group(ddp__engine *e, const int *ranks, int n, int *group
     return status;
 }
 
+void ddp__engine_call(ddp__engine *e, int rank, const char *name)
+{
+    pthread_mutex_lock(&e->lock);
+    snprintf(e->called[rank], sizeof e->called[rank], "%s", name);
+    pthread_mutex_unlock(&e->lock);
+}
+
 void ddp__engine_retire(ddp__engine *e)
 {
     pthread_mutex_lock(&e->lock);

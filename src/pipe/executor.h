@@ -80,6 +80,9 @@ DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
 DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
 DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
+/* faults.c: errors call ranks by stage and pipeline. */
+DDP_LIB void ddp__pipe_names(const ddp_pipe *p);
+
 /* word.c: the norm over all stages. */
 DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
 

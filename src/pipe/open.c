@@ -68,6 +68,7 @@ static ddp_status ddp__pipe_layout(ddp_pipe *p, const int *rank_of, ddp_error *e
         else p->rank_of[i] = r;
         if (r == p->d->rank) p->stage = i % p->stages, p->number = i / p->stages;
     }
+    if (s == DDP_OK) ddp__pipe_names(p);
     if (at) DDP_FREE(at);
     return s;
 }

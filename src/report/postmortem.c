@@ -296,7 +296,7 @@ static ddp_status ddp__pm_tell(ddp__pm *pm)
     for (int r = 0; r < pm->world; r++) flag[r] = (unsigned char)!pm->rank[r].present;
     if (ddp__pm_list(pm, flag, who, sizeof who)) fprintf(pm->out, "%s of %d left no dump here\n", who, pm->world);
     for (int r = 0; r < pm->world; r++)
-        if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by rank"))
+        if (pm->rank[r].error[0] && !strstr(pm->rank[r].error, "(reported by "))
             fprintf(pm->out, "rank %d failed: %s\n", r, pm->rank[r].error);
     found = ddp__pm_differ(pm);
     found |= ddp__pm_wait(pm, flag, flag + pm->world);
