@@ -416,8 +416,9 @@ struct ddp_config {
     const char *run_id;       /* [env] workers with another id are refused; "" */
     const char *socket_ifname; /* [env] interfaces to listen on: "eth", "=eth0", "^lo,docker";
                                   that from which rank 0 is reached */
-    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json"
-                        or "FILE.json@0,16,32" where those devices are the workers, the same on all ranks; unshaped */
+    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json",
+                        with ":VARIANT" where that member of it is meant, then "@0,16,32" where those devices are the
+                        workers, the same on all ranks; unshaped */
     const char *net_script;   /* [env] file of stalls, drops, kills, rates (docs/links.md); none */
     const char *net2; /* [env] as net, for a second link between the same workers, which no script touches; none */
     const char *addr2;        /* [env] host:port of rank 0 on the second link's interface; where
@@ -1373,11 +1374,12 @@ typedef struct ddp_network {
     double *host_rate;    /* [N] bytes per second of a device's own access in each direction,
                              shared by all its pairs; NULL = no such limit. Planners ignore it */
     double *jitter_s;     /* [N x N] most that a message is late beyond delay_s, or NULL; ignored likewise */
+    int     one_at_a_time; /* 1: a device sends to one other at a time, as the placement's cost has it. Planners ignore it */
 } ddp_network;
 
 /* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and either groups x groups
  * matrices with `groups` and `devices_per_group`, or N x N matrices, of `delay_ms` and `bandwidth_gbps` (10^9 bit/s);
- * optional per device or per group: `tflops`, `memory_gb`, `host_gbps`, and a matrix `jitter_ms`. A variant
+ * optional per device or per group: `tflops`, `memory_gb`, `host_gbps`, and a matrix `jitter_ms`; `one_at_a_time`. A variant
  * ("as_in_code") names an object whose members replace those above. *out is untouched on error, else freed by
  * ddp_network_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp, unknown variant),
@@ -19229,6 +19231,7 @@ typedef struct ddp__link {
     double zero;              /* times of turns count from here */
     double up_free;           /* the uplink has taken everything up to here */
     double down_free;         /* likewise the downlink */
+    int    one_at_a_time;     /* 1: a frame occupies the uplink until it has left the way to its peer too */
 } ddp__link;
 
 /* The way between this worker and one peer, besides the access links of both. */
@@ -19299,6 +19302,7 @@ typedef struct ddp__links {
     double     farthest;  /* delay and jitter of any way */
     double     plan_rate, plan_delay_s; /* what a plan takes for RATE and DELAY of all links */
     int        by_pair;   /* ways have rates of their own: no ring is laid over them */
+    int        one_at_a_time;
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);
@@ -22551,6 +22555,7 @@ void ddp__emulate_plan(ddp__engine *e)
     if (links) {
         e->link.turn = links->turn;
         e->link.turns = links->turns;
+        e->link.one_at_a_time = links->one_at_a_time;
     }
     e->paced = e->slowest > 0 || e->link.turns > 0;
     e->shaped = e->paced || e->farthest > 0;
@@ -28256,7 +28261,9 @@ double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
     if (to->free > start) start = to->free;
     leaves = l->up_free = ddp__link_pass(l, start, (double)bytes);
     to->free = to->rate > 0 ? start + (double)bytes / to->rate : start;
-    return to->free > leaves ? to->free : leaves;
+    if (to->free > leaves) leaves = to->free;
+    if (l->one_at_a_time) l->up_free = leaves;
+    return leaves;
 }
 
 double ddp__path_receive(ddp__path *from, double left)
@@ -29512,6 +29519,7 @@ static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_netw
 
 static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 {
+    const ddp__json *one;
     ddp_network whole;
     int meant;
     DDP__TRY(ddp__network_groups(f, n));
@@ -29534,6 +29542,10 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
         if (!n->jitter_s) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
         DDP__TRY(ddp__network_matrix(f, n, "jitter_ms", 1e-3, n->jitter_s));
     }
+    one = ddp__network_get(f, "one_at_a_time");
+    if (one && one->kind != DDP__JSON_TRUE && one->kind != DDP__JSON_FALSE)
+        return ddp__network_bad(f, one, "one_at_a_time", "must be true or false");
+    n->one_at_a_time = one && one->kind == DDP__JSON_TRUE;
     return ddp_network_check(n, f->err);
 }
 
@@ -41909,13 +41921,20 @@ ddp_status ddp__goes_check(const ddp_config *c, const ddp_strategy_ops *ops, int
 /* From the configuration to the links that are emulated: one text for all of them, or a topology
  * file, and the script. */
 
-/* Whether a network is given as a file, and the bytes of its path ("@0,16,32" may follow). */
-static size_t ddp__net_path(const char *net)
+/* Whether a network is given as a file, and the bytes of its path; ":as_in_code", a variant, and "@0,16,32", the devices,
+ * may follow. */
+static size_t ddp__net_path(const char *net, size_t *variant)
 {
     const char *devices = strrchr(net, '@');
-    size_t n = devices ? (size_t)(devices - net) : strlen(net);
+    const size_t n = devices ? (size_t)(devices - net) : strlen(net);
 
-    return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
+    *variant = 0;
+    for (size_t i = n; i > 5; i--) {
+        if (memcmp(net + i - 5, ".json", 5) || (i < n && net[i] != ':')) continue;
+        if (i < n) *variant = n - i - 1;
+        return i;
+    }
+    return memchr(net, '/', n) ? n : 0;
 }
 
 /* Which device each worker is: the list behind "@", or the first ones. */
@@ -41959,6 +41978,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     double pair = 0, host = 0;
 
     l->by_pair = 1;
+    l->one_at_a_time = n->one_at_a_time;
     l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
     for (int a = 0; a < c->world; a++) {
         const double own = n->host_rate ? n->host_rate[device[a]] : 0;
@@ -41982,7 +42002,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
         }
     }
     l->slowest = ddp__least_rate(pair, host);
-    l->plan_rate = ddp__least_rate(pair * (c->world - 1), host);
+    l->plan_rate = ddp__least_rate(n->one_at_a_time ? pair : pair * (c->world - 1), host);
 }
 
 /* Times and rates that a clock and a counter can hold. */
@@ -42023,12 +42043,13 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     return status;
 }
 
-static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__links *l,
-                                  ddp__incidents *s, ddp_error *err)
+static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t variant, ddp__links *l, ddp__incidents *s,
+                                  ddp_error *err)
 {
     ddp_network n;
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
+    const char *list = c->net + path_size + (variant ? variant + 1 : 0);
     ddp_status status;
 
     memset(&n, 0, sizeof n);
@@ -42036,10 +42057,10 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
     if (!device || !path || !l->path) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
     } else {
-        path[path_size] = 0;
-        status = ddp_network_read(path, NULL, &n, err);
+        path[path_size] = path[path_size + (variant ? variant + 1 : 0)] = 0;
+        status = ddp_network_read(path, variant ? path + path_size + 1 : NULL, &n, err);
     }
-    if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
+    if (status == DDP_OK) status = ddp__net_devices(c, list, n.devices, device, err);
     for (int a = 0; status == DDP_OK && a < c->world; a++)
         for (int b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
@@ -42069,7 +42090,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     ddp__incidents s;
     ddp__links l;
     ddp_status status = DDP_OK;
-    size_t path = c->net ? ddp__net_path(c->net) : 0;
+    size_t variant = 0, path = c->net ? ddp__net_path(c->net, &variant) : 0;
 
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
@@ -42077,7 +42098,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     memset(&spec, 0, sizeof spec);
     if (!c->net && !c->net_script) return DDP_OK;
     if (path) {
-        status = ddp__links_file(c, path, &l, &s, err);
+        status = ddp__links_file(c, path, variant, &l, &s, err);
     } else {
         if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
         status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);

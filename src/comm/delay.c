@@ -17,6 +17,7 @@ void ddp__emulate_plan(ddp__engine *e)
     if (links) {
         e->link.turn = links->turn;
         e->link.turns = links->turns;
+        e->link.one_at_a_time = links->one_at_a_time;
     }
     e->paced = e->slowest > 0 || e->link.turns > 0;
     e->shaped = e->paced || e->farthest > 0;

@@ -19,6 +19,7 @@ typedef struct ddp__link {
     double zero;              /* times of turns count from here */
     double up_free;           /* the uplink has taken everything up to here */
     double down_free;         /* likewise the downlink */
+    int    one_at_a_time;     /* 1: a frame occupies the uplink until it has left the way to its peer too */
 } ddp__link;
 
 /* The way between this worker and one peer, besides the access links of both. */
@@ -89,6 +90,7 @@ typedef struct ddp__links {
     double     farthest;  /* delay and jitter of any way */
     double     plan_rate, plan_delay_s; /* what a plan takes for RATE and DELAY of all links */
     int        by_pair;   /* ways have rates of their own: no ring is laid over them */
+    int        one_at_a_time;
 } ddp__links;
 
 DDP_LIB ddp_status ddp__netspec_parse(const char *spec, ddp__netspec *out, ddp_error *err);

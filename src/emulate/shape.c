@@ -49,7 +49,9 @@ double ddp__link_send(ddp__link *l, ddp__path *to, double ready, size_t bytes)
     if (to->free > start) start = to->free;
     leaves = l->up_free = ddp__link_pass(l, start, (double)bytes);
     to->free = to->rate > 0 ? start + (double)bytes / to->rate : start;
-    return to->free > leaves ? to->free : leaves;
+    if (to->free > leaves) leaves = to->free;
+    if (l->one_at_a_time) l->up_free = leaves;
+    return leaves;
 }
 
 double ddp__path_receive(ddp__path *from, double left)

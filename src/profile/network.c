@@ -298,6 +298,7 @@ static ddp_status ddp__network_vector(const ddp__network_file *f, const ddp_netw
 
 static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
 {
+    const ddp__json *one;
     ddp_network whole;
     int meant;
     DDP__TRY(ddp__network_groups(f, n));
@@ -320,6 +321,10 @@ static ddp_status ddp__network_fill(const ddp__network_file *f, ddp_network *n)
         if (!n->jitter_s) return ddp__fail(f->err, DDP_MEMORY, "no memory for the network %s", f->path);
         DDP__TRY(ddp__network_matrix(f, n, "jitter_ms", 1e-3, n->jitter_s));
     }
+    one = ddp__network_get(f, "one_at_a_time");
+    if (one && one->kind != DDP__JSON_TRUE && one->kind != DDP__JSON_FALSE)
+        return ddp__network_bad(f, one, "one_at_a_time", "must be true or false");
+    n->one_at_a_time = one && one->kind == DDP__JSON_TRUE;
     return ddp_network_check(n, f->err);
 }
 

@@ -22,11 +22,12 @@ typedef struct ddp_network {
     double *host_rate;    /* [N] bytes per second of a device's own access in each direction,
                              shared by all its pairs; NULL = no such limit. Planners ignore it */
     double *jitter_s;     /* [N x N] most that a message is late beyond delay_s, or NULL; ignored likewise */
+    int     one_at_a_time; /* 1: a device sends to one other at a time, as the placement's cost has it. Planners ignore it */
 } ddp_network;
 
 /* ddp_network_read - a network from JSON: `N`, `D_dp`, `D_pp`, `c_pp_bytes`, `c_dp_bytes`, and either groups x groups
  * matrices with `groups` and `devices_per_group`, or N x N matrices, of `delay_ms` and `bandwidth_gbps` (10^9 bit/s);
- * optional per device or per group: `tflops`, `memory_gb`, `host_gbps`, and a matrix `jitter_ms`. A variant
+ * optional per device or per group: `tflops`, `memory_gb`, `host_gbps`, and a matrix `jitter_ms`; `one_at_a_time`. A variant
  * ("as_in_code") names an object whose members replace those above. *out is untouched on error, else freed by
  * ddp_network_free.
  * Errors: DDP_IO, DDP_FORMAT (names file, place, key and value), DDP_ARG (N is not D_dp x D_pp, unknown variant),

@@ -102,8 +102,9 @@ struct ddp_config {
     const char *run_id;       /* [env] workers with another id are refused; "" */
     const char *socket_ifname; /* [env] interfaces to listen on: "eth", "=eth0", "^lo,docker";
                                   that from which rank 0 is reached */
-    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json"
-                        or "FILE.json@0,16,32" where those devices are the workers, the same on all ranks; unshaped */
+    const char *net; /* [env] shape this worker's links, "RATE,DELAY,JITTER": "100mbit,20ms"; or a topology, "FILE.json",
+                        with ":VARIANT" where that member of it is meant, then "@0,16,32" where those devices are the
+                        workers, the same on all ranks; unshaped */
     const char *net_script;   /* [env] file of stalls, drops, kills, rates (docs/links.md); none */
     const char *net2; /* [env] as net, for a second link between the same workers, which no script touches; none */
     const char *addr2;        /* [env] host:port of rank 0 on the second link's interface; where

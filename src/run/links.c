@@ -4,13 +4,20 @@
 #include "profile/network.h"
 #include "run/context.h"
 
-/* Whether a network is given as a file, and the bytes of its path ("@0,16,32" may follow). */
-static size_t ddp__net_path(const char *net)
+/* Whether a network is given as a file, and the bytes of its path; ":as_in_code", a variant, and "@0,16,32", the devices,
+ * may follow. */
+static size_t ddp__net_path(const char *net, size_t *variant)
 {
     const char *devices = strrchr(net, '@');
-    size_t n = devices ? (size_t)(devices - net) : strlen(net);
+    const size_t n = devices ? (size_t)(devices - net) : strlen(net);
 
-    return (n > 5 && !memcmp(net + n - 5, ".json", 5)) || memchr(net, '/', n) ? n : 0;
+    *variant = 0;
+    for (size_t i = n; i > 5; i--) {
+        if (memcmp(net + i - 5, ".json", 5) || (i < n && net[i] != ':')) continue;
+        if (i < n) *variant = n - i - 1;
+        return i;
+    }
+    return memchr(net, '/', n) ? n : 0;
 }
 
 /* Which device each worker is: the list behind "@", or the first ones. */
@@ -54,6 +61,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
     double pair = 0, host = 0;
 
     l->by_pair = 1;
+    l->one_at_a_time = n->one_at_a_time;
     l->rate = n->host_rate ? n->host_rate[device[c->rank]] : 0;
     for (int a = 0; a < c->world; a++) {
         const double own = n->host_rate ? n->host_rate[device[a]] : 0;
@@ -77,7 +85,7 @@ static void ddp__links_cut(const ddp_network *n, const int *device, const ddp_co
         }
     }
     l->slowest = ddp__least_rate(pair, host);
-    l->plan_rate = ddp__least_rate(pair * (c->world - 1), host);
+    l->plan_rate = ddp__least_rate(n->one_at_a_time ? pair : pair * (c->world - 1), host);
 }
 
 /* Times and rates that a clock and a counter can hold. */
@@ -118,12 +126,13 @@ static ddp_status ddp__links_events(const char *path, int world, ddp__incidents 
     return status;
 }
 
-static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__links *l,
-                                  ddp__incidents *s, ddp_error *err)
+static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, size_t variant, ddp__links *l, ddp__incidents *s,
+                                  ddp_error *err)
 {
     ddp_network n;
     int *device = (int *)ddp__calloc((size_t)c->world, sizeof *device);
     char *path = ddp__strdup(c->net);
+    const char *list = c->net + path_size + (variant ? variant + 1 : 0);
     ddp_status status;
 
     memset(&n, 0, sizeof n);
@@ -131,10 +140,10 @@ static ddp_status ddp__links_file(const ddp_config *c, size_t path_size, ddp__li
     if (!device || !path || !l->path) {
         status = ddp__fail(err, DDP_MEMORY, "no memory for the links of %d workers", c->world);
     } else {
-        path[path_size] = 0;
-        status = ddp_network_read(path, NULL, &n, err);
+        path[path_size] = path[path_size + (variant ? variant + 1 : 0)] = 0;
+        status = ddp_network_read(path, variant ? path + path_size + 1 : NULL, &n, err);
     }
-    if (status == DDP_OK) status = ddp__net_devices(c, c->net + path_size, n.devices, device, err);
+    if (status == DDP_OK) status = ddp__net_devices(c, list, n.devices, device, err);
     for (int a = 0; status == DDP_OK && a < c->world; a++)
         for (int b = 0; b < a && status == DDP_OK; b++)
             if (device[a] == device[b])
@@ -164,7 +173,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     ddp__incidents s;
     ddp__links l;
     ddp_status status = DDP_OK;
-    size_t path = c->net ? ddp__net_path(c->net) : 0;
+    size_t variant = 0, path = c->net ? ddp__net_path(c->net, &variant) : 0;
 
     memset(out, 0, sizeof *out);
     memset(&l, 0, sizeof l);
@@ -172,7 +181,7 @@ ddp_status ddp__links_open(const ddp_config *c, ddp__links *out, ddp_error *err)
     memset(&spec, 0, sizeof spec);
     if (!c->net && !c->net_script) return DDP_OK;
     if (path) {
-        status = ddp__links_file(c, path, &l, &s, err);
+        status = ddp__links_file(c, path, variant, &l, &s, err);
     } else {
         if (c->net) DDP__TRY(ddp__netspec_parse(c->net, &spec, err));
         status = ddp__links_alike(&spec, c->rank, c->world, c->seed, &l, err);

@@ -215,6 +215,32 @@ static void a_topology_gives_each_pair_its_own_rate_and_delay(void **state)
     ddp__links_free(&l);
 }
 
+static void a_variant_and_one_at_a_time_are_read(void **state)
+{
+    static const char text[] =
+        "{\"devices_per_group\": [2, 2], \"delay_ms\": [[1, 20], [30, 2]], \"bandwidth_gbps\": [[1, 0.1], [0.2, 1]],\n"
+        " \"as_in_code\": {\"delay_ms\": [[1, 40], [30, 2]], \"one_at_a_time\": true}}\n";
+    char net[160];
+    ddp__links l;
+    ddp_error err;
+    (void)state;
+    snprintf(net, sizeof net, "%s@1,2", write_file("wan.json", text));
+    assert_int_equal(open_links(net, 1, 2, &l, &err), DDP_OK);
+    assert_true(near(l.path[0].delay_s, 0.02) && !l.one_at_a_time);
+    ddp__links_free(&l);
+    snprintf(net, sizeof net, "%s:as_in_code@1,2", write_file("wan.json", text));
+    assert_int_equal(open_links(net, 1, 2, &l, &err), DDP_OK);
+    assert_true(near(l.path[0].delay_s, 0.04) && near(l.path[0].rate, 0.2e9 / 8) && l.one_at_a_time);
+    ddp__links_free(&l);
+    snprintf(net, sizeof net, "%s:as_in_code", write_file("wan.json", text));
+    assert_int_equal(open_links(net, 3, 4, &l, &err), DDP_OK);
+    assert_true(near(l.path[0].delay_s, 0.04) && near(l.plan_rate, 0.1e9 / 8));
+    ddp__links_free(&l);
+    snprintf(net, sizeof net, "%s:as_in_paper", write_file("wan.json", text));
+    assert_int_equal(open_links(net, 0, 2, &l, &err), DDP_ARG);
+    assert_non_null(strstr(err.msg, "has no variant 'as_in_paper'; it has: as_in_code"));
+}
+
 static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
 {
     static const char *const lists[][2] = {
@@ -230,6 +256,9 @@ static void a_topology_that_does_not_fit_is_refused_in_a_sentence(void **state)
          "\"delay_ms\" has 2 rows"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 0], [1, 0]]}",
          "carries 0 bytes/s"},
+        {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], "
+         "\"one_at_a_time\": 1}",
+         "\"one_at_a_time\" must be true or false"},
         {"{\"delay_ms\": [[0, 1], [1, 0]], \"bandwidth_gbps\": [[0, 1], [1, 0]], "
          "\"jitter_ms\": [[0, -1], [1, 0]]}",
          "the jitter from device 0 to device 1 is -0.001 s"},
@@ -561,6 +590,7 @@ int main(void)
         cmocka_unit_test(a_wrong_line_is_named_with_its_wrong_part),
         cmocka_unit_test(a_worker_gets_the_turns_of_its_link_and_its_acts),
         cmocka_unit_test(a_topology_gives_each_pair_its_own_rate_and_delay),
+        cmocka_unit_test(a_variant_and_one_at_a_time_are_read),
         cmocka_unit_test(a_topology_that_does_not_fit_is_refused_in_a_sentence),
         cmocka_unit_test(the_networks_of_the_papers_can_be_emulated),
         cmocka_unit_test(pairs_have_their_own_rates_at_the_same_time),

@@ -74,6 +74,25 @@ static void the_way_to_one_peer_does_not_hold_up_another(void **state)
     assert_true(ddp__link_send(&l, &fast, 20, 500) == 20.25);
 }
 
+static void one_at_a_time_a_frame_waits_for_the_way_to_another_peer(void **state)
+{
+    ddp__link l;
+    ddp__path fast, slow;
+    (void)state;
+    memset(&l, 0, sizeof l);
+    memset(&fast, 0, sizeof fast);
+    memset(&slow, 0, sizeof slow);
+    l.one_at_a_time = 1;
+    fast.rate = 1000;
+    slow.rate = 250;
+    assert_true(ddp__link_send(&l, &slow, 10, 500) == 12);
+    assert_true(l.up_free == 12);
+    assert_true(ddp__link_send(&l, &fast, 10, 500) == 12.5);
+    assert_true(ddp__link_send(&l, &slow, 13, 500) == 15);
+    l.rate = 100; /* the uplink is slower than the ways */
+    assert_true(ddp__link_send(&l, &fast, 20, 500) == 25 && l.up_free == 25);
+}
+
 static void jitter_is_uniform_seeded_and_keeps_the_order(void **state)
 {
     ddp__path p, q;
@@ -473,6 +492,7 @@ int main(void)
         cmocka_unit_test(an_uplink_is_busy_for_bytes_over_rate_however_late_it_is_looked_at),
         cmocka_unit_test(a_downlink_delays_once_and_serialises_what_competes),
         cmocka_unit_test(the_way_to_one_peer_does_not_hold_up_another),
+        cmocka_unit_test(one_at_a_time_a_frame_waits_for_the_way_to_another_peer),
         cmocka_unit_test(jitter_is_uniform_seeded_and_keeps_the_order),
         cmocka_unit_test(a_turn_of_the_rate_counts_from_its_time_on),
         cmocka_unit_test(a_chunk_is_one_millisecond_within_limits),
