@@ -335,6 +335,7 @@
 #include "pipe/open.c"
 #include "pipe/word.c"
 #include "pipe/faults.c"
+#include "pipe/layout.c"
 #endif
 #endif
 #ifndef DDP_NO_REPORTS

@@ -108,6 +108,7 @@ typedef struct training {
     int               workers, period;
     int               stages;       /* 0 or 1: no pipeline; else each rank holds one of so many stages */
     ddp_pipeline      pipeline;     /* its schedule */
+    ddp_pipe_layout   layout;       /* all zero, or who runs which stage, and what is in it */
     int               elastic;      /* others may go on without this worker */
     int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
@@ -161,7 +162,15 @@ static int training_workers(const ddp_ctx *d, const training *t)
     return (ddp_world(d) - ddp_servers(d)) / (t->stages > 1 ? t->stages : 1);
 }
 
-static int training_worker(const ddp_ctx *d, const training *t) { return ddp_rank(d) / (t->stages > 1 ? t->stages : 1); }
+/* The number of this rank's pipeline. */
+static int training_worker(const ddp_ctx *d, const training *t)
+{
+    int at = ddp_rank(d);
+
+    if (t->layout.rank_of)
+        for (at = 0; t->layout.rank_of[at] != ddp_rank(d);) at++;
+    return at / (t->stages > 1 ? t->stages : 1);
+}
 
 /* The place of this rank. Ranks that a launcher or --rank made share no memory: each has but its
  * own place, whatever its number. */
@@ -280,6 +289,8 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
     memset(&c, 0, sizeof c);
     c.stages = t->stages;
     c.schedule = t->pipeline;
+    c.rank_of = t->layout.rank_of;
+    c.stage_of = t->layout.stage_of;
     m->pipe = ddp_pipe_open(d, m->graph, m->loss, &c);
     if (!m->pipe) return training_fail(d, t->result, (int)ddp_last_error(d)->code, ddp_last_error(d)->msg);
     m->layers = ddp_layers(d);

@@ -211,20 +211,22 @@ static void fence_svg(FILE *f, const fence_plans *v)
 /* ---- the result ---- */
 
 /* small: the same plan with compressed messages, or NULL. */
-static void fence_json(FILE *f, const ddp_fence_plan *p, const ddp_workload *small, int idle,
+static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p, const ddp_workload *small, int idle,
                        double seconds, int event)
 {
-    char t[3][32];
+    char t[4][32];
+    double bytes = 0;
     int k;
 
-    fprintf(f, "{%s\"solver\": \"%s\", \"allow_idle\": %s, \"operators\": %d, \"devices\": %d, "
+    for (k = 0; k < list->count; k++) bytes += list->op[k].param_bytes;
+    fprintf(f, "{%s\"solver\": \"%s\", \"allow_idle\": %s, \"operators\": %d, \"param_bytes\": %s, \"devices\": %d, "
                "\"devices_used\": %d, \"clusters\": %d, \"latency_s\": %s, \"pipeline_s\": %s, "
                "\"throughput\": %s, \"proven\": %s, \"connected\": %s, ",
             event ? "\"event\": \"plan\", " : "", ddp_fence_solver_name(p->solver),
-            idle ? "true" : "false", p->ops, p->devices, p->segments, p->clusters,
-            plan_exact(p->work.latency_s, t[0], sizeof t[0]),
-            plan_exact(p->work.pipeline_s, t[1], sizeof t[1]),
-            plan_exact(p->work.throughput, t[2], sizeof t[2]), p->proven ? "true" : "false",
+            idle ? "true" : "false", p->ops, plan_exact(bytes, t[0], sizeof t[0]), p->devices, p->segments, p->clusters,
+            plan_exact(p->work.latency_s, t[1], sizeof t[1]),
+            plan_exact(p->work.pipeline_s, t[2], sizeof t[2]),
+            plan_exact(p->work.throughput, t[3], sizeof t[3]), p->proven ? "true" : "false",
             p->connected ? "true" : "false");
     if (small)
         fprintf(f, "\"compressed\": {\"latency_s\": %s, \"pipeline_s\": %s, \"throughput\": %s}, ",
@@ -268,8 +270,8 @@ static ddp_status fence_solve(fence_plans *v, const ddp_fence_options *o, int se
                                        &small, &err);
     if (status == DDP_OK) {
         shown = v->compress.ratio > 0 ? &small : NULL;
-        fence_json(line, &v->plan[v->count], shown, v->idle[v->count], seconds, 0);
-        fence_json(json, &v->plan[v->count], shown, v->idle[v->count], seconds, 1);
+        fence_json(line, v->list, &v->plan[v->count], shown, v->idle[v->count], seconds, 0);
+        fence_json(json, v->list, &v->plan[v->count], shown, v->idle[v->count], seconds, 1);
     } else {
         fprintf(stderr, "plan fence: %s\n", err.msg);
     }

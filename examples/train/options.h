@@ -16,7 +16,7 @@ typedef struct program {
     const char *report;
     const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
     long stages;
-    const char *pipeline;
+    const char *pipeline, *placement, *cut;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
@@ -65,9 +65,8 @@ static void defaults(program *p, const char *name)
 {
     memset(p, 0, sizeof *p);
     p->name = name, p->optimizer = "adamw", p->schedule = "constant";
-    p->stages = 1;
     p->workers = 1, p->steps = 100, p->batch = 4, p->accumulate = 1;
-    p->period = p->threads = p->rank = p->profile_steps = -1; /* not given */
+    p->period = p->threads = p->rank = p->profile_steps = p->stages = -1; /* not given */
     p->samples = "sequence";
     p->t.keep = 2;
     p->outer_lr = p->outer_momentum = p->mixture = -1; /* not given */
@@ -89,7 +88,7 @@ static const char *strategy_help(program *p)
     return p->help;
 }
 
-enum { OPTIONS = 116 }; /* most of a program */
+enum { OPTIONS = 118 }; /* most of a program */
 
 /* own: the count options that only this program has. */
 static int parse(program *p, int argc, char **argv, const char *about, const cli_option *own, int count)
@@ -101,8 +100,11 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "sequences or images per worker and micro-batch [4]"},
         {"--accumulate", CLI_COUNT, &p->accumulate, "N", "micro-batches per step [1]"},
         {"--microbatches", CLI_COUNT, &p->accumulate, "N", "the same"},
-        {"--stages", CLI_COUNT, &p->stages, "N", "pipeline: each of --workers holds one of N stages of the model [1]"},
+        {"--stages", CLI_COUNT, &p->stages, "N", "pipeline: each of --workers holds one of N stages of the model [1, or as the files say]"},
         {"--pipeline", CLI_TEXT, &p->pipeline, "NAME", "its schedule: gpipe, 1f1b or zb [1f1b]"},
+        {"--placement", CLI_TEXT, &p->placement, "FILE",
+         "which worker runs which stage of which pipeline: of `plan place --json`, worker = device"},
+        {"--cut", CLI_TEXT, &p->cut, "FILE", "which operators a stage has: of `plan fence --json` [about equal FLOPs]"},
         {"--recompute", CLI_FLAG, &p->recompute, "",
          "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
@@ -314,6 +316,31 @@ static ddp_status choose(program *p, ddp_error *err)
     return DDP_OK;
 }
 
+/* Who runs what, once the model is known. */
+static ddp_status choose_stages(program *p, ddp_error *err)
+{
+    training *t = &p->t;
+    ddp_graph *g = p->cut ? ddp_graph_new(NULL) : NULL;
+    ddp_status s = DDP_OK;
+
+    if (g) training_add_model(g, t, t->model.batch, t->model.context, NULL);
+    if (p->placement || p->cut) s = ddp_pipe_layout_read(p->placement, p->cut, g, (int)p->workers, &t->layout, err);
+    ddp_graph_free(g);
+    if (s != DDP_OK) return s;
+    if (p->stages < 0) p->stages = t->layout.stages ? t->layout.stages : 1;
+    if (t->layout.stages && p->stages != t->layout.stages)
+        return refuse(err, "--stages %ld, and %s has %d: leave --stages out", p->stages, p->placement ? p->placement : p->cut,
+                      t->layout.stages);
+    if (p->stages < 1 || p->workers % p->stages)
+        return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
+    if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
+    if (p->stages > 1 && (t->load || t->store || t->save || t->resume || p->sample))
+        return refuse(err, "--load, --export, --save, --resume and --sample with --stages %ld: a rank holds one stage of "
+                      "the model only; train without them", p->stages);
+    t->stages = (int)p->stages;
+    return DDP_OK;
+}
+
 /* What ddp_open does not check itself. */
 static ddp_status check(const program *p, ddp_error *err)
 {
@@ -331,14 +358,8 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
         return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch", p->accumulate);
-    if (p->stages < 1 || p->workers % p->stages)
-        return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
-    if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
-    if (p->stages > 1 && p->emulate)
-        return refuse(err, "--emulate-compute with --stages %ld: layers that sleep pass nothing on", p->stages);
-    if (p->stages > 1 && (p->t.load || p->t.store || p->t.save || p->t.resume || p->sample))
-        return refuse(err, "--load, --export, --save, --resume and --sample with --stages %ld: a rank holds one stage of "
-                      "the model only; train without them", p->stages);
+    if (p->emulate && (p->stages > 1 || p->placement || p->cut))
+        return refuse(err, "--emulate-compute with stages: layers that sleep pass nothing on");
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
     if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);

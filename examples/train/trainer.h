@@ -25,14 +25,14 @@ static ddp_status prepare(program *p, ddp_error *err)
 
     training_host(p->host, sizeof p->host);
     if (p->emulate ? load_emulated(p, err) : p->load(p, err)) return err->code;
+    if (choose_stages(p, err)) return err->code;
     if (p->epochs) {
-        long per_step = p->workers * p->batch * p->accumulate;
+        long per_step = p->workers / p->stages * p->batch * p->accumulate;
         p->steps = (t->windows + per_step - 1) / per_step;
     }
     t->schedule.base = p->lr, t->schedule.warmup = p->warmup, t->schedule.total = p->steps;
     t->schedule.min_ratio = 0.1, t->schedule.step_size = p->steps / 3 + 1, t->schedule.gamma = 0.1;
     t->steps = p->steps, t->accumulate = p->accumulate, t->seed = (uint64_t)p->seed;
-    t->stages = (int)p->stages;
     t->workers = (int)p->workers, t->period = (int)p->period;
     t->label = p->quiet ? NULL : p->strategy;
     /* only the ranks that are started here leave something behind here; a plan's filling is kept
@@ -117,6 +117,7 @@ static int trainer_main(program *p)
     }
     if (code) fprintf(stderr, "%s: %s\n", p->name, err.msg);
     ddp_profile_free(&p->emulated);
+    ddp_pipe_layout_free(&p->t.layout);
     return code;
 }
 

@@ -35,6 +35,17 @@ ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error
     return DDP_OK;
 }
 
+/* Ranks that were given unlike files are told before anything passes between them. */
+static ddp_status ddp__pipe_same(ddp_pipe *p, const int *stage_of)
+{
+    uint64_t h = (uint64_t)p->schedule;
+
+    for (int i = 0; i < p->d->world; i++) h = (h ^ (uint64_t)p->rank_of[i]) * UINT64_C(1099511628211);
+    for (int i = 0; i < p->g->nodes; i++)
+        if (p->g->node[i]->op) h = (h ^ (uint64_t)stage_of[i]) * UINT64_C(1099511628211);
+    return (ddp_status)ddp_same(p->d, "pipeline layout", (int64_t)(h >> 33));
+}
+
 static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
 {
     int *stage_of = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *stage_of);
@@ -45,6 +56,7 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
     p->g->halves = p->schedule == DDP_PIPELINE_ZB;
     if (s == DDP_OK && (ddp_graph_cut(p->g, stage_of, p->stages, p->stage) || ddp_graph_build(p->g)))
         s = ddp__fail(err, ddp_graph_error(p->g)->code, "%s", ddp_graph_error(p->g)->msg);
+    if (s == DDP_OK) s = ddp__pipe_same(p, stage_of);
     if (stage_of) DDP_FREE(stage_of);
     return s;
 }

@@ -56,4 +56,24 @@ DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-
  * [ddp_node_count]. A layer is not parted. DDP_ARG where there are fewer layers with operators than stages. */
 DDP_API ddp_status ddp_pipe_cut(const ddp_graph *g, int stages, int *stage_of, ddp_error *err);
 
+/* What planners have decided, for ddp_pipe_config. */
+typedef struct ddp_pipe_layout {
+    int  stages, pipelines; /* 0 where neither file was given */
+    int *rank_of;           /* [pipelines x stages] as in ddp_pipe_config, or NULL */
+    int *stage_of;          /* [ddp_node_count], or NULL without a cut */
+} ddp_pipe_layout;
+
+/* ddp_pipe_layout_read - from the JSON lines of `plan place` (placement) and of `plan fence` (cut), either NULL. Of several
+ *   plans in a file the one that costs least counts (cost_s, pipeline_s), of equals the first.
+ *     placement  rank = device, of each stage of each pipeline
+ *     cut        the operators of a device are a stage, stages in the order in which data flow. Without a placement rank r
+ *                is the r-th of the devices that have operators, and so on in further pipelines
+ *     g          the model, built or not; read for a cut only
+ *   *out is untouched on error, else freed by ddp_pipe_layout_free. Errors: DDP_IO, DDP_FORMAT (no such plan), DDP_ARG (a
+ *   placement for another number of ranks, a device twice; a cut of another model, an operator that is left out or stands
+ *   twice, stages that form a cycle; unlike numbers of stages), DDP_MEMORY. */
+DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, const ddp_graph *g, int world,
+                                        ddp_pipe_layout *out, ddp_error *err);
+DDP_API void       ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
+
 #endif /* DDP_PIPE_PIPE_H */
