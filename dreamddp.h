@@ -2298,11 +2298,20 @@ typedef struct ddp_task {
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
 DDP_API ddp_status  ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err);
 
+/* A pipeline as all of its stages know it. */
+typedef struct ddp_pipeline_shape {
+    ddp_pipeline schedule;
+    int          stages;        /* 1..1024 */
+    int          micro_batches; /* of a step */
+    int          ahead;         /* 1f1b, zb: so many forwards more before a stage's first backward, and as many micro-batches
+                                   more in flight and held: on slow links what waits for the way there and back; 0 = none */
+} ddp_pipeline_shape;
+
 /* ddp_pipeline_tasks - what `stage` (0..stages-1, from the input) computes in one step, in order, into out
  *   [3 x micro_batches]; how many, or 0 where a number is out of range. Pure.
  * ddp_pipeline_held - the most micro-batches whose activations the stage holds at one time: as many states as it needs. */
-DDP_API int ddp_pipeline_tasks(ddp_pipeline p, int stages, int stage, int micro_batches, ddp_task *out);
-DDP_API int ddp_pipeline_held(ddp_pipeline p, int stages, int stage, int micro_batches);
+DDP_API int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out);
+DDP_API int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage);
 
 /* Seconds for one micro-batch of a stage. */
 typedef struct ddp_stage_cost {
@@ -2320,7 +2329,7 @@ typedef struct ddp_boundary {
 } ddp_boundary;
 
 typedef struct ddp_pipeline_costs {
-    int stages, micro_batches;
+    ddp_pipeline_shape    shape;
     const ddp_stage_cost *stage;    /* [stages] */
     int boundaries;
     const ddp_boundary   *boundary; /* [boundaries]; NULL: none */
@@ -2344,8 +2353,7 @@ typedef struct ddp_pipeline_times {
 
 /* ddp_pipeline_time - plays one step. O(slots x stages). Errors: DDP_ARG (names the stage or boundary), DDP_NUMERIC,
  * DDP_MEMORY; *out is empty then. free: what it has allocated. */
-DDP_API ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pipeline_times *out,
-                                     ddp_error *err);
+DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err);
 DDP_API void       ddp_pipeline_times_free(ddp_pipeline_times *t);
 
 /* ==== compress/compress.h ==== [compress] */
@@ -2906,6 +2914,7 @@ typedef struct ddp_pipe_config {
     const int   *stage_of; /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many FLOPs for each */
     const int   *rank_of;  /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank once; NULL:
                               that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
+    int          ahead;    /* of ddp_pipeline_shape; 0 = the schedule's own */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;
@@ -52887,8 +52896,8 @@ typedef struct ddp__stage_done {
 
 /* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what the
  * neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input gradient in
- * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds, or nothing else can
- * run, a weight gradient does. */
+ * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing
+ * else can run, a weight gradient does. */
 static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before, const ddp__stage_done *after,
                         int most, int full, int micro_batches)
 {
@@ -52912,21 +52921,22 @@ static int ddp__zb_run(ddp__stage_done *s, int kind)
 
 enum { DDP__STAGES_MOST = 1024 };
 
+static int ddp__least(int a, int b) { return a < b ? a : b; }
+
 /* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
-static int ddp__zb_tasks(int stages, int stage, int micro_batches, ddp_task *out)
+static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
     ddp__stage_done done[DDP__STAGES_MOST + 2], was[DDP__STAGES_MOST + 2];
-    const int most = stages < micro_batches ? stages : micro_batches;
+    const int stages = p->stages, M = p->micro_batches, ahead = ddp__least(p->ahead, M);
     int n = 0;
 
     memset(done, 0, ((size_t)stages + 2) * sizeof *done);
     for (int s = 1; s <= stages; s++) done[s].backward_last = 1;
-    while (done[stage + 1].weights < micro_batches) {
+    while (done[stage + 1].weights < M) {
         memcpy(was, done, ((size_t)stages + 2) * sizeof *done);
         for (int s = 1; s <= stages; s++) {
-            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL, most,
-                                          stages - s + 1 < micro_batches ? stages - s + 1 : micro_batches,
-                                          micro_batches);
+            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL,
+                                          ddp__least(stages + ahead, M), ddp__least(stages - s + 1 + ahead, M), M);
             int which;
             if (kind < 0) continue;
             which = ddp__zb_run(&done[s], kind);
@@ -52938,38 +52948,35 @@ static int ddp__zb_tasks(int stages, int stage, int micro_batches, ddp_task *out
     return n;
 }
 
-/* `ahead` forwards, then one backward and one forward in turn, then the other backwards. */
-static int ddp__turns(int ahead, int micro_batches, ddp_task *out)
+/* `first` forwards and one, then one backward and one forward in turn, then the other backwards. */
+static int ddp__turns(int first, int micro_batches, ddp_task *out)
 {
     int forwards = 0, backwards = 0, n = 0;
 
     while (backwards < micro_batches) {
-        const int forward = forwards < micro_batches && forwards <= backwards + ahead;
+        const int forward = forwards < micro_batches && forwards <= backwards + first;
         out[n].kind = forward ? DDP_TASK_FORWARD : DDP_TASK_BACKWARD;
         out[n++].micro_batch = forward ? forwards++ : backwards++;
     }
     return n;
 }
 
-static int ddp__pipeline_fits(ddp_pipeline p, int stages, int stage, int micro_batches)
+int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage)
 {
-    return ddp__pipeline_text((int)p) && stages > 0 && stages <= (int)DDP__STAGES_MOST && stage >= 0 &&
-           stage < stages && micro_batches > 0;
+    if (!ddp__pipeline_text((int)p->schedule) || p->stages < 1 || p->stages > (int)DDP__STAGES_MOST || stage < 0 ||
+        stage >= p->stages || p->micro_batches < 1 || p->ahead < 0) return 0;
+    if (p->schedule == DDP_PIPELINE_GPIPE) return p->micro_batches;
+    return ddp__least(p->stages - (p->schedule == DDP_PIPELINE_ZB ? 0 : stage) + ddp__least(p->ahead, p->micro_batches),
+                      p->micro_batches);
 }
 
-int ddp_pipeline_tasks(ddp_pipeline p, int stages, int stage, int micro_batches, ddp_task *out)
+int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
-    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
-    if (p == DDP_PIPELINE_ZB) return ddp__zb_tasks(stages, stage, micro_batches, out);
-    return ddp__turns(p == DDP_PIPELINE_GPIPE ? micro_batches : stages - 1 - stage, micro_batches, out);
-}
+    const int held = ddp_pipeline_held(p, stage);
 
-int ddp_pipeline_held(ddp_pipeline p, int stages, int stage, int micro_batches)
-{
-    const int most = p == DDP_PIPELINE_GPIPE ? micro_batches : p == DDP_PIPELINE_ZB ? stages : stages - stage;
-
-    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
-    return most < micro_batches ? most : micro_batches;
+    if (!held) return 0;
+    if (p->schedule == DDP_PIPELINE_ZB) return ddp__zb_tasks(p, stage, out);
+    return ddp__turns(held - 1, p->micro_batches, out);
 }
 
 /* ==== pipe/play.c ==== [pipe] */
@@ -53116,7 +53123,7 @@ static int ddp__play_next(ddp__played *x)
     double least = HUGE_VAL;
     int stage = -1, slot = 0, way = 0;
 
-    for (int s = 0; s < x->c->stages; s++) {
+    for (int s = 0; s < x->c->shape.stages; s++) {
         int from = 0;
         const double ready[3] = {ddp__compute_ready(x, s), ddp__send_ready(x, s), ddp__receive_ready(x, s, &from)};
         for (int i = 0; i < 3; i++) {
@@ -53135,14 +53142,15 @@ static int ddp__play_next(ddp__played *x)
 
 /* ---- before and after ---- */
 
-static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_error *err)
+static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
 {
     if (!c || !c->stage || c->boundaries < 0 || (c->boundaries && !c->boundary))
         return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: costs of all stages and boundaries are needed");
-    if (!ddp_pipeline_held(p, c->stages, 0, c->micro_batches))
-        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: %d stages (1..1024) and %d micro-batches (at least 1) under "
-                         "schedule %d are no pipeline", c->stages, c->micro_batches, (int)p);
-    for (int s = 0; s < c->stages; s++) {
+    if (!ddp_pipeline_held(&c->shape, 0))
+        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: %d stages (1..1024), %d micro-batches (at least 1) and %d "
+                         "ahead (at least 0) under schedule %d are no pipeline", c->shape.stages,
+                         c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
+    for (int s = 0; s < c->shape.stages; s++) {
         const ddp_stage_cost *k = &c->stage[s];
         const double sum = k->forward_s + k->inputs_s + k->weights_s;
         if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !isfinite(sum))
@@ -53151,9 +53159,9 @@ static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, d
     }
     for (int i = 0; i < c->boundaries; i++) {
         const ddp_boundary *b = &c->boundary[i];
-        if (b->from < 0 || b->to <= b->from || b->to >= c->stages)
+        if (b->from < 0 || b->to <= b->from || b->to >= c->shape.stages)
             return ddp__fail(err, DDP_ARG, "boundary %d goes from stage %d to %d: of %d stages a later one must follow",
-                             i, b->from, b->to, c->stages);
+                             i, b->from, b->to, c->shape.stages);
         if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
             !isfinite(b->forward_s + b->backward_s + b->alpha_s))
             return ddp__fail(err, DDP_NUMERIC, "boundary %d: times of %g, %g and %g s are not all finite and at least 0",
@@ -53163,10 +53171,10 @@ static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, d
 }
 
 /* 0: out of memory. */
-static int ddp__play_open(ddp__played *x, ddp_pipeline p)
+static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
-    const size_t S = (size_t)c->stages, M = (size_t)c->micro_batches, ways = 2 * (size_t)c->boundaries;
+    const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches, ways = 2 * (size_t)c->boundaries;
     int good;
 
     x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
@@ -53180,8 +53188,8 @@ static int ddp__play_open(ddp__played *x, ddp_pipeline p)
         k->send = (ddp__played_send *)ddp__calloc(ways * M + 1, sizeof *k->send);
         good = k->task && k->send;
         if (!good) break;
-        k->tasks = ddp_pipeline_tasks(p, c->stages, (int)s, c->micro_batches, k->task);
-        x->out->held[s] = ddp_pipeline_held(p, c->stages, (int)s, c->micro_batches);
+        k->tasks = ddp_pipeline_tasks(&c->shape, (int)s, k->task);
+        x->out->held[s] = ddp_pipeline_held(&c->shape, (int)s);
     }
     for (size_t w = 0; good && w < ways; w++) {
         x->way[w].first_byte = (double *)ddp__calloc(M, sizeof(double));
@@ -53193,7 +53201,7 @@ static int ddp__play_open(ddp__played *x, ddp_pipeline p)
 
 static void ddp__play_close(ddp__played *x)
 {
-    for (int s = 0; x->stage && s < x->c->stages; s++) {
+    for (int s = 0; x->stage && s < x->c->shape.stages; s++) {
         if (x->stage[s].task) DDP_FREE(x->stage[s].task);
         if (x->stage[s].send) DDP_FREE(x->stage[s].send);
     }
@@ -53205,7 +53213,7 @@ static void ddp__play_close(ddp__played *x)
     if (x->way) DDP_FREE(x->way);
 }
 
-ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
+ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
 {
     ddp__played x;
     ddp_status status = DDP_OK;
@@ -53213,15 +53221,15 @@ ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pi
     memset(&x, 0, sizeof x);
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
     memset(out, 0, sizeof *out);
-    DDP__TRY(ddp__play_check(p, c, err));
+    DDP__TRY(ddp__play_check(c, err));
     x.c = c;
     x.out = out;
-    if (ddp__play_open(&x, p)) while (ddp__play_next(&x)) continue;
-    else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->stages,
-                            c->micro_batches);
+    if (ddp__play_open(&x)) while (ddp__play_next(&x)) continue;
+    else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->shape.stages,
+                            c->shape.micro_batches);
     ddp__play_close(&x);
     if (status != DDP_OK) ddp_pipeline_times_free(out);
-    else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->stages));
+    else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->shape.stages));
     return status;
 }
 
@@ -53259,7 +53267,7 @@ struct ddp_pipe {
     ddp_node    *loss;
     ddp_pipeline schedule;
     int          stages, stage, number; /* number: of the pipeline */
-    int          micro_batches;
+    int          micro_batches, ahead;
     int         *rank_of;   /* [pipelines x stages] */
     int          team;      /* the ranks of this pipeline */
     ddp_task    *task;      /* [tasks] */
@@ -53283,6 +53291,13 @@ struct ddp_pipe {
     double       loss_sum;
     int          losses;
 };
+
+static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
+{
+    const ddp_pipeline_shape x = {p->schedule, p->stages, p->micro_batches, p->ahead};
+
+    return x;
+}
 
 /* The rank of a stage of this pipeline. */
 static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_of[p->number * p->stages + stage]; }
@@ -53873,12 +53888,13 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
 /* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
 static int ddp__states_open(ddp_pipe *p)
 {
+    const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held + 1;
 
     p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
     if (!p->task || !p->state) return 0;
-    p->tasks = ddp_pipeline_tasks(p->schedule, p->stages, p->stage, p->micro_batches, p->task);
+    p->tasks = ddp_pipeline_tasks(&shape, p->stage, p->task);
     for (; p->states < most && p->states < p->micro_batches; p->states++) {
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
@@ -53917,21 +53933,25 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
 
 static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
 {
+    ddp_pipeline_shape shape;
+
     p->schedule = c->schedule;
+    p->ahead = c->ahead;
     p->stages = c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
-    p->held = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches);
+    shape = ddp__pipe_shape(p);
+    p->held = ddp_pipeline_held(&shape, p->stage);
     if (!p->held)
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
-                         (int)p->schedule, p->stages);
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024), %d ahead (at least 0), "
+                         "does not exist", (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
-                     "held at a time: use smaller ones, more stages, 1f1b, or recompute the blocks (--recompute of a trainer)",
+                     "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
 }
 

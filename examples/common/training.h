@@ -109,6 +109,7 @@ typedef struct training {
     int               stages;       /* 0 or 1: no pipeline; else each rank holds one of so many stages */
     ddp_pipeline      pipeline;     /* its schedule */
     ddp_pipe_layout   layout;       /* all zero, or who runs which stage, and what is in it */
+    int               ahead;        /* of ddp_pipeline_shape */
     int               elastic;      /* others may go on without this worker */
     int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
@@ -291,6 +292,7 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
     c.schedule = t->pipeline;
     c.rank_of = t->layout.rank_of;
     c.stage_of = t->layout.stage_of;
+    c.ahead = t->ahead;
     m->pipe = ddp_pipe_open(d, m->graph, m->loss, &c);
     if (!m->pipe) return training_fail(d, t->result, (int)ddp_last_error(d)->code, ddp_last_error(d)->msg);
     m->layers = ddp_layers(d);

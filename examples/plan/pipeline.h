@@ -6,7 +6,7 @@
 
 typedef struct pipeline_arguments {
     const char *schedule, *forward, *backward, *net, *svg, *json;
-    long        stages, micro_batches;
+    long        stages, micro_batches, ahead;
     double      weights, bytes;
 } pipeline_arguments;
 
@@ -86,19 +86,20 @@ static void pipeline_svg(FILE *f, const ddp_pipeline *which, const ddp_pipeline_
 
 /* ---- the answer ---- */
 
-static void pipeline_json(FILE *f, ddp_pipeline p, const ddp_pipeline_costs *c, const ddp_pipeline_times *t, int event)
+static void pipeline_json(FILE *f, const ddp_pipeline_shape *p, const ddp_pipeline_times *t, int event)
 {
     char s[32];
 
     fprintf(f, "{%s\"schedule\": \"%s\", \"stages\": %d, \"microbatches\": %d, \"step_s\": %s, \"bubble_pct\": %.4f, "
                "\"held\": [",
-            event ? "\"event\": \"plan\", " : "", ddp_pipeline_name(p), c->stages, c->micro_batches,
+            event ? "\"event\": \"plan\", " : "", ddp_pipeline_name(p->schedule), p->stages, p->micro_batches,
             plan_exact(t->step_s, s, sizeof s), t->bubble_pct);
-    for (int i = 0; i < c->stages; i++) fprintf(f, "%s%d", i ? ", " : "", t->held[i]);
-    fprintf(f, "]}\n");
+    for (int i = 0; i < p->stages; i++) fprintf(f, "%s%d", i ? ", " : "", t->held[i]);
+    if (p->ahead) fprintf(f, "], \"ahead\": %d}\n", p->ahead);
+    else fprintf(f, "]}\n");
 }
 
-static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, const ddp_pipeline_costs *c)
+static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipeline_costs *c)
 {
     static const ddp_pipeline every[] = {DDP_PIPELINE_GPIPE, DDP_PIPELINE_1F1B, DDP_PIPELINE_ZB};
     const ddp_pipeline *which = one == DDP_PIPELINE_DEFAULT ? every : &one;
@@ -111,11 +112,12 @@ static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, const ddp
 
     if (!plan_output_open(&out, "plan pipeline")) return 1;
     while (n < most && status == DDP_OK) {
-        status = ddp_pipeline_time(which[n], c, &t[n], &err);
+        c->shape.schedule = which[n];
+        status = ddp_pipeline_time(c, &t[n], &err);
         if (status != DDP_OK) fprintf(stderr, "plan pipeline: %s\n", err.msg);
-        else pipeline_json(out.line, which[n], c, &t[n], 0), pipeline_json(out.json, which[n], c, &t[n], 1), n++;
+        else pipeline_json(out.line, &c->shape, &t[n], 0), pipeline_json(out.json, &c->shape, &t[n], 1), n++;
     }
-    if (status == DDP_OK) pipeline_svg(out.svg, which, t, n, c->stages, c->micro_batches);
+    if (status == DDP_OK) pipeline_svg(out.svg, which, t, n, c->shape.stages, c->shape.micro_batches);
     while (n) ddp_pipeline_times_free(&t[--n]);
     return plan_output_close(&out, "plan pipeline", status, a->json, a->svg);
 }
@@ -170,6 +172,7 @@ static int pipeline_check(const pipeline_arguments *a)
     if (a->stages < 1 || a->stages > 1024) return plan_usage("plan pipeline", "%s is needed, 1 to 1024", "--stages N");
     if (a->micro_batches < 1 || a->micro_batches > 65536)
         return plan_usage("plan pipeline", "%s is needed, 1 to 65536", "--microbatches M");
+    if (a->ahead > 65536) return plan_usage("plan pipeline", "%s is at most 65536", "--ahead N");
     if (!(a->weights >= 0) || a->weights > 1)
         return plan_usage("plan pipeline", "%s is the share of weight gradients in a backward, 0 to 1", "--weights");
     if (!(a->bytes >= 0)) return plan_usage("plan pipeline", "%s must not be negative", "--bytes");
@@ -182,11 +185,12 @@ static int plan_pipeline(int argc, char **argv)
     static const char about[] =
         "How long is a step of a pipeline, and what does each stage hold? Stages are a chain; a micro-batch's\n"
         "activations go forward over each boundary and its gradients come back.";
-    pipeline_arguments a = {"all", "1", NULL, NULL, NULL, NULL, 0, 0, 0.5, 0};
+    pipeline_arguments a = {"all", "1", NULL, NULL, NULL, NULL, 0, 0, 0, 0.5, 0};
     const cli_option table[] = {
         {"--stages", CLI_COUNT, &a.stages, "N", "stages of the pipeline"},
         {"--microbatches", CLI_COUNT, &a.micro_batches, "M", "micro-batches of a step"},
         {"--schedule", CLI_TEXT, &a.schedule, "NAME", "gpipe, 1f1b, zb or all (default)"},
+        {"--ahead", CLI_COUNT, &a.ahead, "N", "1f1b, zb: forwards more before a stage's first backward (default 0)"},
         {"--forward-s", CLI_TEXT, &a.forward, "S[,S..]", "seconds of a stage's forward per micro-batch (default 1)"},
         {"--backward-s", CLI_TEXT, &a.backward, "S[,S..]", "and of its backward (default twice that)"},
         {"--weights", CLI_REAL, &a.weights, "X", "of that, the share of the weight gradients (default 0.5)"},
@@ -213,8 +217,9 @@ static int plan_pipeline(int argc, char **argv)
     number = (double *)calloc((size_t)a.stages, sizeof *number);
     code = stage && edge && number ? pipeline_costs(&a, stage, edge, number) : 1;
     if (!stage || !edge || !number) fprintf(stderr, "plan pipeline: no memory for %ld stages\n", a.stages);
-    c.stages = (int)a.stages;
-    c.micro_batches = (int)a.micro_batches;
+    c.shape.stages = (int)a.stages;
+    c.shape.micro_batches = (int)a.micro_batches;
+    c.shape.ahead = (int)a.ahead;
     c.stage = stage;
     c.boundaries = (int)a.stages - 1;
     c.boundary = edge;

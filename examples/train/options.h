@@ -15,7 +15,7 @@ typedef struct program {
     ddp_backend backend; /* of --device cuda */
     const char *report;
     const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
-    long stages;
+    long stages, ahead;
     const char *pipeline, *placement, *cut;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
@@ -102,6 +102,7 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--microbatches", CLI_COUNT, &p->accumulate, "N", "the same"},
         {"--stages", CLI_COUNT, &p->stages, "N", "pipeline: each of --workers holds one of N stages of the model [1, or as the files say]"},
         {"--pipeline", CLI_TEXT, &p->pipeline, "NAME", "its schedule: gpipe, 1f1b or zb [1f1b]"},
+        {"--ahead", CLI_COUNT, &p->ahead, "N", "1f1b, zb: N forwards more before a stage's first backward, held as well [0]"},
         {"--placement", CLI_TEXT, &p->placement, "FILE",
          "which worker runs which stage of which pipeline: of `plan place --json`, worker = device"},
         {"--cut", CLI_TEXT, &p->cut, "FILE", "which operators a stage has: of `plan fence --json` [about equal FLOPs]"},
@@ -334,6 +335,7 @@ static ddp_status choose_stages(program *p, ddp_error *err)
     if (p->stages < 1 || p->workers % p->stages)
         return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
     if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
+    if (p->ahead && p->stages == 1) return refuse(err, "--ahead %ld needs --stages N, at least 2", p->ahead);
     if (p->stages > 1 && (t->load || t->store || t->save || t->resume || p->sample))
         return refuse(err, "--load, --export, --save, --resume and --sample with --stages %ld: a rank holds one stage of "
                       "the model only; train without them", p->stages);
@@ -360,6 +362,8 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch", p->accumulate);
     if (p->emulate && (p->stages > 1 || p->placement || p->cut))
         return refuse(err, "--emulate-compute with stages: layers that sleep pass nothing on");
+    if (p->ahead > 1000000)
+        return refuse(err, "--ahead %ld: at most 1000000; as many as --microbatches is all there can be", p->ahead);
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
     if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);

@@ -33,6 +33,7 @@ static ddp_status prepare(program *p, ddp_error *err)
     t->schedule.base = p->lr, t->schedule.warmup = p->warmup, t->schedule.total = p->steps;
     t->schedule.min_ratio = 0.1, t->schedule.step_size = p->steps / 3 + 1, t->schedule.gamma = 0.1;
     t->steps = p->steps, t->accumulate = p->accumulate, t->seed = (uint64_t)p->seed;
+    t->ahead = (int)p->ahead;
     t->workers = (int)p->workers, t->period = (int)p->period;
     t->label = p->quiet ? NULL : p->strategy;
     /* only the ranks that are started here leave something behind here; a plan's filling is kept

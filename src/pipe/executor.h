@@ -27,7 +27,7 @@ struct ddp_pipe {
     ddp_node    *loss;
     ddp_pipeline schedule;
     int          stages, stage, number; /* number: of the pipeline */
-    int          micro_batches;
+    int          micro_batches, ahead;
     int         *rank_of;   /* [pipelines x stages] */
     int          team;      /* the ranks of this pipeline */
     ddp_task    *task;      /* [tasks] */
@@ -51,6 +51,13 @@ struct ddp_pipe {
     double       loss_sum;
     int          losses;
 };
+
+static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
+{
+    const ddp_pipeline_shape x = {p->schedule, p->stages, p->micro_batches, p->ahead};
+
+    return x;
+}
 
 /* The rank of a stage of this pipeline. */
 static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_of[p->number * p->stages + stage]; }

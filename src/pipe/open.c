@@ -156,12 +156,13 @@ size_t ddp_pipe_bytes(const ddp_pipe *p)
 /* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
 static int ddp__states_open(ddp_pipe *p)
 {
+    const ddp_pipeline_shape shape = ddp__pipe_shape(p);
     const int most = p->held + 1;
 
     p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
     if (!p->task || !p->state) return 0;
-    p->tasks = ddp_pipeline_tasks(p->schedule, p->stages, p->stage, p->micro_batches, p->task);
+    p->tasks = ddp_pipeline_tasks(&shape, p->stage, p->task);
     for (; p->states < most && p->states < p->micro_batches; p->states++) {
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
@@ -200,21 +201,25 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
 
 static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
 {
+    ddp_pipeline_shape shape;
+
     p->schedule = c->schedule;
+    p->ahead = c->ahead;
     p->stages = c->stages;
     p->micro_batches = p->d->cfg.micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
     p->evaluated = -1;
-    p->held = ddp_pipeline_held(p->schedule, p->stages, p->stage, p->micro_batches);
+    shape = ddp__pipe_shape(p);
+    p->held = ddp_pipeline_held(&shape, p->stage);
     if (!p->held)
-        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024) does not exist",
-                         (int)p->schedule, p->stages);
+        return ddp__fail(err, DDP_ARG, "ddp_pipe_open: schedule %d of %d stages (at most 1024), %d ahead (at least 0), "
+                         "does not exist", (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
-                     "held at a time: use smaller ones, more stages, 1f1b, or recompute the blocks (--recompute of a trainer)",
+                     "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
 }
 

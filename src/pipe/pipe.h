@@ -12,6 +12,7 @@ typedef struct ddp_pipe_config {
     const int   *stage_of; /* [ddp_node_count] of each operator, as for ddp_graph_cut; NULL: about as many FLOPs for each */
     const int   *rank_of;  /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank once; NULL:
                               that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
+    int          ahead;    /* of ddp_pipeline_shape; 0 = the schedule's own */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;

@@ -143,7 +143,7 @@ static int ddp__play_next(ddp__played *x)
     double least = HUGE_VAL;
     int stage = -1, slot = 0, way = 0;
 
-    for (int s = 0; s < x->c->stages; s++) {
+    for (int s = 0; s < x->c->shape.stages; s++) {
         int from = 0;
         const double ready[3] = {ddp__compute_ready(x, s), ddp__send_ready(x, s), ddp__receive_ready(x, s, &from)};
         for (int i = 0; i < 3; i++) {
@@ -162,14 +162,15 @@ static int ddp__play_next(ddp__played *x)
 
 /* ---- before and after ---- */
 
-static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_error *err)
+static ddp_status ddp__play_check(const ddp_pipeline_costs *c, ddp_error *err)
 {
     if (!c || !c->stage || c->boundaries < 0 || (c->boundaries && !c->boundary))
         return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: costs of all stages and boundaries are needed");
-    if (!ddp_pipeline_held(p, c->stages, 0, c->micro_batches))
-        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: %d stages (1..1024) and %d micro-batches (at least 1) under "
-                         "schedule %d are no pipeline", c->stages, c->micro_batches, (int)p);
-    for (int s = 0; s < c->stages; s++) {
+    if (!ddp_pipeline_held(&c->shape, 0))
+        return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: %d stages (1..1024), %d micro-batches (at least 1) and %d "
+                         "ahead (at least 0) under schedule %d are no pipeline", c->shape.stages,
+                         c->shape.micro_batches, c->shape.ahead, (int)c->shape.schedule);
+    for (int s = 0; s < c->shape.stages; s++) {
         const ddp_stage_cost *k = &c->stage[s];
         const double sum = k->forward_s + k->inputs_s + k->weights_s;
         if (!(k->forward_s >= 0) || !(k->inputs_s >= 0) || !(k->weights_s >= 0) || !isfinite(sum))
@@ -178,9 +179,9 @@ static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, d
     }
     for (int i = 0; i < c->boundaries; i++) {
         const ddp_boundary *b = &c->boundary[i];
-        if (b->from < 0 || b->to <= b->from || b->to >= c->stages)
+        if (b->from < 0 || b->to <= b->from || b->to >= c->shape.stages)
             return ddp__fail(err, DDP_ARG, "boundary %d goes from stage %d to %d: of %d stages a later one must follow",
-                             i, b->from, b->to, c->stages);
+                             i, b->from, b->to, c->shape.stages);
         if (!(b->forward_s >= 0) || !(b->backward_s >= 0) || !(b->alpha_s >= 0) ||
             !isfinite(b->forward_s + b->backward_s + b->alpha_s))
             return ddp__fail(err, DDP_NUMERIC, "boundary %d: times of %g, %g and %g s are not all finite and at least 0",
@@ -190,10 +191,10 @@ static ddp_status ddp__play_check(ddp_pipeline p, const ddp_pipeline_costs *c, d
 }
 
 /* 0: out of memory. */
-static int ddp__play_open(ddp__played *x, ddp_pipeline p)
+static int ddp__play_open(ddp__played *x)
 {
     const ddp_pipeline_costs *c = x->c;
-    const size_t S = (size_t)c->stages, M = (size_t)c->micro_batches, ways = 2 * (size_t)c->boundaries;
+    const size_t S = (size_t)c->shape.stages, M = (size_t)c->shape.micro_batches, ways = 2 * (size_t)c->boundaries;
     int good;
 
     x->stage = (ddp__played_stage *)ddp__calloc(S, sizeof *x->stage);
@@ -207,8 +208,8 @@ static int ddp__play_open(ddp__played *x, ddp_pipeline p)
         k->send = (ddp__played_send *)ddp__calloc(ways * M + 1, sizeof *k->send);
         good = k->task && k->send;
         if (!good) break;
-        k->tasks = ddp_pipeline_tasks(p, c->stages, (int)s, c->micro_batches, k->task);
-        x->out->held[s] = ddp_pipeline_held(p, c->stages, (int)s, c->micro_batches);
+        k->tasks = ddp_pipeline_tasks(&c->shape, (int)s, k->task);
+        x->out->held[s] = ddp_pipeline_held(&c->shape, (int)s);
     }
     for (size_t w = 0; good && w < ways; w++) {
         x->way[w].first_byte = (double *)ddp__calloc(M, sizeof(double));
@@ -220,7 +221,7 @@ static int ddp__play_open(ddp__played *x, ddp_pipeline p)
 
 static void ddp__play_close(ddp__played *x)
 {
-    for (int s = 0; x->stage && s < x->c->stages; s++) {
+    for (int s = 0; x->stage && s < x->c->shape.stages; s++) {
         if (x->stage[s].task) DDP_FREE(x->stage[s].task);
         if (x->stage[s].send) DDP_FREE(x->stage[s].send);
     }
@@ -232,7 +233,7 @@ static void ddp__play_close(ddp__played *x)
     if (x->way) DDP_FREE(x->way);
 }
 
-ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
+ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err)
 {
     ddp__played x;
     ddp_status status = DDP_OK;
@@ -240,15 +241,15 @@ ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pi
     memset(&x, 0, sizeof x);
     if (!out) return ddp__fail(err, DDP_ARG, "ddp_pipeline_time: out is needed");
     memset(out, 0, sizeof *out);
-    DDP__TRY(ddp__play_check(p, c, err));
+    DDP__TRY(ddp__play_check(c, err));
     x.c = c;
     x.out = out;
-    if (ddp__play_open(&x, p)) while (ddp__play_next(&x)) continue;
-    else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->stages,
-                            c->micro_batches);
+    if (ddp__play_open(&x)) while (ddp__play_next(&x)) continue;
+    else status = ddp__fail(err, DDP_MEMORY, "out of memory for %d stages of %d micro-batches", c->shape.stages,
+                            c->shape.micro_batches);
     ddp__play_close(&x);
     if (status != DDP_OK) ddp_pipeline_times_free(out);
-    else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->stages));
+    else if (out->step_s > 0) out->bubble_pct = 100 * (1 - x.busy / (out->step_s * c->shape.stages));
     return status;
 }
 

@@ -34,8 +34,8 @@ typedef struct ddp__stage_done {
 
 /* -1: it waits. A time unit is a forward, an input gradient or a weight gradient; before and after are what the
  * neighbours have done by now. Forwards first until the pipeline is full, then one forward and one input gradient in
- * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds, or nothing else can
- * run, a weight gradient does. */
+ * turn. Where a forward's turn comes and as many micro-batches are held as 1f1b's first stage holds (`most`), or nothing
+ * else can run, a weight gradient does. */
 static int ddp__zb_next(const ddp__stage_done *s, const ddp__stage_done *before, const ddp__stage_done *after,
                         int most, int full, int micro_batches)
 {
@@ -59,21 +59,22 @@ static int ddp__zb_run(ddp__stage_done *s, int kind)
 
 enum { DDP__STAGES_MOST = 1024 };
 
+static int ddp__least(int a, int b) { return a < b ? a : b; }
+
 /* All stages in steps of one time unit; in each they see what their neighbours had done before it. */
-static int ddp__zb_tasks(int stages, int stage, int micro_batches, ddp_task *out)
+static int ddp__zb_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
     ddp__stage_done done[DDP__STAGES_MOST + 2], was[DDP__STAGES_MOST + 2];
-    const int most = stages < micro_batches ? stages : micro_batches;
+    const int stages = p->stages, M = p->micro_batches, ahead = ddp__least(p->ahead, M);
     int n = 0;
 
     memset(done, 0, ((size_t)stages + 2) * sizeof *done);
     for (int s = 1; s <= stages; s++) done[s].backward_last = 1;
-    while (done[stage + 1].weights < micro_batches) {
+    while (done[stage + 1].weights < M) {
         memcpy(was, done, ((size_t)stages + 2) * sizeof *done);
         for (int s = 1; s <= stages; s++) {
-            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL, most,
-                                          stages - s + 1 < micro_batches ? stages - s + 1 : micro_batches,
-                                          micro_batches);
+            const int kind = ddp__zb_next(&was[s], s > 1 ? &was[s - 1] : NULL, s < stages ? &was[s + 1] : NULL,
+                                          ddp__least(stages + ahead, M), ddp__least(stages - s + 1 + ahead, M), M);
             int which;
             if (kind < 0) continue;
             which = ddp__zb_run(&done[s], kind);
@@ -85,36 +86,33 @@ static int ddp__zb_tasks(int stages, int stage, int micro_batches, ddp_task *out
     return n;
 }
 
-/* `ahead` forwards, then one backward and one forward in turn, then the other backwards. */
-static int ddp__turns(int ahead, int micro_batches, ddp_task *out)
+/* `first` forwards and one, then one backward and one forward in turn, then the other backwards. */
+static int ddp__turns(int first, int micro_batches, ddp_task *out)
 {
     int forwards = 0, backwards = 0, n = 0;
 
     while (backwards < micro_batches) {
-        const int forward = forwards < micro_batches && forwards <= backwards + ahead;
+        const int forward = forwards < micro_batches && forwards <= backwards + first;
         out[n].kind = forward ? DDP_TASK_FORWARD : DDP_TASK_BACKWARD;
         out[n++].micro_batch = forward ? forwards++ : backwards++;
     }
     return n;
 }
 
-static int ddp__pipeline_fits(ddp_pipeline p, int stages, int stage, int micro_batches)
+int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage)
 {
-    return ddp__pipeline_text((int)p) && stages > 0 && stages <= (int)DDP__STAGES_MOST && stage >= 0 &&
-           stage < stages && micro_batches > 0;
+    if (!ddp__pipeline_text((int)p->schedule) || p->stages < 1 || p->stages > (int)DDP__STAGES_MOST || stage < 0 ||
+        stage >= p->stages || p->micro_batches < 1 || p->ahead < 0) return 0;
+    if (p->schedule == DDP_PIPELINE_GPIPE) return p->micro_batches;
+    return ddp__least(p->stages - (p->schedule == DDP_PIPELINE_ZB ? 0 : stage) + ddp__least(p->ahead, p->micro_batches),
+                      p->micro_batches);
 }
 
-int ddp_pipeline_tasks(ddp_pipeline p, int stages, int stage, int micro_batches, ddp_task *out)
+int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 {
-    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
-    if (p == DDP_PIPELINE_ZB) return ddp__zb_tasks(stages, stage, micro_batches, out);
-    return ddp__turns(p == DDP_PIPELINE_GPIPE ? micro_batches : stages - 1 - stage, micro_batches, out);
-}
+    const int held = ddp_pipeline_held(p, stage);
 
-int ddp_pipeline_held(ddp_pipeline p, int stages, int stage, int micro_batches)
-{
-    const int most = p == DDP_PIPELINE_GPIPE ? micro_batches : p == DDP_PIPELINE_ZB ? stages : stages - stage;
-
-    if (!ddp__pipeline_fits(p, stages, stage, micro_batches)) return 0;
-    return most < micro_batches ? most : micro_batches;
+    if (!held) return 0;
+    if (p->schedule == DDP_PIPELINE_ZB) return ddp__zb_tasks(p, stage, out);
+    return ddp__turns(held - 1, p->micro_batches, out);
 }

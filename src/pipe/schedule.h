@@ -30,11 +30,20 @@ typedef struct ddp_task {
 DDP_API const char *ddp_pipeline_name(ddp_pipeline p);
 DDP_API ddp_status  ddp_pipeline_named(const char *name, ddp_pipeline *out, ddp_error *err);
 
+/* A pipeline as all of its stages know it. */
+typedef struct ddp_pipeline_shape {
+    ddp_pipeline schedule;
+    int          stages;        /* 1..1024 */
+    int          micro_batches; /* of a step */
+    int          ahead;         /* 1f1b, zb: so many forwards more before a stage's first backward, and as many micro-batches
+                                   more in flight and held: on slow links what waits for the way there and back; 0 = none */
+} ddp_pipeline_shape;
+
 /* ddp_pipeline_tasks - what `stage` (0..stages-1, from the input) computes in one step, in order, into out
  *   [3 x micro_batches]; how many, or 0 where a number is out of range. Pure.
  * ddp_pipeline_held - the most micro-batches whose activations the stage holds at one time: as many states as it needs. */
-DDP_API int ddp_pipeline_tasks(ddp_pipeline p, int stages, int stage, int micro_batches, ddp_task *out);
-DDP_API int ddp_pipeline_held(ddp_pipeline p, int stages, int stage, int micro_batches);
+DDP_API int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out);
+DDP_API int ddp_pipeline_held(const ddp_pipeline_shape *p, int stage);
 
 /* Seconds for one micro-batch of a stage. */
 typedef struct ddp_stage_cost {
@@ -52,7 +61,7 @@ typedef struct ddp_boundary {
 } ddp_boundary;
 
 typedef struct ddp_pipeline_costs {
-    int stages, micro_batches;
+    ddp_pipeline_shape    shape;
     const ddp_stage_cost *stage;    /* [stages] */
     int boundaries;
     const ddp_boundary   *boundary; /* [boundaries]; NULL: none */
@@ -76,8 +85,7 @@ typedef struct ddp_pipeline_times {
 
 /* ddp_pipeline_time - plays one step. O(slots x stages). Errors: DDP_ARG (names the stage or boundary), DDP_NUMERIC,
  * DDP_MEMORY; *out is empty then. free: what it has allocated. */
-DDP_API ddp_status ddp_pipeline_time(ddp_pipeline p, const ddp_pipeline_costs *c, ddp_pipeline_times *out,
-                                     ddp_error *err);
+DDP_API ddp_status ddp_pipeline_time(const ddp_pipeline_costs *c, ddp_pipeline_times *out, ddp_error *err);
 DDP_API void       ddp_pipeline_times_free(ddp_pipeline_times *t);
 
 #endif /* DDP_PIPE_SCHEDULE_H */

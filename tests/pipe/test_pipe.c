@@ -37,7 +37,7 @@ typedef struct job {
     uint64_t     dag;         /* seed of a random graph */
     int          stages;      /* 0: unpipelined */
     ddp_pipeline schedule;
-    int          micro_batches, adamw, evaluate;
+    int          micro_batches, ahead, adamw, evaluate;
     int          random_cut;
     int          recompute;   /* 1: of the pipeline, not of what it is compared with */
     const int   *rank_of;
@@ -217,6 +217,7 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     memset(&c, 0, sizeof c);
     c.schedule = j->schedule;
     c.stages = j->stages;
+    c.ahead = j->ahead;
     c.rank_of = j->rank_of;
     if (j->random_cut) cut_anyhow(g, j->stages, j->dag + 77, j->dag % 2, cut), c.stage_of = cut;
     p = ddp_pipe_open(d, g, loss, &c);
@@ -392,6 +393,7 @@ static void a_pipeline_has_the_bits_of_one_worker(void **state)
             memset(&j, 0, sizeof j);
             j.m = (model)m;
             j.micro_batches = stages == 1 ? 1 : 2 + stages;
+            j.ahead = m == MLP ? stages - 1 : 0;
             j.adamw = stages % 2;
             j.cfg.clip_norm = stages == 4 ? 0.3f : 0;
             compare(&j, stages, 1, b);
@@ -425,7 +427,7 @@ static int opens_with(ddp_ctx *d, void *user)
 {
     ddp_graph *g = ddp_graph_new(d);
     ddp_node *loss = dag_model(g, 1, 0);
-    ddp_pipe_config c = {DDP_PIPELINE_1F1B, 2, NULL, (const int *)user};
+    ddp_pipe_config c = {DDP_PIPELINE_1F1B, 2, NULL, (const int *)user, 0};
 
     assert_null(ddp_pipe_open(d, g, loss, &c));
     return (int)ddp_last_error(d)->code;
@@ -460,6 +462,7 @@ static void any_cut_of_any_graph_has_the_same_bits(void **state)
         j.dag = seed;
         j.random_cut = 1;
         j.micro_batches = 3;
+        j.ahead = (int)(seed % 3);
         compare(&j, 2 + (int)(seed % 4), 1, b);
     }
     free(b);

@@ -21,11 +21,25 @@ static void same(double a, double b) { assert_true(fabs(a - b) < 1e-9); }
 
 static const ddp_pipeline all[] = {DDP_PIPELINE_GPIPE, DDP_PIPELINE_1F1B, DDP_PIPELINE_ZB};
 
+static int tasks_of(ddp_pipeline p, int stages, int stage, int M, int ahead, ddp_task *task)
+{
+    const ddp_pipeline_shape shape = {p, stages, M, ahead};
+
+    return ddp_pipeline_tasks(&shape, stage, task);
+}
+
+static int held_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
+{
+    const ddp_pipeline_shape shape = {p, stages, M, ahead};
+
+    return ddp_pipeline_held(&shape, stage);
+}
+
 /* Everything once, each kind in the order of micro-batches, nothing before what it needs, and no more held than said. */
-static void order_of(ddp_pipeline p, int stages, int stage, int M)
+static void order_of(ddp_pipeline p, int stages, int stage, int M, int ahead)
 {
     ddp_task task[3 * MICRO];
-    const int n = ddp_pipeline_tasks(p, stages, stage, M, task);
+    const int n = tasks_of(p, stages, stage, M, ahead, task);
     int done[6] = {0, 0, 0, 0, 0, 0}, most = 0;
 
     assert_int_equal(n, (p == DDP_PIPELINE_ZB ? 3 : 2) * M);
@@ -37,8 +51,8 @@ static void order_of(ddp_pipeline p, int stages, int stage, int M)
         assert_true(done[DDP_TASK_WEIGHT_GRADIENT] <= done[DDP_TASK_INPUT_GRADIENT]);
         if (done[DDP_TASK_FORWARD] - done[last] > most) most = done[DDP_TASK_FORWARD] - done[last];
     }
-    assert_true(most <= ddp_pipeline_held(p, stages, stage, M));
-    if (p != DDP_PIPELINE_ZB) assert_int_equal(most, ddp_pipeline_held(p, stages, stage, M));
+    assert_true(most <= held_of(p, stages, stage, M, ahead));
+    if (p != DDP_PIPELINE_ZB) assert_int_equal(most, held_of(p, stages, stage, M, ahead));
     assert_int_equal(done[DDP_TASK_SEND] + done[DDP_TASK_RECEIVE], 0);
 }
 
@@ -48,10 +62,15 @@ static void tasks_are_in_order_and_hold_no_more_than_they_say(void **state)
     for (int i = 0; i < 3; i++)
         for (int stages = 1; stages < STAGES; stages++)
             for (int M = 1; M < MICRO; M++)
-                for (int stage = 0; stage < stages; stage++) order_of(all[i], stages, stage, M);
-    assert_int_equal(ddp_pipeline_held(DDP_PIPELINE_GPIPE, 4, 0, 16), 16);
-    assert_int_equal(ddp_pipeline_held(DDP_PIPELINE_1F1B, 4, 1, 16), 3);
-    assert_int_equal(ddp_pipeline_held(DDP_PIPELINE_ZB, 4, 3, 16), 4);
+                for (int stage = 0; stage < stages; stage++)
+                    for (int ahead = 0; ahead < 2 + M; ahead += 1 + ahead) order_of(all[i], stages, stage, M, ahead);
+    assert_int_equal(held_of(DDP_PIPELINE_GPIPE, 4, 0, 16, 2), 16);
+    assert_int_equal(held_of(DDP_PIPELINE_1F1B, 4, 1, 16, 0), 3);
+    assert_int_equal(held_of(DDP_PIPELINE_1F1B, 4, 1, 16, 2), 5);
+    assert_int_equal(held_of(DDP_PIPELINE_1F1B, 4, 1, 16, INT_MAX), 16);
+    assert_int_equal(held_of(DDP_PIPELINE_ZB, 4, 3, 16, 0), 4);
+    assert_int_equal(held_of(DDP_PIPELINE_ZB, 4, 3, 16, 5), 9);
+    assert_int_equal(held_of(DDP_PIPELINE_ZB, 4, 3, 16, -1), 0);
 }
 
 static double equal_stages(ddp_pipeline p, int stages, int M, double forward, double inputs, double weights,
@@ -59,7 +78,7 @@ static double equal_stages(ddp_pipeline p, int stages, int M, double forward, do
 {
     ddp_stage_cost cost[STAGES];
     ddp_boundary edge[STAGES];
-    ddp_pipeline_costs c = {stages, M, cost, stages - 1, edge};
+    ddp_pipeline_costs c = {{p, stages, M, 0}, cost, stages - 1, edge};
     ddp_pipeline_times t;
     ddp_error err;
 
@@ -68,7 +87,7 @@ static double equal_stages(ddp_pipeline p, int stages, int M, double forward, do
         cost[s].forward_s = forward, cost[s].inputs_s = inputs, cost[s].weights_s = weights;
         edge[s].from = s, edge[s].to = s + 1;
     }
-    assert_int_equal(ddp_pipeline_time(p, &c, &t, &err), DDP_OK);
+    assert_int_equal(ddp_pipeline_time(&c, &t, &err), DDP_OK);
     *bubble = t.bubble_pct;
     forward = t.step_s;
     ddp_pipeline_times_free(&t);
@@ -92,6 +111,38 @@ static void lengths_are_the_known_ones(void **state)
             }
 }
 
+/* Where a message takes long, those in flight make the difference: all of them ahead is gpipe's order. */
+static double slow_edges(ddp_pipeline p, int ahead)
+{
+    ddp_stage_cost cost[4];
+    ddp_boundary edge[3];
+    ddp_pipeline_costs c = {{p, 4, 8, ahead}, cost, 3, edge};
+    ddp_pipeline_times t;
+    double step;
+
+    memset(edge, 0, sizeof edge);
+    for (int s = 0; s < 4; s++) cost[s].forward_s = 5, cost[s].inputs_s = cost[s].weights_s = 5;
+    for (int s = 0; s < 3; s++)
+        edge[s].from = s, edge[s].to = s + 1, edge[s].forward_s = edge[s].backward_s = 8, edge[s].alpha_s = 2;
+    assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
+    step = t.step_s;
+    ddp_pipeline_times_free(&t);
+    return step;
+}
+
+static void more_in_flight_hide_slow_links(void **state)
+{
+    const double gpipe = slow_edges(DDP_PIPELINE_GPIPE, 0);
+
+    (void)state;
+    same(slow_edges(DDP_PIPELINE_1F1B, 8), gpipe);
+    for (int i = 1; i < 3; i++) {
+        assert_true(slow_edges(all[i], 0) > 1.1 * gpipe);
+        assert_true(slow_edges(all[i], 2) < 0.95 * slow_edges(all[i], 0));
+        assert_true(slow_edges(all[i], 6) < gpipe);
+    }
+}
+
 /* FusionLLM, Eq. 3: a chain that only runs forward takes sum (C + R) + (n - 1) max (C, R). */
 static void forwards_take_what_fusionllm_says(void **state)
 {
@@ -102,7 +153,7 @@ static void forwards_take_what_fusionllm_says(void **state)
         const int stages = 1 + (int)ddp_rng_below(&r, STAGES - 1), M = 1 + (int)ddp_rng_below(&r, MICRO - 1);
         ddp_stage_cost cost[STAGES];
         ddp_boundary edge[STAGES];
-        ddp_pipeline_costs c = {stages, M, cost, stages - 1, edge};
+        ddp_pipeline_costs c = {{DDP_PIPELINE_GPIPE, stages, M, 0}, cost, stages - 1, edge};
         ddp_pipeline_times t;
         double sum = 0, most = 0;
 
@@ -115,7 +166,7 @@ static void forwards_take_what_fusionllm_says(void **state)
             sum += cost[s].forward_s + (s + 1 < stages ? edge[s].forward_s : 0);
             most = fmax(most, fmax(cost[s].forward_s, s + 1 < stages ? edge[s].forward_s : 0));
         }
-        assert_int_equal(ddp_pipeline_time(DDP_PIPELINE_GPIPE, &c, &t, NULL), DDP_OK);
+        assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
         same(t.step_s, sum + (M - 1) * most);
         ddp_pipeline_times_free(&t);
     }
@@ -195,23 +246,23 @@ static int oracle_stage(oracle *o, int s, long now)
     return began;
 }
 
-static long oracle_time(ddp_pipeline p, const ddp_pipeline_costs *c)
+static long oracle_time(const ddp_pipeline_costs *c)
 {
     static oracle o;
     int left = 1;
 
     memset(&o, 0, sizeof o);
     o.c = c;
-    for (int s = 0; s < c->stages; s++) o.tasks[s] = ddp_pipeline_tasks(p, c->stages, s, c->micro_batches, o.task[s]);
+    for (int s = 0; s < c->shape.stages; s++) o.tasks[s] = ddp_pipeline_tasks(&c->shape, s, o.task[s]);
     for (long now = 0; left; now++) {
         int again = 1;
         assert_true(now < 100000);
         while (again) {
             again = 0;
-            for (int s = 0; s < c->stages; s++) again |= oracle_stage(&o, s, now);
+            for (int s = 0; s < c->shape.stages; s++) again |= oracle_stage(&o, s, now);
         }
         left = 0;
-        for (int s = 0; s < c->stages; s++) left |= o.next[s] < o.tasks[s];
+        for (int s = 0; s < c->shape.stages; s++) left |= o.next[s] < o.tasks[s];
     }
     return o.end;
 }
@@ -226,8 +277,7 @@ static void steps_take_as_long_as_ticks_counted(void **state)
         const int stages = 1 + (int)ddp_rng_below(&r, 5), M = 1 + (int)ddp_rng_below(&r, 8);
         ddp_stage_cost cost[STAGES];
         ddp_boundary edge[WAYS / 2];
-        ddp_pipeline_costs c = {stages, M, cost, 0, edge};
-        const ddp_pipeline p = all[trial % 3];
+        ddp_pipeline_costs c = {{all[trial % 3], stages, M, (int)ddp_rng_below(&r, 4)}, cost, 0, edge};
         ddp_pipeline_times t;
 
         for (int s = 0; s < stages; s++) {
@@ -246,8 +296,8 @@ static void steps_take_as_long_as_ticks_counted(void **state)
                 edge[c.boundaries].alpha_s = (double)ddp_rng_below(&r, 4);
                 edge[c.boundaries++].one_way = ddp_rng_below(&r, 5) == 0;
             }
-        assert_int_equal(ddp_pipeline_time(p, &c, &t, NULL), DDP_OK);
-        same(t.step_s, (double)oracle_time(p, &c));
+        assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
+        same(t.step_s, (double)oracle_time(&c));
         ddp_pipeline_times_free(&t);
     }
 }
@@ -257,12 +307,13 @@ static void slots_do_not_overlap(void **state)
 {
     const ddp_stage_cost cost[3] = {{2, 2, 1}, {3, 2, 2}, {1, 3, 1}};
     const ddp_boundary edge[3] = {{0, 1, 1, 2, 0.5, 0}, {1, 2, 4, 1, 1, 0}, {0, 2, 1, 1, 0, 0}};
-    const ddp_pipeline_costs c = {3, 6, cost, 3, edge};
+    ddp_pipeline_costs c = {{DDP_PIPELINE_GPIPE, 3, 6, 0}, cost, 3, edge};
 
     (void)state;
     for (int i = 0; i < 3; i++) {
         ddp_pipeline_times t;
-        assert_int_equal(ddp_pipeline_time(all[i], &c, &t, NULL), DDP_OK);
+        c.shape.schedule = all[i];
+        assert_int_equal(ddp_pipeline_time(&c, &t, NULL), DDP_OK);
         assert_int_equal(t.slots, (all[i] == DDP_PIPELINE_ZB ? 3 : 2) * 18 + 2 * 2 * 18);
         for (int a = 0; a < t.slots; a++)
             for (int b = 0; b < a; b++) {
@@ -275,12 +326,12 @@ static void slots_do_not_overlap(void **state)
     }
 }
 
-static void refused(const ddp_pipeline_costs *c, ddp_pipeline p, const char *what)
+static void refused(const ddp_pipeline_costs *c, const char *what)
 {
     ddp_pipeline_times t;
     ddp_error err;
 
-    assert_int_not_equal(ddp_pipeline_time(p, c, &t, &err), DDP_OK);
+    assert_int_not_equal(ddp_pipeline_time(c, &t, &err), DDP_OK);
     if (!strstr(err.msg, what)) fail_msg("'%s' does not say '%s'", err.msg, what);
     assert_null(t.slot);
 }
@@ -289,17 +340,18 @@ static void what_is_no_pipeline_is_refused(void **state)
 {
     ddp_stage_cost cost[2] = {{1, 1, 1}, {1, 1, 1}};
     ddp_boundary edge = {0, 1, 1, 1, 0, 0};
-    ddp_pipeline_costs c = {2, 4, cost, 1, &edge};
+    ddp_pipeline_costs c = {{DDP_PIPELINE_ZB, 2, 4, 0}, cost, 1, &edge};
     ddp_pipeline p;
     ddp_error err;
 
     (void)state;
-    c.micro_batches = 0, refused(&c, DDP_PIPELINE_ZB, "0 micro-batches"), c.micro_batches = 4;
-    c.stages = 2000, refused(&c, DDP_PIPELINE_ZB, "2000 stages"), c.stages = 2;
-    refused(&c, (ddp_pipeline)9, "schedule 9");
-    cost[1].inputs_s = -1, refused(&c, DDP_PIPELINE_GPIPE, "stage 1"), cost[1].inputs_s = 1;
-    edge.to = 0, refused(&c, DDP_PIPELINE_GPIPE, "from stage 0 to 0"), edge.to = 1;
-    edge.alpha_s = NAN, refused(&c, DDP_PIPELINE_GPIPE, "boundary 0");
+    c.shape.micro_batches = 0, refused(&c, "0 micro-batches"), c.shape.micro_batches = 4;
+    c.shape.stages = 2000, refused(&c, "2000 stages"), c.shape.stages = 2;
+    c.shape.ahead = -1, refused(&c, "-1 ahead"), c.shape.ahead = 0;
+    c.shape.schedule = (ddp_pipeline)9, refused(&c, "schedule 9"), c.shape.schedule = DDP_PIPELINE_GPIPE;
+    cost[1].inputs_s = -1, refused(&c, "stage 1"), cost[1].inputs_s = 1;
+    edge.to = 0, refused(&c, "from stage 0 to 0"), edge.to = 1;
+    edge.alpha_s = NAN, refused(&c, "boundary 0");
     assert_int_equal(ddp_pipeline_named("2f2b", &p, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "2f2b"));
     for (int i = 0; i < 3; i++) {
@@ -313,6 +365,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tasks_are_in_order_and_hold_no_more_than_they_say),
         cmocka_unit_test(lengths_are_the_known_ones),
+        cmocka_unit_test(more_in_flight_hide_slow_links),
         cmocka_unit_test(forwards_take_what_fusionllm_says),
         cmocka_unit_test(steps_take_as_long_as_ticks_counted),
         cmocka_unit_test(slots_do_not_overlap),

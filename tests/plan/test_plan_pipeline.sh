@@ -14,6 +14,8 @@ base="--stages 4 --microbatches 8"
     # 1e6 bytes at 8 Mbit/s: 1 s at the sender; the same second at the receiver, 0.5 s later
     has '"step_s": 9' --stages 2 --microbatches 1 --bytes 1e6 --net 8mbit,500ms --schedule gpipe
     has '"step_s": 15,' --stages 2 --microbatches 2 --forward-s 1,2 --backward-s 2,4 --schedule gpipe --weights 0
+    # three more in flight, and held
+    has '"step_s": 2.430000000000001, "bubble_pct": 50.6173, "held": [8, 8, 8, 7], "ahead": 6}' $base --schedule 1f1b --forward-s 0.05 --bytes 1e6 --net 100mbit,20ms --ahead 6
     has 'usage: plan pipeline' --help
     has '"schedule": "zb"' $base --svg p.svg --json p.json
     [ "$(grep -c '"event": "plan"' p.json)" -eq 3 ] && ok || bad "--json did not write three events"

@@ -157,6 +157,7 @@ def csv(*rows, header="layer,params,forward_s,backward_s,comm_s"):
 
 mistake("stages that do not divide the workers", 2, ["--stages 3", "--workers 4"], "--stages 3 --workers 4")
 mistake("a schedule without stages", 2, ["--pipeline zb", "--stages"], "--pipeline zb")
+mistake("micro-batches ahead without stages", 2, ["--ahead 2", "--stages"], "--ahead 2")
 mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("a checkpoint of a pipeline", 2, ["--save", "--stages 2"], "--stages 2 --workers 2 --save there")
