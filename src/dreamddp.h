@@ -331,6 +331,7 @@
 #include "pipe/executor.h"
 #include "pipe/edge.c"
 #include "pipe/tied.c"
+#include "pipe/lanes.c"
 #include "pipe/pipe.c"
 #include "pipe/open.c"
 #include "pipe/word.c"

@@ -21,6 +21,26 @@ typedef struct ddp__guest {
     long weight, gradient; /* tickets, -1: none */
 } ddp__guest;
 
+/* Messages that were given to the link from begin to end. */
+typedef struct ddp__lane_post {
+    double   begin, end;
+    ddp_task task;
+    int      gradient;
+} ddp__lane_post;
+
+typedef struct ddp__lane_mark { double now_s, waited_s; } ddp__lane_mark;
+
+/* What this stage did. Without trace_spans no slots, sums alone. */
+typedef struct ddp__lanes {
+    ddp_pipeline_slot *slot; /* [room] of the last step */
+    ddp__lane_post    *post; /* [4 x micro_batches] */
+    int    slots, room, posts;
+    double begun;            /* the step */
+    double sum[DDP_TASK_WEIGHT_GRADIENT + 1], step_s; /* seconds, by ddp_task_kind and in all, of `steps` steps */
+    long   steps;
+    int    warm;             /* 1: the first is not among them */
+} ddp__lanes;
+
 struct ddp_pipe {
     ddp_ctx     *d;
     ddp_graph   *g;
@@ -48,6 +68,7 @@ struct ddp_pipe {
     int          asked;     /* micro-batches of this step or evaluation */
     int          received, finished; /* of them: whose activations are asked for; whose last task has run */
     int          evaluated; /* the micro-batch that was last; -1: none */
+    ddp__lanes   lanes;
     double       loss_sum;
     int          losses;
 };
@@ -89,6 +110,14 @@ DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
 /* faults.c: errors call ranks by stage and pipeline. */
 DDP_LIB void ddp__pipe_names(const ddp_pipe *p);
+/* lanes.c. open: 0 out of memory. A mark, and what was done or posted since. */
+DDP_LIB int  ddp__lanes_open(ddp_pipe *p);
+DDP_LIB void ddp__lanes_close(ddp_pipe *p);
+DDP_LIB void ddp__lanes_begin(ddp_pipe *p);
+DDP_LIB void ddp__lanes_end(ddp_pipe *p);
+DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
+DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
+DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m);
 
 /* word.c: the norm over all stages. */
 DDP_LIB void ddp__pipe_clips(ddp_pipe *p);

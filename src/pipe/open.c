@@ -217,7 +217,8 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
                          "does not exist", (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
-    if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__states_open(p)) return DDP_OK;
+    if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
+        ddp__states_open(p)) return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
@@ -256,6 +257,7 @@ void ddp_pipe_close(ddp_pipe *p)
     for (int i = 0; p->arena && i <= p->held; i++)
         ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));
     if (p->arena) DDP_FREE((void *)p->arena);
+    ddp__lanes_close(p);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);

@@ -1,6 +1,24 @@
 /* The executor of a pipeline: receives ahead, computes in the schedule's order, sends behind. */
 #include "pipe/executor.h"
 
+static ddp_status ddp__receive(ddp_pipe *p, int m, int gradients)
+{
+    const ddp__lane_mark at = ddp__lane_now(p);
+
+    DDP__TRY(ddp__edges_receive(p, m, gradients));
+    ddp__lane_posted(p, at, DDP_TASK_RECEIVE, gradients, m);
+    return DDP_OK;
+}
+
+static ddp_status ddp__send(ddp_pipe *p, int m, int gradients)
+{
+    const ddp__lane_mark at = ddp__lane_now(p);
+
+    DDP__TRY(ddp__edges_send(p, m, gradients));
+    ddp__lane_posted(p, at, DDP_TASK_SEND, gradients, m);
+    return DDP_OK;
+}
+
 /* Activations are asked for as soon as there is a state for them; up to m at least. */
 static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
 {
@@ -9,7 +27,7 @@ static ddp_status ddp__receive_ahead(ddp_pipe *p, int m)
         if (before >= p->finished) return DDP_OK;
         if (before >= 0 && p->received > m && !ddp__edges_have_left(p, before)) return DDP_OK;
         if (before >= 0) DDP__TRY(ddp__edges_leave(p, before));
-        DDP__TRY(ddp__edges_receive(p, p->received, 0));
+        DDP__TRY(ddp__receive(p, p->received, 0));
     }
     return DDP_OK;
 }
@@ -44,6 +62,7 @@ static ddp_status ddp__loss_take(ddp_pipe *p, int m)
 static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
 {
     ddp_state *s = ddp__pipe_state(p, m);
+    ddp__lane_mark at;
 
     DDP__TRY(ddp__receive_ahead(p, m));
     if (m == 0) DDP__TRY(ddp__guests_begin(p));
@@ -51,10 +70,12 @@ static ddp_status ddp__pipe_forward(ddp_pipe *p, int m, int training)
     s->arena[DDP__ARENA_HELD] = p->arena[m % p->held];
     ddp__inputs_feed(p, m);
     ddp_state_micro_batch(s, p->g->state->pass + (uint64_t)m + 1);
+    at = ddp__lane_now(p);
     if (ddp__cut_forward(s, training)) return p->d->host.error.code;
+    if (training) ddp__lane_task(p, at, DDP_TASK_FORWARD, m);
     if (m == 0) DDP__TRY(ddp__hosts_begin(p, training));
-    DDP__TRY(ddp__edges_send(p, m, 0));
-    if (training) DDP__TRY(ddp__edges_receive(p, m, 1));
+    DDP__TRY(ddp__send(p, m, 0));
+    if (training) DDP__TRY(ddp__receive(p, m, 1));
     return ddp__loss_take(p, m);
 }
 
@@ -62,10 +83,13 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 {
     const int m = t->micro_batch, inputs = t->kind != DDP_TASK_WEIGHT_GRADIENT;
     const ddp__cut_part part = t->kind == DDP_TASK_BACKWARD ? DDP__CUT_BOTH : inputs ? DDP__CUT_INPUTS : DDP__CUT_WEIGHTS;
+    ddp__lane_mark at;
 
     if (inputs) DDP__TRY(ddp__edges_hold(p, m, 1));
+    at = ddp__lane_now(p);
     if (ddp__cut_backward(ddp__pipe_state(p, m), p->loss, part)) return p->d->host.error.code;
-    if (inputs) DDP__TRY(ddp__edges_send(p, m, 1));
+    ddp__lane_task(p, at, t->kind, m);
+    if (inputs) DDP__TRY(ddp__send(p, m, 1));
     if (part == DDP__CUT_INPUTS) return DDP_OK;
     p->finished = m + 1;
     if (m + 1 == p->micro_batches) DDP__TRY(ddp__guests_end(p));
@@ -74,6 +98,7 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
 
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
+    ddp__lanes_begin(p);
     p->received = p->finished = p->losses = 0;
     p->asked = p->micro_batches;
     p->evaluated = -1;
@@ -83,6 +108,7 @@ static ddp_status ddp__pipe_run(ddp_pipe *p)
                                                      : ddp__pipe_backward(p, &p->task[i]));
     for (int m = 0; m < p->micro_batches; m++) DDP__TRY(ddp__edges_leave(p, m));
     p->g->state->pass += (uint64_t)p->micro_batches;
+    ddp__lanes_end(p);
     return DDP_OK;
 }
 

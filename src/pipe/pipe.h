@@ -48,6 +48,22 @@ DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
  *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more than that;
  *   what one pass needs beside them, once. On the device where the context has one. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
+/* What a step of this pipeline took and should have taken, means over all steps but the first. On a device, whose tasks
+ * are over later than the calls return, the times are NAN. */
+typedef struct ddp_pipe_stats {
+    long   steps;            /* that are counted */
+    double step_s;           /* ddp_pipe_step, on the stage that takes longest */
+    double bubble_pct;       /* of that, how long a stage does not compute, mean over the stages */
+    double boundary_bytes;   /* activations and gradients that cross between stages in a step, without tied weights */
+    double predicted_step_s; /* by ddp_pipeline_time, from each stage's measured tasks and the links of ddp_config.net (none:
+                                they cost nothing), and what averaging adds by the strategy's plan, if it has one */
+} ddp_pipe_stats;
+
+/* ddp_pipe_get_stats - all ranks of the pipeline call it, between steps; all get the same numbers but for `steps`.
+ * ddp_pipe_lanes - what this stage computed, sent and received in the last step, in any order, ddp_now() seconds, boundary
+ *   the other stage; returns how many were copied. Recorded where ddp_config.trace_spans is set, on the CPU. */
+DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
+DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
 /* Where this rank stands. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);

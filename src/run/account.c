@@ -272,6 +272,7 @@ static void ddp__clock_account(ddp_ctx *d, const ddp__moment *m, double now)
         break;
     case DDP__M_HELD:
         d->wait_this_step += now - d->at.begun;
+        d->at.mark += now - d->at.begun; /* between two hooks, it is no computing of theirs */
         ddp__record(d, DDP_SPAN_WAIT, m->layer, d->at.begun, now);
         break;
     case DDP__M_UPDATED:

@@ -15,22 +15,16 @@ ddp_status ddp__post(ddp_ctx *d, const ddp_message *m, int there, long *ticket, 
 
 ddp_status ddp__post_hold(ddp_ctx *d, int link, long ticket, int layer, ddp_error *err)
 {
-    const double begin = ddp_now();
     ddp_status s = DDP_OK;
 
     if (!d->engine) return DDP_OK;
-    if (!d->stager) {
-        s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
-        d->wait_this_step += ddp_now() - begin;
-        ddp__record(d, DDP_SPAN_WAIT, layer, begin, ddp_now());
-        return s;
-    }
     ddp__clock_note(d, DDP__M_HOLD, layer, DDP__OUTSIDE);
-    if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
+    if (!d->stager) s = ddp__engine_wait(ddp__engine_of(d, link), ticket, err);
+    else if (ticket < -1) s = ddp__nccl_hold(d, ticket, err);
     else if (d->loaded) ddp__stager_hold(d->stager, ticket);
     else s = ddp__stager_wait(d->stager, ticket, err);
     ddp__clock_note(d, DDP__M_HELD, layer, DDP__OUTSIDE);
-    return s ? s : ddp__stager_error(d->stager, err);
+    return s || !d->stager ? s : ddp__stager_error(d->stager, err);
 }
 
 ddp_status ddp__post_hold_input(ddp_ctx *d, int link, long ticket, ddp_error *err)

@@ -208,6 +208,63 @@ static int adopt(ddp_ctx *d, const ddp_graph *g, int cut)
     return ddp_plan_adopt(d, &plan);
 }
 
+enum { SLOTS = 400 };
+
+/* The tasks are the schedule's, one after the other; every message of a boundary is there, sent after what it is of and
+ * received before what needs it. */
+static void lanes_fit(ddp_pipe *p, const job *j, int peers)
+{
+    const ddp_pipeline_shape shape = {j->schedule, j->stages, j->micro_batches, j->ahead};
+    ddp_pipeline_slot slot[SLOTS];
+    ddp_task task[3 * 16];
+    double done[2][16], begun[2][16], last = 0;
+    const int n = ddp_pipe_lanes(p, slot, SLOTS), tasks = ddp_pipeline_tasks(&shape, ddp_pipe_stage(p), task);
+    int next = 0, messages = 0;
+
+    for (int i = 0; i < n; i++) {
+        const ddp_pipeline_slot *s = &slot[i];
+        const int back = s->task.kind != DDP_TASK_FORWARD, m = s->task.micro_batch;
+        assert_int_equal(s->stage, ddp_pipe_stage(p));
+        assert_true(s->end_s >= s->begin_s);
+        if (s->boundary >= 0) continue;
+        assert_true(next < tasks && s->task.kind == task[next].kind && m == task[next].micro_batch);
+        next++;
+        assert_true(s->begin_s >= last);
+        last = s->end_s;
+        if (s->task.kind == DDP_TASK_WEIGHT_GRADIENT) continue;
+        begun[back][m] = s->begin_s, done[back][m] = s->end_s;
+    }
+    assert_int_equal(next, tasks);
+    for (int i = 0; i < n; i++) {
+        const ddp_pipeline_slot *s = &slot[i];
+        if (s->boundary < 0) continue;
+        messages++;
+        assert_true(s->boundary < j->stages && s->boundary != s->stage);
+        if (s->task.kind == DDP_TASK_SEND) assert_true(s->begin_s >= done[s->gradient][s->task.micro_batch]);
+        else assert_true(s->end_s <= begun[s->gradient][s->task.micro_batch]);
+        assert_int_equal(s->task.kind == DDP_TASK_SEND, (s->boundary > s->stage) != s->gradient);
+    }
+    assert_int_equal(messages, 2 * j->micro_batches * peers);
+}
+
+/* A chain: an output crosses one boundary, or none. A step takes as long as a stage computes, at least; where links cost
+ * nothing about as long as it should. */
+static void stats_fit(ddp_pipe *p, const ddp_graph *g, const job *j)
+{
+    double crosses = 0;
+    ddp_pipe_stats s;
+
+    for (int i = 1; i < g->nodes; i++)
+        if (g->node[i - 1]->op && g->node[i]->op && g->node[i - 1]->stage < g->node[i]->stage)
+            crosses += (double)ddp_shape_count(&g->node[i - 1]->spec.out);
+
+    assert_int_equal(ddp_pipe_get_stats(p, &s), 0);
+    assert_int_equal(s.steps, STEPS - 1);
+    assert_true(s.step_s > 0 && s.bubble_pct > 0 && s.bubble_pct < 100);
+    assert_true(s.predicted_step_s >= 0.999 * s.step_s * (1 - s.bubble_pct / 100) && s.predicted_step_s < 1.5 * s.step_s);
+    assert_true(crosses > 0 && s.boundary_bytes == crosses * (double)sizeof(float) * 2 * j->micro_batches);
+}
+
 static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
 {
     int cut[NODES], at, bad = 0;
@@ -238,6 +295,10 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
         if (!bad) j->b->loss[at] = ddp_pipe_loss(p);
         if (!bad && j->evaluate && step % 2) bad = ddp_pipe_evaluate(p, step);
         if (!bad && j->evaluate && step % 2) j->b->judged[at] = ddp_pipe_loss(p);
+    }
+    if (!bad && j->cfg.trace_spans) {
+        lanes_fit(p, j, (ddp_pipe_stage(p) > 0) + (ddp_pipe_stage(p) + 1 < j->stages));
+        stats_fit(p, g, j);
     }
     if (!bad) bad = ddp_sync_all(d);
     if (!bad) bad = ddp_pipe_hash(p, &j->b->hash[at]);
@@ -419,6 +480,27 @@ static void replicas_of_stages_have_the_bits_of_as_many_workers(void **state)
         j.cfg.clip_norm = i % 2 ? 0.5f : 0;
         j.rank_of = i == 1 ? anyhow : NULL;
         compare(&j, 2, i == 0 ? 3 : 2, b);
+    }
+    free(b);
+}
+
+static void a_step_is_recorded_as_it_was(void **state)
+{
+    board *b = boards();
+
+    (void)state;
+    for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++) {
+        job j;
+        memset(&j, 0, sizeof j);
+        j.m = MLP;
+        j.stages = 3;
+        j.micro_batches = 5;
+        j.ahead = p == DDP_PIPELINE_ZB;
+        j.schedule = (ddp_pipeline)p;
+        j.cfg.trace_spans = 200;
+        j.b = b;
+        sizes(&j);
+        run(&j, 6);
     }
     free(b);
 }
@@ -612,6 +694,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pipeline_has_the_bits_of_one_worker),
         cmocka_unit_test(replicas_of_stages_have_the_bits_of_as_many_workers),
+        cmocka_unit_test(a_step_is_recorded_as_it_was),
         cmocka_unit_test(a_layout_has_each_rank_once),
         cmocka_unit_test(any_cut_of_any_graph_has_the_same_bits),
         cmocka_unit_test(evaluation_is_the_whole_models_and_changes_nothing),
