@@ -3328,7 +3328,13 @@ typedef struct ddp_report_step {
 } ddp_report_step;
 
 /* What one worker did: its spans in any order, ddp_now() seconds. */
-typedef struct ddp_report_worker { const ddp_span *spans; int count; } ddp_report_worker;
+typedef struct ddp_report_worker {
+    const ddp_span *spans;
+    int             count;
+    const ddp_pipeline_slot *slot; /* [slots] of ddp_pipe_lanes, where it holds a stage: one step */
+    int             slots;
+    int             pipeline;      /* of that stage */
+} ddp_report_worker;
 
 /* One layer of the model, in forward order. Unknown costs are NAN. */
 typedef struct ddp_report_layer {
@@ -3374,6 +3380,9 @@ typedef struct ddp_report_run {
     const ddp_report_worker *workers; /* [worker_count] */
     int                      worker_count;
     double                   window_begin_s, window_end_s; /* the part drawn; equal = everything */
+
+    const char *schedule; /* of a pipeline: "1f1b"; NULL = none */
+    int         stages;
 } ddp_report_run;
 
 /* All pointers are borrowed for the length of a call. All-zero is a valid, empty report. */
@@ -3433,12 +3442,26 @@ DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_err
  * untouched. Safe from any thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
 DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err);
 
+/* One step of a pipeline, played (ddp_pipeline_time) or measured. Borrowed. */
+typedef struct ddp_report_pipeline {
+    const char *name;       /* "1f1b" */
+    int         stages;
+    const ddp_pipeline_slot *slot; /* [slots] in any order */
+    int         slots;
+    double      begin_s;    /* when the step begins, on the clock of the slots */
+    double      step_s, bubble_pct;
+} ddp_report_pipeline;
+
+/* ddp_report_pipelines - writes an SVG of steps below each other on one time scale: per stage three lanes, receiving,
+ * computing and sending. Errors: DDP_MEMORY, DDP_IO. */
+DDP_API ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err);
+
 /* ddp_report_trace - a Chrome trace, which ui.perfetto.dev and chrome://tracing open: every
  * finished span of every run (not only the window) in the array form.
  *
  * A worker of a run is a process, "dreamddp rank 0", numbered 1 + rank + 1000 x run (more where a
  * run has more workers); its threads are "compute" and "communication", the latter several times
- * where transfers overlap. One "X" event per span: name = layer or kind, cat = kind, ts and dur in
+ * where transfers overlap, and where it holds a stage of a pipeline, of one step, "receive", "stage" and "send". One "X" event per span: name = layer or kind, cat = kind, ts and dur in
  * microseconds, args step, layer, bytes. Each run starts at 0, so that runs lie side by side.
  *
  * Written to a temporary name, then renamed: on failure PATH is untouched. Errors: DDP_MEMORY,
@@ -54799,6 +54822,18 @@ DDP_LIB void ddp__run_window(const ddp_report_run *r, double *begin, double *end
 #define DDP__SWIM_WORKERS 8
 DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s);
 
+/* ---- stages.c: steps of pipelines ---- */
+
+DDP_LIB const char *ddp__slot_text(const ddp_pipeline_slot *s); /* "forward", "sends activations" */
+
+/* One <svg>, all steps on one time scale; space: the attribute that a file of its own needs, or "". */
+DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count);
+
+/* How many pipelines a run has recorded; one of them, *out's slots being what is returned and DDP_FREE frees; NULL: out of
+ * memory. */
+DDP_LIB int ddp__run_pipelines(const ddp_report_run *r);
+DDP_LIB ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out);
+
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 
 #define DDP__SUMMARY_COLUMNS 7
@@ -55261,6 +55296,140 @@ void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report
     ddp__text_addf(t, "</svg>\n");
     if (workers < r->worker_count)
         ddp__text_addf(t, "<p class=\"note\">The first %d of %d workers.</p>\n", workers, r->worker_count);
+}
+
+/* ==== report/stages.c ==== [report] */
+/* Steps of pipelines as pictures: per stage three lanes, receiving above, computing, sending below. */
+
+static const double ddp__stages_left = 96, ddp__stages_width = 1080, ddp__stages_lane = 18, ddp__stages_thin = 5;
+
+static double ddp__stages_row(void) { return ddp__stages_lane + 2 * ddp__stages_thin + 6; }
+
+static const char *ddp__stages_colour(const ddp_pipeline_slot *s)
+{
+    if (s->boundary >= 0) return s->gradient ? "#e8a33d" : "#8fb4e3";
+    if (s->task.kind == DDP_TASK_FORWARD) return "#4f81c7";
+    return s->task.kind == DDP_TASK_WEIGHT_GRADIENT ? "#5fae6e" : "#d9822b";
+}
+
+const char *ddp__slot_text(const ddp_pipeline_slot *s)
+{
+    static const char *const what[] = {"forward", "backward", "input gradients", "weight gradients"};
+
+    if (s->boundary < 0) return what[s->task.kind];
+    if (s->task.kind == DDP_TASK_SEND) return s->gradient ? "sends a gradient" : "sends activations";
+    return s->gradient ? "receives a gradient" : "receives activations";
+}
+
+static void ddp__stages_time(ddp__text *t, double seconds)
+{
+    if (seconds < 1e-3) ddp__add_page(t, "^1 us", seconds * 1e6);
+    else if (seconds < 1) ddp__add_page(t, "^2 ms", seconds * 1e3);
+    else ddp__add_page(t, "^2 s", seconds);
+}
+
+static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const ddp_pipeline_slot *s, double scale, double top)
+{
+    const double begin = s->begin_s - p->begin_s, x = ddp__stages_left + begin * scale, w = (s->end_s - s->begin_s) * scale;
+    const double y = top + s->stage * ddp__stages_row() +
+                     (s->boundary < 0 ? ddp__stages_thin : s->task.kind == DDP_TASK_SEND ? ddp__stages_thin + ddp__stages_lane : 0);
+
+    if (!(w > 0) || s->stage < 0 || s->stage >= p->stages) return;
+    ddp__add_page(t, "<rect x=\"^2\" y=\"^1\" width=\"^2\" height=\"^1\" fill=\"%s\"%s><title>stage %d %s, micro-batch %d, ",
+                  x, y, w < 0.4 ? 0.4 : w, s->boundary < 0 ? ddp__stages_lane : ddp__stages_thin, ddp__stages_colour(s),
+                  w > 3 ? " stroke=\"#fff\" stroke-width=\"0.7\"" : "", s->stage, ddp__slot_text(s), s->task.micro_batch);
+    ddp__stages_time(t, s->end_s - s->begin_s);
+    ddp__add_page(t, " from ");
+    ddp__stages_time(t, begin);
+    ddp__add_page(t, "</title></rect>\n");
+    if (s->boundary < 0 && w >= 14)
+        ddp__add_page(t, "<text x=\"^1\" y=\"^1\" class=\"in\">%d</text>\n", x + w / 2, y + 13, s->task.micro_batch);
+}
+
+static void ddp__stages_draw(ddp__text *t, const ddp_report_pipeline *p, double scale, double top)
+{
+    for (int i = 0; i < p->stages; i++)
+        ddp__add_page(t, "<text x=\"^0\" y=\"^1\" class=\"end small\">stage %d</text>\n", ddp__stages_left - 8,
+                      top + i * ddp__stages_row() + ddp__stages_thin + 13, i);
+    for (int i = 0; i < p->slots; i++) ddp__stages_slot(t, p, &p->slot[i], scale, top);
+}
+
+void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count)
+{
+    double longest = 0, height = 30, top = 24;
+
+    for (int i = 0; i < count; i++) {
+        longest = fmax(longest, p[i].step_s);
+        height += p[i].stages * ddp__stages_row() + 34;
+    }
+    ddp__add_page(t, "<svg%s class=\"stages\" role=\"img\" width=\"^0\" height=\"^0\" "
+                     "viewBox=\"0 0 ^0 ^0\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
+                     "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages .end{text-anchor:end}"
+                     ".stages .in{fill:#fff;font-size:10px;text-anchor:middle;pointer-events:none}</style>\n"
+                     "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"12\" y=\"16\" class=\"small\">"
+                     "blue: forward; orange: backward, or its input gradients; green: weight gradients; numbered by "
+                     "micro-batch. Thin: receiving above, sending below.</text>\n",
+                  space, ddp__stages_width, height, ddp__stages_width, height);
+    for (int i = 0; i < count; i++) {
+        ddp__add_page(t, "<text x=\"12\" y=\"^1\"><tspan font-weight=\"bold\">$</tspan>: ", top + 14, p[i].name);
+        ddp__stages_time(t, p[i].step_s);
+        ddp__add_page(t, ", bubble ^1 %%</text>\n", p[i].bubble_pct);
+        ddp__stages_draw(t, &p[i], (ddp__stages_width - ddp__stages_left - 20) / (longest > 0 ? longest : 1), top + 22);
+        top += p[i].stages * ddp__stages_row() + 34;
+    }
+    ddp__add_page(t, "</svg>\n");
+}
+
+ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err)
+{
+    ddp__text t;
+    int bad;
+
+    memset(&t, 0, sizeof t);
+    ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
+    if (t.failed) {
+        ddp__text_free(&t);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the picture of %d pipelines", count);
+    }
+    bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
+    ddp__text_free(&t);
+    return bad ? ddp__fail(err, DDP_IO, "cannot write the picture of %d pipelines: %s", count, strerror(errno)) : DDP_OK;
+}
+
+/* ---- of a run ---- */
+
+int ddp__run_pipelines(const ddp_report_run *r)
+{
+    int most = 0;
+
+    for (int w = 0; r->schedule && r->stages > 1 && w < r->worker_count; w++)
+        if (r->workers[w].slots > 0 && r->workers[w].pipeline >= most) most = r->workers[w].pipeline + 1;
+    return most;
+}
+
+ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
+{
+    size_t room = 1;
+    ddp_pipeline_slot *slot;
+    double busy = 0, end = 0;
+
+    memset(out, 0, sizeof *out);
+    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
+    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
+    for (int w = 0; slot && w < r->worker_count; w++)
+        for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++) slot[out->slots++] = r->workers[w].slot[i];
+    out->slot = slot;
+    out->stages = r->stages;
+    /* a step is what is computed: messages lie between */
+    for (int i = 0, any = 0; i < out->slots; i++) {
+        if (slot[i].boundary >= 0) continue;
+        if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
+        if (slot[i].end_s > end) end = slot[i].end_s;
+        busy += slot[i].end_s - slot[i].begin_s;
+    }
+    out->step_s = end - out->begin_s;
+    if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
+    return slot;
 }
 
 /* ==== report/progress.c ==== [report] */
@@ -56084,6 +56253,31 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
     ddp__lane_free(&lane);
 }
 
+/* A step of a stage: what it received, computed and sent. */
+static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
+{
+    static const char *const name[3] = {"receive", "stage", "send"};
+
+    for (int lane = 0; lane < 3 && w->slots; lane++)
+        ddp__perfetto_name(p, "thread", p->next_tid + lane, name[lane], p->next_tid + lane);
+    for (int i = 0; i < w->slots; i++) {
+        const ddp_pipeline_slot *s = &w->slot[i];
+        const int lane = s->boundary < 0 ? 1 : s->task.kind == DDP_TASK_SEND ? 2 : 0;
+        const long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
+        ddp__perfetto_begin(p);
+        ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid,
+                       p->next_tid + lane, name[lane]);
+        ddp__perfetto_us(&p->text, begin);
+        ddp__text_addf(&p->text, ",\"dur\":");
+        ddp__perfetto_us(&p->text, end - begin);
+        ddp__text_addf(&p->text, ",\"name\":\"%s %d\",\"args\":{\"micro_batch\":%d", ddp__slot_text(s),
+                       s->task.micro_batch, s->task.micro_batch);
+        if (s->boundary >= 0) ddp__text_addf(&p->text, ",\"other_stage\":%d", s->boundary);
+        ddp__text_addf(&p->text, "}}");
+    }
+    p->next_tid += w->slots ? 3 : 0;
+}
+
 ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err)
 {
     long stride = 1000;
@@ -56101,10 +56295,14 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
         ddp__run_all(r, &p.origin, &end);
         for (int w = 0; w < r->worker_count; w++) {
             p.pid = 1 + w + stride * i;
-            snprintf(name, sizeof name, "%.80s rank %d", r->strategy ? r->strategy : "run", w);
+            snprintf(name, sizeof name, "%.60s rank %d", r->strategy ? r->strategy : "run", w);
+            if (r->schedule && r->workers[w].slots)
+                snprintf(name + strlen(name), sizeof name - strlen(name), ", %.20s pipeline %d stage %d", r->schedule,
+                         r->workers[w].pipeline, r->workers[w].slot->stage);
             ddp__perfetto_name(&p, "process", 0, name, p.pid);
             ddp__perfetto_lane(&p, &r->workers[w], DDP__LANE_COMPUTE, "compute");
             ddp__perfetto_lane(&p, &r->workers[w], DDP__LANE_COMM, "communication");
+            if (r->schedule) ddp__perfetto_stage(&p, &r->workers[w]);
         }
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");
@@ -56309,6 +56507,31 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
     }
 }
 
+/* ---- pipelines ---- */
+
+enum { DDP__PIPELINES_SHOWN = 4 };
+
+static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
+{
+    const int all = ddp__run_pipelines(r), shown = all < DDP__PIPELINES_SHOWN ? all : DDP__PIPELINES_SHOWN;
+    ddp_report_pipeline p[DDP__PIPELINES_SHOWN];
+    ddp_pipeline_slot *slot[DDP__PIPELINES_SHOWN];
+    char name[DDP__PIPELINES_SHOWN][80];
+
+    if (!all) return;
+    memset(p, 0, sizeof p);
+    ddp__text_addf(t, "<h2>A step of the pipeline</h2>\n");
+    for (int i = 0; i < shown; i++) {
+        slot[i] = ddp__run_pipeline(r, i, &p[i]);
+        if (!slot[i]) t->failed = 1;
+        snprintf(name[i], sizeof name[i], "%.20s, %d stages, pipeline %d of %d", r->schedule, r->stages, i, all);
+        p[i].name = name[i];
+    }
+    ddp__svg_stages(t, "", p, shown);
+    for (int i = 0; i < shown; i++)
+        if (slot[i]) DDP_FREE(slot[i]);
+}
+
 /* ---- charts ---- */
 
 typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
@@ -56504,6 +56727,7 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_summary(&t, d);
     ddp__html_changes(&t, d);
     ddp__html_lanes(&t, d);
+    for (int i = 0; i < d->run_count; i++) ddp__html_pipelines(&t, &d->runs[i]);
     ddp__html_charts(&t, d);
     ddp__html_layers(&t, d);
     ddp__html_prediction(&t, d);

@@ -342,6 +342,7 @@
 #ifndef DDP_NO_REPORTS
 #include "report/page.h"
 #include "report/page.c"
+#include "report/stages.c"
 #include "report/progress.c"
 #include "report/jsonl.c"
 #include "report/postmortem.c"

@@ -9,7 +9,7 @@
 #include "sampling.h"
 #include "watcher.h"
 
-enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_NOTES = 64 };
+enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TRAINING_NOTES = 64 };
 
 /* What one rank leaves behind. */
 typedef struct training_rank {
@@ -18,6 +18,8 @@ typedef struct training_rank {
     int       notes;
     ddp_span *span;
     int       spans;
+    ddp_pipeline_slot *slot; /* of the last step, where it holds a stage */
+    int       slots, pipeline;
     float    *loss, *divergence; /* [steps] of this rank */
 } training_rank;
 
@@ -45,6 +47,7 @@ typedef struct training_result {
     double peak_rss_mb;            /* rank 0 */
     double param_mb, state_mb, activation_mb; /* planned, of each rank; 0 where layers sleep */
     char   param_hash[17];
+    ddp_pipe_stats pipe;           /* of the leader's pipeline */
     int    code;                   /* of error, a ddp_status */
     char   error[DDP_ERROR_TEXT];  /* of a model that could not be built, loaded or saved; or "" */
     ddp_report_step *step;         /* [steps] */
@@ -141,9 +144,10 @@ static training_result *training_result_new(int workers, long steps, int period)
     if (!r->step || !r->wait_s || !r->rank || !r->fill) return NULL;
     for (i = 0; i < workers; i++) {
         r->rank[i].span = (ddp_span *)training_share(TRAINING_SPANS * sizeof(ddp_span));
+        r->rank[i].slot = (ddp_pipeline_slot *)training_share(TRAINING_SLOTS * sizeof(ddp_pipeline_slot));
         r->rank[i].loss = (float *)training_share((size_t)steps * sizeof(float));
         r->rank[i].divergence = (float *)training_share((size_t)steps * sizeof(float));
-        if (!r->rank[i].span || !r->rank[i].loss || !r->rank[i].divergence) return NULL;
+        if (!r->rank[i].span || !r->rank[i].slot || !r->rank[i].loss || !r->rank[i].divergence) return NULL;
     }
     return r;
 }
@@ -675,6 +679,7 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     training_rank *own = training_place(r, ddp_rank(d));
     double seconds = ddp_now() - begin;
     int bad = ddp_wait(d);
+    ddp_pipe_stats elsewhere;
     struct rusage use;
     uint64_t hash;
 
@@ -689,6 +694,9 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     if (own->stats.counted_steps) own->stats.step_s -= paused / (double)own->stats.counted_steps;
     bad = training_gather(d, t, &own->stats, m);
     own->spans = ddp_trace_copy(d, own->span, TRAINING_SPANS);
+    own->slots = ddp_pipe_lanes(m->pipe, own->slot, TRAINING_SLOTS);
+    own->pipeline = ddp_pipe_number(m->pipe);
+    if (!bad && m->pipe) bad = ddp_pipe_get_stats(m->pipe, training_leads(d) ? &r->pipe : &elsewhere);
     own->notes = ddp_notes(d, own->note, TRAINING_NOTES);
     if (!bad) bad = ddp_sync_all(d);
     if (bad) return bad;

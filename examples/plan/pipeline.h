@@ -10,80 +10,6 @@ typedef struct pipeline_arguments {
     double      weights, bytes;
 } pipeline_arguments;
 
-/* ---- the picture: per schedule and stage three lanes, receive, compute and send ---- */
-
-static const double pipeline_left = 96, pipeline_width = 1080, pipeline_lane = 18, pipeline_thin = 5;
-
-static const char *pipeline_colour(const ddp_pipeline_slot *s)
-{
-    if (s->boundary >= 0) return s->gradient ? "#e8a33d" : "#8fb4e3";
-    if (s->task.kind == DDP_TASK_FORWARD) return "#4f81c7";
-    return s->task.kind == DDP_TASK_WEIGHT_GRADIENT ? "#5fae6e" : "#d9822b";
-}
-
-static const char *pipeline_what(const ddp_pipeline_slot *s)
-{
-    static const char *const what[] = {"forward", "backward", "input gradients", "weight gradients"};
-
-    if (s->boundary < 0) return what[s->task.kind];
-    if (s->task.kind == DDP_TASK_SEND) return s->gradient ? "sends a gradient" : "sends activations";
-    return s->gradient ? "receives a gradient" : "receives activations";
-}
-
-static void pipeline_draw(FILE *f, const ddp_pipeline_times *t, int stages, double scale, double top)
-{
-    const double row = pipeline_lane + 2 * pipeline_thin + 6;
-    char text[2][32];
-
-    for (int i = 0; i < stages; i++)
-        fprintf(f, "<text x=\"%.0f\" y=\"%.1f\" text-anchor=\"end\" class=\"small\">stage %d</text>\n",
-                pipeline_left - 8, top + i * row + pipeline_thin + 13, i);
-    for (int i = 0; i < t->slots; i++) {
-        const ddp_pipeline_slot *s = &t->slot[i];
-        const double x = pipeline_left + s->begin_s * scale, w = (s->end_s - s->begin_s) * scale;
-        const double below = s->boundary < 0 ? pipeline_thin : s->task.kind == DDP_TASK_SEND
-                                                                   ? pipeline_thin + pipeline_lane
-                                                                   : 0;
-        if (!(w > 0)) continue;
-        fprintf(f, "<rect x=\"%.2f\" y=\"%.1f\" width=\"%.2f\" height=\"%.1f\" fill=\"%s\"%s><title>stage %d %s, "
-                   "micro-batch %d, %s from %s</title></rect>\n",
-                x, top + s->stage * row + below, w < 0.4 ? 0.4 : w, s->boundary < 0 ? pipeline_lane : pipeline_thin,
-                pipeline_colour(s), w > 3 ? " stroke=\"#fff\" stroke-width=\"0.7\"" : "", s->stage, pipeline_what(s),
-                s->task.micro_batch, plan_time(s->end_s - s->begin_s, text[0], sizeof text[0]),
-                plan_time(s->begin_s, text[1], sizeof text[1]));
-        if (s->boundary < 0 && w >= 14)
-            fprintf(f, "<text x=\"%.1f\" y=\"%.1f\" class=\"in\">%d</text>\n", x + w / 2,
-                    top + s->stage * row + below + 13, s->task.micro_batch);
-    }
-}
-
-static void pipeline_svg(FILE *f, const ddp_pipeline *which, const ddp_pipeline_times *all, int count, int stages,
-                         int micro_batches)
-{
-    const double block = stages * (pipeline_lane + 2 * pipeline_thin + 6) + 34;
-    double longest = 0, scale;
-    char text[32];
-
-    for (int i = 0; i < count; i++) longest = fmax(longest, all[i].step_s);
-    scale = (pipeline_width - pipeline_left - 20) / (longest > 0 ? longest : 1);
-    fprintf(f,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%.0f\" height=\"%.0f\" viewBox=\"0 0 %.0f %.0f\" "
-            "font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
-            "<style>.small{fill:#555;font-size:11px}.in{fill:#fff;font-size:10px;text-anchor:middle;"
-            "pointer-events:none}</style>\n<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n"
-            "<text x=\"12\" y=\"24\" font-size=\"15\" font-weight=\"bold\">One step of %d stages and %d "
-            "micro-batches</text>\n<text x=\"12\" y=\"43\" class=\"small\">blue: forward; orange: backward, or its input "
-            "gradients; green: weight gradients. Thin: receiving above, sending below.</text>\n",
-            pipeline_width, 60 + count * block, pipeline_width, 60 + count * block, stages, micro_batches);
-    for (int i = 0; i < count; i++) {
-        const double top = 60 + i * block;
-        fprintf(f, "<text x=\"12\" y=\"%.1f\"><tspan font-weight=\"bold\">%s</tspan>: %s, bubble %.1f %%</text>\n",
-                top + 14, ddp_pipeline_name(which[i]), plan_time(all[i].step_s, text, sizeof text), all[i].bubble_pct);
-        pipeline_draw(f, &all[i], stages, scale, top + 22);
-    }
-    fprintf(f, "</svg>\n");
-}
-
 /* ---- the answer ---- */
 
 static void pipeline_json(FILE *f, const ddp_pipeline_shape *p, const ddp_pipeline_times *t, int event)
@@ -105,6 +31,7 @@ static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipel
     const ddp_pipeline *which = one == DDP_PIPELINE_DEFAULT ? every : &one;
     const int most = one == DDP_PIPELINE_DEFAULT ? 3 : 1;
     ddp_pipeline_times t[3];
+    ddp_report_pipeline picture[3];
     ddp_status status = DDP_OK;
     plan_output out;
     ddp_error err;
@@ -117,7 +44,12 @@ static int pipeline_run(const pipeline_arguments *a, ddp_pipeline one, ddp_pipel
         if (status != DDP_OK) fprintf(stderr, "plan pipeline: %s\n", err.msg);
         else pipeline_json(out.line, &c->shape, &t[n], 0), pipeline_json(out.json, &c->shape, &t[n], 1), n++;
     }
-    if (status == DDP_OK) pipeline_svg(out.svg, which, t, n, c->shape.stages, c->shape.micro_batches);
+    for (int i = 0; i < n; i++) {
+        const ddp_report_pipeline p = {ddp_pipeline_name(which[i]), c->shape.stages, t[i].slot, t[i].slots, 0, t[i].step_s,
+                                       t[i].bubble_pct};
+        picture[i] = p;
+    }
+    if (status == DDP_OK && a->svg) status = ddp_report_pipelines(picture, n, out.svg, &err);
     while (n) ddp_pipeline_times_free(&t[--n]);
     return plan_output_close(&out, "plan pipeline", status, a->json, a->svg);
 }

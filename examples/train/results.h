@@ -30,6 +30,14 @@ static void print_memory(const training_result *r)
             r->state_mb, r->activation_mb, r->peak_rss_mb);
 }
 
+/* By the strategy's plan; of a pipeline, all that its step takes. */
+static double predicted_step_ms(const program *p)
+{
+    const training_result *r = p->t.result;
+
+    return 1e3 * (p->stages > 1 ? r->pipe.predicted_step_s : r->rank[r->leader].stats.predicted_step_s);
+}
+
 /* Who keeps the others waiting; and how the plan followed the link. */
 static void print_pace(const training_result *r)
 {
@@ -92,7 +100,7 @@ static void write_results(const program *p, ddp_jsonl *j)
     ddp_jsonl_number(j, "step_ms", 1e3 * r->step_s);
     ddp_jsonl_number(j, p->t.task ? "images_per_s" : "tokens_per_s", r->samples_per_s);
     ddp_jsonl_number(j, "hidden_pct", r->hidden_pct);
-    ddp_jsonl_number(j, "predicted_step_ms", 1e3 * r->rank[r->leader].stats.predicted_step_s);
+    ddp_jsonl_number(j, "predicted_step_ms", predicted_step_ms(p));
     ddp_jsonl_number(j, "predicted_hidden_pct", r->rank[r->leader].stats.predicted_hidden_pct);
     ddp_jsonl_number(j, "wait_ms", 1e3 * r->rank[r->leader].stats.wait_s);
     if (r->rank[r->leader].stats.slow_ratio > 0) {
@@ -103,6 +111,14 @@ static void write_results(const program *p, ddp_jsonl *j)
     if (r->rank[r->leader].stats.updates)
         ddp_jsonl_number(j, "update_frequency",
                          (double)r->rank[r->leader].stats.updates / (double)(r->steps - r->first));
+    if (p->stages > 1) {
+        ddp_jsonl_integer(j, "stages", p->stages);
+        ddp_jsonl_string(j, "schedule", ddp_pipeline_name(p->t.pipeline));
+        ddp_jsonl_integer(j, "microbatches", p->accumulate);
+        ddp_jsonl_number(j, "bubble_pct", r->pipe.bubble_pct);
+        ddp_jsonl_number(j, "boundary_bytes", r->pipe.boundary_bytes);
+        ddp_jsonl_number(j, "predicted_step_s", r->pipe.predicted_step_s);
+    }
     if (p->cfg.servers) {
         ddp_jsonl_integer(j, "servers", p->cfg.servers > 0 ? p->cfg.servers : r->world);
         ddp_jsonl_number(j, "staleness", r->rank[r->leader].stats.staleness);
@@ -160,7 +176,7 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
     d->layers = layer, d->layer_count = r->layers, d->runs = run, d->run_count = 1;
     memset(run, 0, sizeof *run);
     run->strategy = p->strategy, run->step_ms = 1e3 * r->step_s, run->hidden_pct = r->hidden_pct;
-    run->predicted_step_ms = 1e3 * r->rank[r->leader].stats.predicted_step_s;
+    run->predicted_step_ms = predicted_step_ms(p);
     run->predicted_hidden_pct = r->rank[r->leader].stats.predicted_hidden_pct;
     run->bytes_sent = r->bytes_sent, run->time_to_loss_s = NAN, run->final_loss = r->final_loss;
     run->param_hash = r->param_hash;
@@ -170,7 +186,11 @@ static void report(const program *p, ddp_report_data *d, ddp_report_layer *layer
     run->slow_ratio = r->rank[r->leader].stats.slow_ratio, run->replans = r->rank[r->leader].stats.replans;
     run->layer_divergence = r->layer_divergence;
     run->workers = worker, run->worker_count = r->workers;
-    for (i = 0; i < r->workers; i++) worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
+    if (p->stages > 1) run->schedule = ddp_pipeline_name(p->t.pipeline), run->stages = (int)p->stages;
+    for (i = 0; i < r->workers; i++) {
+        worker[i].spans = r->rank[i].span, worker[i].count = r->rank[i].spans;
+        worker[i].slot = r->rank[i].slot, worker[i].slots = r->rank[i].slots, worker[i].pipeline = r->rank[i].pipeline;
+    }
     /* the last whole period; without a plan a few steps */
     steps = r->period > 0 ? r->period : 4;
     begin = (r->steps / steps - 1) * steps;

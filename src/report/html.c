@@ -197,6 +197,31 @@ static void ddp__html_lanes(ddp__text *t, const ddp_report_data *d)
     }
 }
 
+/* ---- pipelines ---- */
+
+enum { DDP__PIPELINES_SHOWN = 4 };
+
+static void ddp__html_pipelines(ddp__text *t, const ddp_report_run *r)
+{
+    const int all = ddp__run_pipelines(r), shown = all < DDP__PIPELINES_SHOWN ? all : DDP__PIPELINES_SHOWN;
+    ddp_report_pipeline p[DDP__PIPELINES_SHOWN];
+    ddp_pipeline_slot *slot[DDP__PIPELINES_SHOWN];
+    char name[DDP__PIPELINES_SHOWN][80];
+
+    if (!all) return;
+    memset(p, 0, sizeof p);
+    ddp__text_addf(t, "<h2>A step of the pipeline</h2>\n");
+    for (int i = 0; i < shown; i++) {
+        slot[i] = ddp__run_pipeline(r, i, &p[i]);
+        if (!slot[i]) t->failed = 1;
+        snprintf(name[i], sizeof name[i], "%.20s, %d stages, pipeline %d of %d", r->schedule, r->stages, i, all);
+        p[i].name = name[i];
+    }
+    ddp__svg_stages(t, "", p, shown);
+    for (int i = 0; i < shown; i++)
+        if (slot[i]) DDP_FREE(slot[i]);
+}
+
 /* ---- charts ---- */
 
 typedef enum ddp__curve { DDP__CURVE_TIME, DDP__CURVE_BYTES, DDP__CURVE_DIVERGENCE } ddp__curve;
@@ -392,6 +417,7 @@ ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error
     ddp__html_summary(&t, d);
     ddp__html_changes(&t, d);
     ddp__html_lanes(&t, d);
+    for (int i = 0; i < d->run_count; i++) ddp__html_pipelines(&t, &d->runs[i]);
     ddp__html_charts(&t, d);
     ddp__html_layers(&t, d);
     ddp__html_prediction(&t, d);

@@ -78,6 +78,18 @@ DDP_LIB void ddp__run_window(const ddp_report_run *r, double *begin, double *end
 #define DDP__SWIM_WORKERS 8
 DDP_LIB void ddp__svg_swimlanes(ddp__text *t, const ddp_report_data *d, const ddp_report_run *r, double scale_s);
 
+/* ---- stages.c: steps of pipelines ---- */
+
+DDP_LIB const char *ddp__slot_text(const ddp_pipeline_slot *s); /* "forward", "sends activations" */
+
+/* One <svg>, all steps on one time scale; space: the attribute that a file of its own needs, or "". */
+DDP_LIB void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count);
+
+/* How many pipelines a run has recorded; one of them, *out's slots being what is returned and DDP_FREE frees; NULL: out of
+ * memory. */
+DDP_LIB int ddp__run_pipelines(const ddp_report_run *r);
+DDP_LIB ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out);
+
 /* ---- the table: one row per strategy, the same cells in text and in HTML ---- */
 
 #define DDP__SUMMARY_COLUMNS 7

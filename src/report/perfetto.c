@@ -64,6 +64,31 @@ static void ddp__perfetto_lane(ddp__perfetto *p, const ddp_report_worker *w, uns
     ddp__lane_free(&lane);
 }
 
+/* A step of a stage: what it received, computed and sent. */
+static void ddp__perfetto_stage(ddp__perfetto *p, const ddp_report_worker *w)
+{
+    static const char *const name[3] = {"receive", "stage", "send"};
+
+    for (int lane = 0; lane < 3 && w->slots; lane++)
+        ddp__perfetto_name(p, "thread", p->next_tid + lane, name[lane], p->next_tid + lane);
+    for (int i = 0; i < w->slots; i++) {
+        const ddp_pipeline_slot *s = &w->slot[i];
+        const int lane = s->boundary < 0 ? 1 : s->task.kind == DDP_TASK_SEND ? 2 : 0;
+        const long long begin = llround((s->begin_s - p->origin) * 1e9), end = llround((s->end_s - p->origin) * 1e9);
+        ddp__perfetto_begin(p);
+        ddp__text_addf(&p->text, "{\"ph\":\"X\",\"pid\":%ld,\"tid\":%ld,\"cat\":\"%s\",\"ts\":", p->pid,
+                       p->next_tid + lane, name[lane]);
+        ddp__perfetto_us(&p->text, begin);
+        ddp__text_addf(&p->text, ",\"dur\":");
+        ddp__perfetto_us(&p->text, end - begin);
+        ddp__text_addf(&p->text, ",\"name\":\"%s %d\",\"args\":{\"micro_batch\":%d", ddp__slot_text(s),
+                       s->task.micro_batch, s->task.micro_batch);
+        if (s->boundary >= 0) ddp__text_addf(&p->text, ",\"other_stage\":%d", s->boundary);
+        ddp__text_addf(&p->text, "}}");
+    }
+    p->next_tid += w->slots ? 3 : 0;
+}
+
 ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_error *err)
 {
     long stride = 1000;
@@ -81,10 +106,14 @@ ddp_status ddp_report_trace(const ddp_report_data *d, const char *path, ddp_erro
         ddp__run_all(r, &p.origin, &end);
         for (int w = 0; w < r->worker_count; w++) {
             p.pid = 1 + w + stride * i;
-            snprintf(name, sizeof name, "%.80s rank %d", r->strategy ? r->strategy : "run", w);
+            snprintf(name, sizeof name, "%.60s rank %d", r->strategy ? r->strategy : "run", w);
+            if (r->schedule && r->workers[w].slots)
+                snprintf(name + strlen(name), sizeof name - strlen(name), ", %.20s pipeline %d stage %d", r->schedule,
+                         r->workers[w].pipeline, r->workers[w].slot->stage);
             ddp__perfetto_name(&p, "process", 0, name, p.pid);
             ddp__perfetto_lane(&p, &r->workers[w], DDP__LANE_COMPUTE, "compute");
             ddp__perfetto_lane(&p, &r->workers[w], DDP__LANE_COMM, "communication");
+            if (r->schedule) ddp__perfetto_stage(&p, &r->workers[w]);
         }
     }
     ddp__text_addf(&p.text, "%s\n]\n", p.any ? "" : "[");

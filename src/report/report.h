@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "base/status.h"
+#include "pipe/schedule.h"
 #include "profile/trace.h"
 
 /* One training step of one run. */
@@ -17,7 +18,13 @@ typedef struct ddp_report_step {
 } ddp_report_step;
 
 /* What one worker did: its spans in any order, ddp_now() seconds. */
-typedef struct ddp_report_worker { const ddp_span *spans; int count; } ddp_report_worker;
+typedef struct ddp_report_worker {
+    const ddp_span *spans;
+    int             count;
+    const ddp_pipeline_slot *slot; /* [slots] of ddp_pipe_lanes, where it holds a stage: one step */
+    int             slots;
+    int             pipeline;      /* of that stage */
+} ddp_report_worker;
 
 /* One layer of the model, in forward order. Unknown costs are NAN. */
 typedef struct ddp_report_layer {
@@ -63,6 +70,9 @@ typedef struct ddp_report_run {
     const ddp_report_worker *workers; /* [worker_count] */
     int                      worker_count;
     double                   window_begin_s, window_end_s; /* the part drawn; equal = everything */
+
+    const char *schedule; /* of a pipeline: "1f1b"; NULL = none */
+    int         stages;
 } ddp_report_run;
 
 /* All pointers are borrowed for the length of a call. All-zero is a valid, empty report. */
@@ -122,12 +132,26 @@ DDP_API ddp_status ddp_report_table(const ddp_report_data *d, FILE *out, ddp_err
  * untouched. Safe from any thread. Errors: DDP_MEMORY, DDP_IO (names the path and the reason). */
 DDP_API ddp_status ddp_report_html(const ddp_report_data *d, const char *path, ddp_error *err);
 
+/* One step of a pipeline, played (ddp_pipeline_time) or measured. Borrowed. */
+typedef struct ddp_report_pipeline {
+    const char *name;       /* "1f1b" */
+    int         stages;
+    const ddp_pipeline_slot *slot; /* [slots] in any order */
+    int         slots;
+    double      begin_s;    /* when the step begins, on the clock of the slots */
+    double      step_s, bubble_pct;
+} ddp_report_pipeline;
+
+/* ddp_report_pipelines - writes an SVG of steps below each other on one time scale: per stage three lanes, receiving,
+ * computing and sending. Errors: DDP_MEMORY, DDP_IO. */
+DDP_API ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err);
+
 /* ddp_report_trace - a Chrome trace, which ui.perfetto.dev and chrome://tracing open: every
  * finished span of every run (not only the window) in the array form.
  *
  * A worker of a run is a process, "dreamddp rank 0", numbered 1 + rank + 1000 x run (more where a
  * run has more workers); its threads are "compute" and "communication", the latter several times
- * where transfers overlap. One "X" event per span: name = layer or kind, cat = kind, ts and dur in
+ * where transfers overlap, and where it holds a stage of a pipeline, of one step, "receive", "stage" and "send". One "X" event per span: name = layer or kind, cat = kind, ts and dur in
  * microseconds, args step, layer, bytes. Each run starts at 0, so that runs lie side by side.
  *
  * Written to a temporary name, then renamed: on failure PATH is untouched. Errors: DDP_MEMORY,

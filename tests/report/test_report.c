@@ -69,6 +69,44 @@ static void the_page_is_well_formed_and_fetches_nothing(void **state)
                        path));
 }
 
+/* Two stages: each computes for a part of 8 seconds, the first for 3, the second for 5. */
+static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
+{
+    static const ddp_pipeline_slot first[] = {{0, -1, {DDP_TASK_FORWARD, 0}, 0, 10, 11}, {0, -1, {DDP_TASK_BACKWARD, 0}, 0, 16, 18},
+                                              {0, 1, {DDP_TASK_SEND, 0}, 0, 11, 12}};
+    static const ddp_pipeline_slot second[] = {{1, 0, {DDP_TASK_RECEIVE, 0}, 0, 11.5, 12}, {1, -1, {DDP_TASK_FORWARD, 0}, 0, 12, 14},
+                                               {1, -1, {DDP_TASK_BACKWARD, 0}, 0, 14, 17}};
+    sample *s = (sample *)*state;
+    ddp_report_worker worker[2];
+    ddp_report_data d;
+    ddp_report_run run;
+    char path[128];
+    ddp__text t;
+
+    memset(worker, 0, sizeof worker);
+    memset(&d, 0, sizeof d);
+    memset(&run, 0, sizeof run);
+    worker[0].slot = first, worker[0].slots = 3, worker[1].slot = second, worker[1].slots = 3;
+    run.strategy = "ssgd", run.schedule = "1f1b", run.stages = 2, run.workers = worker, run.worker_count = 2;
+    d.runs = &run, d.run_count = 1;
+    path_in(s, "stages.html", path);
+    assert_int_equal(ddp_report_html(&d, path, NULL), DDP_OK);
+    t = read_whole(path);
+    assert_non_null(strstr(t.data, "1f1b, 2 stages, pipeline 0 of 1</tspan>: 8.00 s, bubble 50.0 %"));
+    assert_int_equal(count_of(t.data, "<rect"), 1 + 6);
+    assert_non_null(strstr(t.data, "stage 1 receives activations, micro-batch 0, 500.00 ms from 1.50 s"));
+    assert_null(strstr(t.data, "http"));
+    ddp__text_free(&t);
+    path_in(s, "stages.json", path);
+    assert_int_equal(ddp_report_trace(&d, path, NULL), DDP_OK);
+    t = read_whole(path);
+    assert_non_null(strstr(t.data, "\"ssgd rank 1, 1f1b pipeline 0 stage 1\""));
+    assert_non_null(strstr(t.data, "\"name\":\"sends activations 0\",\"args\":{\"micro_batch\":0,\"other_stage\":1}"));
+    assert_int_equal(count_of(t.data, "\"ph\":\"X\""), 6);
+    ddp__text_free(&t);
+    assert_true(python_accepts("import sys, json; json.load(open(sys.argv[1]))", path));
+}
+
 static void the_table_shows_the_numbers_it_was_given(void **state)
 {
     sample *s = (sample *)*state;
@@ -381,6 +419,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_page_is_well_formed_and_fetches_nothing, in_folder,
                                         folder_gone),
+        cmocka_unit_test_setup_teardown(a_step_of_a_pipeline_is_drawn_and_traced, in_folder, folder_gone),
         cmocka_unit_test_setup_teardown(the_table_shows_the_numbers_it_was_given, in_folder,
                                         folder_gone),
         cmocka_unit_test_setup_teardown(what_changed_is_told_and_marked, in_folder, folder_gone),

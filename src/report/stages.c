@@ -1,0 +1,133 @@
+/* Steps of pipelines as pictures: per stage three lanes, receiving above, computing, sending below. */
+#include "report/page.h"
+
+static const double ddp__stages_left = 96, ddp__stages_width = 1080, ddp__stages_lane = 18, ddp__stages_thin = 5;
+
+static double ddp__stages_row(void) { return ddp__stages_lane + 2 * ddp__stages_thin + 6; }
+
+static const char *ddp__stages_colour(const ddp_pipeline_slot *s)
+{
+    if (s->boundary >= 0) return s->gradient ? "#e8a33d" : "#8fb4e3";
+    if (s->task.kind == DDP_TASK_FORWARD) return "#4f81c7";
+    return s->task.kind == DDP_TASK_WEIGHT_GRADIENT ? "#5fae6e" : "#d9822b";
+}
+
+const char *ddp__slot_text(const ddp_pipeline_slot *s)
+{
+    static const char *const what[] = {"forward", "backward", "input gradients", "weight gradients"};
+
+    if (s->boundary < 0) return what[s->task.kind];
+    if (s->task.kind == DDP_TASK_SEND) return s->gradient ? "sends a gradient" : "sends activations";
+    return s->gradient ? "receives a gradient" : "receives activations";
+}
+
+static void ddp__stages_time(ddp__text *t, double seconds)
+{
+    if (seconds < 1e-3) ddp__add_page(t, "^1 us", seconds * 1e6);
+    else if (seconds < 1) ddp__add_page(t, "^2 ms", seconds * 1e3);
+    else ddp__add_page(t, "^2 s", seconds);
+}
+
+static void ddp__stages_slot(ddp__text *t, const ddp_report_pipeline *p, const ddp_pipeline_slot *s, double scale, double top)
+{
+    const double begin = s->begin_s - p->begin_s, x = ddp__stages_left + begin * scale, w = (s->end_s - s->begin_s) * scale;
+    const double y = top + s->stage * ddp__stages_row() +
+                     (s->boundary < 0 ? ddp__stages_thin : s->task.kind == DDP_TASK_SEND ? ddp__stages_thin + ddp__stages_lane : 0);
+
+    if (!(w > 0) || s->stage < 0 || s->stage >= p->stages) return;
+    ddp__add_page(t, "<rect x=\"^2\" y=\"^1\" width=\"^2\" height=\"^1\" fill=\"%s\"%s><title>stage %d %s, micro-batch %d, ",
+                  x, y, w < 0.4 ? 0.4 : w, s->boundary < 0 ? ddp__stages_lane : ddp__stages_thin, ddp__stages_colour(s),
+                  w > 3 ? " stroke=\"#fff\" stroke-width=\"0.7\"" : "", s->stage, ddp__slot_text(s), s->task.micro_batch);
+    ddp__stages_time(t, s->end_s - s->begin_s);
+    ddp__add_page(t, " from ");
+    ddp__stages_time(t, begin);
+    ddp__add_page(t, "</title></rect>\n");
+    if (s->boundary < 0 && w >= 14)
+        ddp__add_page(t, "<text x=\"^1\" y=\"^1\" class=\"in\">%d</text>\n", x + w / 2, y + 13, s->task.micro_batch);
+}
+
+static void ddp__stages_draw(ddp__text *t, const ddp_report_pipeline *p, double scale, double top)
+{
+    for (int i = 0; i < p->stages; i++)
+        ddp__add_page(t, "<text x=\"^0\" y=\"^1\" class=\"end small\">stage %d</text>\n", ddp__stages_left - 8,
+                      top + i * ddp__stages_row() + ddp__stages_thin + 13, i);
+    for (int i = 0; i < p->slots; i++) ddp__stages_slot(t, p, &p->slot[i], scale, top);
+}
+
+void ddp__svg_stages(ddp__text *t, const char *space, const ddp_report_pipeline *p, int count)
+{
+    double longest = 0, height = 30, top = 24;
+
+    for (int i = 0; i < count; i++) {
+        longest = fmax(longest, p[i].step_s);
+        height += p[i].stages * ddp__stages_row() + 34;
+    }
+    ddp__add_page(t, "<svg%s class=\"stages\" role=\"img\" width=\"^0\" height=\"^0\" "
+                     "viewBox=\"0 0 ^0 ^0\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
+                     "<style>.stages text{fill:#222}.stages .small{fill:#555;font-size:11px}.stages .end{text-anchor:end}"
+                     ".stages .in{fill:#fff;font-size:10px;text-anchor:middle;pointer-events:none}</style>\n"
+                     "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"12\" y=\"16\" class=\"small\">"
+                     "blue: forward; orange: backward, or its input gradients; green: weight gradients; numbered by "
+                     "micro-batch. Thin: receiving above, sending below.</text>\n",
+                  space, ddp__stages_width, height, ddp__stages_width, height);
+    for (int i = 0; i < count; i++) {
+        ddp__add_page(t, "<text x=\"12\" y=\"^1\"><tspan font-weight=\"bold\">$</tspan>: ", top + 14, p[i].name);
+        ddp__stages_time(t, p[i].step_s);
+        ddp__add_page(t, ", bubble ^1 %%</text>\n", p[i].bubble_pct);
+        ddp__stages_draw(t, &p[i], (ddp__stages_width - ddp__stages_left - 20) / (longest > 0 ? longest : 1), top + 22);
+        top += p[i].stages * ddp__stages_row() + 34;
+    }
+    ddp__add_page(t, "</svg>\n");
+}
+
+ddp_status ddp_report_pipelines(const ddp_report_pipeline *p, int count, FILE *out, ddp_error *err)
+{
+    ddp__text t;
+    int bad;
+
+    memset(&t, 0, sizeof t);
+    ddp__svg_stages(&t, " xmlns=\"http://www.w3.org/2000/svg\"", p, count);
+    if (t.failed) {
+        ddp__text_free(&t);
+        return ddp__fail(err, DDP_MEMORY, "out of memory for the picture of %d pipelines", count);
+    }
+    bad = fwrite(t.data, 1, t.size, out) != t.size || fflush(out);
+    ddp__text_free(&t);
+    return bad ? ddp__fail(err, DDP_IO, "cannot write the picture of %d pipelines: %s", count, strerror(errno)) : DDP_OK;
+}
+
+/* ---- of a run ---- */
+
+int ddp__run_pipelines(const ddp_report_run *r)
+{
+    int most = 0;
+
+    for (int w = 0; r->schedule && r->stages > 1 && w < r->worker_count; w++)
+        if (r->workers[w].slots > 0 && r->workers[w].pipeline >= most) most = r->workers[w].pipeline + 1;
+    return most;
+}
+
+ddp_pipeline_slot *ddp__run_pipeline(const ddp_report_run *r, int number, ddp_report_pipeline *out)
+{
+    size_t room = 1;
+    ddp_pipeline_slot *slot;
+    double busy = 0, end = 0;
+
+    memset(out, 0, sizeof *out);
+    for (int w = 0; w < r->worker_count; w++) room += (size_t)r->workers[w].slots;
+    slot = (ddp_pipeline_slot *)ddp__calloc(room, sizeof *slot);
+    for (int w = 0; slot && w < r->worker_count; w++)
+        for (int i = 0; r->workers[w].pipeline == number && i < r->workers[w].slots; i++) slot[out->slots++] = r->workers[w].slot[i];
+    out->slot = slot;
+    out->stages = r->stages;
+    /* a step is what is computed: messages lie between */
+    for (int i = 0, any = 0; i < out->slots; i++) {
+        if (slot[i].boundary >= 0) continue;
+        if (!any++ || slot[i].begin_s < out->begin_s) out->begin_s = slot[i].begin_s;
+        if (slot[i].end_s > end) end = slot[i].end_s;
+        busy += slot[i].end_s - slot[i].begin_s;
+    }
+    out->step_s = end - out->begin_s;
+    if (out->step_s > 0) out->bubble_pct = 100 * (1 - busy / (out->step_s * out->stages));
+    return slot;
+}
