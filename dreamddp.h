@@ -2904,6 +2904,33 @@ DDP_API size_t ddp_activation_bytes(const ddp_graph *g);
 DDP_API int ddp_graph_read(ddp_graph *g, float *to, const float *from, size_t count);
 DDP_API int ddp_graph_write(ddp_graph *g, float *to, const float *from, size_t count);
 
+/* ==== pipe/edge_wire.h ==== [pipe] */
+/* How activations and gradients cross between stages. */
+
+typedef enum ddp_edge_coding {
+    DDP_EDGE_F32,       /* as they are: no bit changes */
+    DDP_EDGE_BF16,      /* rounded to bfloat16, half the bytes */
+    DDP_EDGE_INT8,      /* blocks of 64 values with a scale each (compress/compress.h), 0.27 of the bytes */
+    DDP_EDGE_TOPK,      /* of each array the n / ratio values that are largest by magnitude, with indexes of 32 bits, so
+                           2 / ratio of the bytes; elsewhere the receiver has zeros */
+    DDP_EDGE_ADATOPK,   /* the same with a ratio for each link, by its time (ddp_adatopk): factor x ratio on the slowest */
+    DDP_EDGE_BOTTLENECK /* float32 of a narrower model: a ddp_bottleneck is put where the cut is, of width / ratio */
+} ddp_edge_coding;
+
+/* Zero is float32. An array that would be no smaller travels as it is. */
+typedef struct ddp_edge_wire {
+    ddp_edge_coding coding;
+    double          ratio;    /* R of topk, adatopk and bottleneck, at least 1 */
+    double          factor;   /* of adatopk, Eq. 7 of FusionLLM; 0 = 3, the paper's */
+    int             feedback; /* 1: what int8, topk or adatopk cut off is added to the next message of that edge and
+                                 direction, of whatever micro-batch; one float for each value that crosses. Evaluations
+                                 neither use nor change it. 0: it is lost */
+} ddp_edge_wire;
+
+/* ddp_edge_wire_parse - "f32", "bf16", "int8", "topk:R", "adatopk:R", "adatopk:R:FACTOR" or "bottleneck:R"; feedback
+ * stays as it is. DDP_ARG names what is wrong, *out untouched. */
+DDP_API ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err);
+
 /* ==== pipe/pipe.h ==== [pipe] */
 /* A training step over stages: each process holds one stage of a model, micro-batches pass through all. */
 
@@ -2915,6 +2942,7 @@ typedef struct ddp_pipe_config {
     const int   *rank_of;  /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank once; NULL:
                               that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
     int          ahead;    /* of ddp_pipeline_shape; 0 = the schedule's own */
+    ddp_edge_wire edge;    /* what crosses from stage to stage; zero: float32 */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;
@@ -2950,13 +2978,15 @@ DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
  *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more than that;
  *   what one pass needs beside them, once. On the device where the context has one. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
+
 /* What a step of this pipeline took and should have taken, means over all steps but the first. On a device, whose tasks
  * are over later than the calls return, the times are NAN. */
 typedef struct ddp_pipe_stats {
     long   steps;            /* that are counted */
     double step_s;           /* ddp_pipe_step, on the stage that takes longest */
     double bubble_pct;       /* of that, how long a stage does not compute, mean over the stages */
-    double boundary_bytes;   /* activations and gradients that cross between stages in a step, without tied weights */
+    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel, without
+                                headers and tied weights */
     double predicted_step_s; /* by ddp_pipeline_time, from each stage's measured tasks and the links of ddp_config.net (none:
                                 they cost nothing), and what averaging adds by the strategy's plan, if it has one */
 } ddp_pipe_stats;
@@ -3097,6 +3127,17 @@ DDP_API ddp_node *ddp_mlp(ddp_graph *g, const ddp_mlp_config *c, ddp_node **logi
  * "head". The first linear layer reads all 512 (size / 32)^2 features, 25,088 at the paper's size. */
 DDP_API ddp_node *ddp_resnet(ddp_graph *g, const ddp_resnet_config *c, ddp_node **logits);
 DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits);
+
+/* ddp_bottleneck - x (..., C), or images (B, C, H, W), squeezed into `width` channels and widened again, so that a stage
+ *   which ends in between passes on width floats instead of C (after ResBM, arXiv:2604.11947). Two layers of their own,
+ *   ddp_bottleneck_down and ddp_bottleneck_up, so it stands between layers:
+ *       z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); images without the norm
+ *       y = B z + U gelu(V z)            B, V (C, width), U (C, C)
+ *   A and B are the low-rank path; D and U start at 0, so that it is all there is at first. DDP_ARG unless 1 <= width <= C.
+ * ddp_bottleneck_up - width: that of the result. */
+DDP_API ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width);
+DDP_API ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width);
+DDP_API ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width);
 
 /* ==== data/data.h ==== [data] */
 /* Training data, dealt to ranks as batches: token streams, that is files of tokens or of bytes cut
@@ -11678,6 +11719,67 @@ ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logits)
     ddp_layer_end(g);
     ddp_layer_begin(g, "head");
     return ddp__model_loss(g, ddp__model_linear(g, x, c->classes, 0.01f), labels, logits);
+}
+
+/* ==== nn/bottleneck.c ==== [nn] */
+/* A bottleneck: what a stage passes on, squeezed into a few floats for each row and widened again. */
+
+/* Over the last dimension, or the channels of images. */
+static long ddp__channels(const ddp_node *x)
+{
+    const ddp_shape *s = &x->spec.out;
+
+    return s->dims == 4 ? s->dim[1] : s->dims ? s->dim[s->dims - 1] : 0;
+}
+
+static ddp_node *ddp__squeeze(ddp_graph *g, ddp_node *x, long width, float deviation)
+{
+    if (!x) return NULL;
+    x = x->spec.out.dims == 4 ? ddp_conv2d(g, x, width, 1, 1, 0, 1, 0) : ddp_linear_no_bias(g, x, width);
+    ddp_init_normal(g, x, 0, deviation);
+    return x;
+}
+
+/* The low-rank path, which is all there is at first, and a hidden layer as wide as the wide side, whose way out starts
+ * at zero. */
+static ddp_node *ddp__bottleneck_half(ddp_graph *g, ddp_node *x, ddp_node *normed, long hidden, long width)
+{
+    const float deviation = (float)(1 / sqrt((double)ddp__channels(x)));
+    ddp_node *low = ddp__squeeze(g, x, width, deviation);
+    ddp_node *y = ddp_gelu(g, ddp__squeeze(g, normed, hidden, deviation));
+
+    return ddp_add(g, low, ddp__squeeze(g, y, width, 0));
+}
+
+ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width)
+{
+    const long wide = x ? ddp__channels(x) : 0;
+
+    if (!g || g->error.code || !x) return NULL;
+    if (width < 1 || width > wide) {
+        ddp__fail(&g->error, DDP_ARG, "a bottleneck of width %ld in what is %ld wide: 1 to %ld are possible", width, wide, wide);
+        return NULL;
+    }
+    ddp_layer_begin(g, "bottleneck.down");
+    x = ddp__bottleneck_half(g, x, x->spec.out.dims == 4 ? x : ddp_layer_norm(g, x), wide, width);
+    ddp_layer_end(g);
+    return x;
+}
+
+ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width)
+{
+    if (!g || g->error.code || !x) return NULL;
+    ddp_layer_begin(g, "bottleneck.up");
+    x = ddp__bottleneck_half(g, x, x, width, width);
+    ddp_layer_end(g);
+    return x;
+}
+
+ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width)
+{
+    const long wide = x ? ddp__channels(x) : 0;
+
+    return ddp_bottleneck_up(g, ddp_bottleneck_down(g, x, width), wide);
 }
 
 /* ==== data/tokens.c ==== [data] */
@@ -53280,13 +53382,22 @@ void ddp_pipeline_times_free(ddp_pipeline_times *t)
 /* ==== pipe/executor.h ==== [pipe] */
 /* What a pipeline's executor is made of; inside of src/pipe. */
 
-/* All outputs that hop between this stage and another one, as one message for each micro-batch. */
+/* What an edge carries one way: a message for each micro-batch. */
+typedef struct ddp__flow {
+    long          *ticket;   /* [micro_batches] -1: none */
+    double         ratio;    /* of topk */
+    size_t         bytes;    /* of a message */
+    unsigned char *wire;     /* [states x bytes] messages, coded; NULL: they lie in the states as floats */
+    float         *residual; /* of who sends, with feedback: one for each value; else NULL */
+} ddp__flow;
+
+/* All outputs that hop between this stage and another one. */
 typedef struct ddp__hop {
     int   peer;        /* rank */
     int   stage;       /* of it */
     int  *node;        /* [nodes] rising */
     int   nodes;
-    long *data, *back; /* [micro_batches] tickets of activations, of gradients; -1: none */
+    ddp__flow flow[2];   /* activations, gradients */
 } ddp__hop;
 
 /* One use of a tied weight away from it, seen from either end. */
@@ -53314,6 +53425,13 @@ typedef struct ddp__lanes {
     long   steps;
     int    warm;             /* 1: the first is not among them */
 } ddp__lanes;
+/* Work space of coding: of Top-K; and of a device's arrays, which are coded here. */
+typedef struct ddp__select {
+    void     *scratch;
+    size_t    scratch_bytes;
+    uint64_t *index;
+    float    *value, *here;
+} ddp__select;
 
 struct ddp_pipe {
     ddp_ctx     *d;
@@ -53333,6 +53451,9 @@ struct ddp_pipe {
     int          held;
     ddp__hop   *in, *out;  /* from earlier stages, to later ones */
     int          ins, outs;
+    ddp_edge_wire edge;
+    int          trains;    /* 0: it evaluates */
+    ddp__select  select;
     ddp_piece   *piece;     /* room for the longest list */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
     int          guests, hosts;
@@ -53360,6 +53481,9 @@ static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_
 static inline size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
 static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
+/* The slower of two rates, where 0 has no limit. */
+static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
+
 /* edge.c. open: 0 out of memory. post: p->piece[0..pieces-1] to or from a rank. hold: until a ticket is done. */
 DDP_LIB int        ddp__edges_open(ddp_pipe *p);
 DDP_LIB void       ddp__edges_close(ddp_pipe *p);
@@ -53372,6 +53496,19 @@ DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 /* What was sent out of the state of micro-batch m has left it: waits; asks. */
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
 DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
+
+/* The edge's outputs, or the gradients of those that have one, in the state of micro-batch m: fills p->piece. */
+DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
+
+/* edge_wire.c. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
+DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
+DDP_LIB void       ddp__wires_close(ddp_pipe *p);
+DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+DDP_LIB ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+/* edge_ratio.c: what each link of adatopk keeps, ratio [stages x stages] from row to column. All ranks call it. */
+DDP_LIB ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err);
+/* bottleneck.c: puts bottlenecks where *stage_of, which grows with the nodes, cuts the graph. */
+DDP_LIB ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_error *err);
 
 /* tied.c. guests_begin: before the first forward of a step. hosts_begin: after the first forward of the owner's stage,
  * whose hooks have made the weight whole. guests_end: after the last backward. hosts_leave: the weights are sent. */
@@ -53412,12 +53549,12 @@ static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
     e->stage = stage;
     e->peer = ddp__pipe_rank(p, stage);
     e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
-    e->data = (long *)ddp__calloc(M, sizeof *e->data);
-    e->back = (long *)ddp__calloc(M, sizeof *e->back);
     ++*n; /* also where memory is short: it is freed */
-    if (!e->node || !e->data || !e->back) return NULL;
-    for (size_t m = 0; m < M; m++) e->data[m] = e->back[m] = -1;
-    return e;
+    for (int i = 0; i < 2; i++) {
+        e->flow[i].ticket = (long *)ddp__calloc(M, sizeof *e->flow[i].ticket);
+        for (size_t m = 0; e->flow[i].ticket && m < M; m++) e->flow[i].ticket[m] = -1;
+    }
+    return e->node && e->flow[0].ticket && e->flow[1].ticket ? e : NULL;
 }
 
 static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
@@ -53446,8 +53583,11 @@ static void ddp__hops_free(ddp__hop *e, int n)
 {
     for (int i = 0; e && i < n; i++) {
         if (e[i].node) DDP_FREE(e[i].node);
-        if (e[i].data) DDP_FREE(e[i].data);
-        if (e[i].back) DDP_FREE(e[i].back);
+        for (ddp__flow *l = e[i].flow; l < e[i].flow + 2; l++) {
+            if (l->ticket) DDP_FREE(l->ticket);
+            if (l->wire) DDP_FREE(l->wire);
+            if (l->residual) DDP_FREE(l->residual);
+        }
     }
     if (e) DDP_FREE(e);
 }
@@ -53481,8 +53621,7 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
     return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
 }
 
-/* The edge's outputs in the state of micro-batch m, or the gradients of those that have one. */
-static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
+int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 {
     ddp_state *s = ddp__pipe_state(p, m);
     int n = 0;
@@ -53494,6 +53633,31 @@ static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
         p->piece[n++].count = ddp__pipe_count(p, x->index);
     }
     return n;
+}
+
+/* A coded message lies in this machine's memory, whoever computes. */
+static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, int peer, ddp__flow *l, int m)
+{
+    ddp_message message = ddp__message(p->d, verb, p->piece, 1, DDP_NO_LAYER);
+
+    l->ticket[m] = -1;
+    p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
+    p->piece[0].count = l->bytes;
+    message.bytes = 1;
+    message.peer = peer;
+    message.priority = -1;
+    message.filler = 0;
+    return ddp__post(p->d, &message, 0, &l->ticket[m], &p->d->host.error);
+}
+
+/* Until it is done: for this machine, not for the device alone. */
+static ddp_status ddp__flow_wait(ddp_pipe *p, long *ticket)
+{
+    const long held = *ticket;
+
+    if (!p->d->stager) return ddp__pipe_hold(p, ticket);
+    *ticket = -1;
+    return held == -1 ? DDP_OK : ddp__post_wait(p->d, 0, held, &p->d->host.error);
 }
 
 /* The edges that gradients leave by are those that activations came by. */
@@ -53508,9 +53672,15 @@ static ddp_status ddp__edges_post(ddp_pipe *p, int m, int gradients, int in, ddp
     ddp__hop *e;
     const int n = ddp__edges_of(p, in, &e);
 
-    for (int i = 0; i < n; i++)
-        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1,
-                                gradients ? &e[i].back[m] : &e[i].data[m]));
+    for (int i = 0; i < n; i++) {
+        ddp__flow *l = &e[i].flow[gradients];
+        if (l->wire) {
+            if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, &e[i], m, gradients));
+            DDP__TRY(ddp__flow_post(p, verb, e[i].peer, l, m));
+        } else {
+            DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1, &l->ticket[m]));
+        }
+    }
     return DDP_OK;
 }
 
@@ -53519,7 +53689,10 @@ static ddp_status ddp__edges_end(ddp_pipe *p, int m, int gradients, int in)
     ddp__hop *e;
     const int n = ddp__edges_of(p, in, &e);
 
-    for (int i = 0; i < n; i++) DDP__TRY(ddp__pipe_hold(p, gradients ? &e[i].back[m] : &e[i].data[m]));
+    for (int i = 0; i < n; i++) {
+        ddp__flow *l = &e[i].flow[gradients];
+        DDP__TRY(l->wire ? ddp__flow_wait(p, &l->ticket[m]) : ddp__pipe_hold(p, &l->ticket[m]));
+    }
     return DDP_OK;
 }
 
@@ -53533,7 +53706,16 @@ ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients)
     return ddp__edges_post(p, m, gradients, !gradients, DDP_RECEIVE);
 }
 
-ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients) { return ddp__edges_end(p, m, gradients, !gradients); }
+ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients)
+{
+    ddp__hop *e;
+    const int n = ddp__edges_of(p, !gradients, &e);
+
+    DDP__TRY(ddp__edges_end(p, m, gradients, !gradients));
+    for (int i = 0; i < n; i++)
+        if (e[i].flow[gradients].wire) DDP__TRY(ddp__flow_unpack(p, &e[i], m, gradients));
+    return DDP_OK;
+}
 
 ddp_status ddp__edges_leave(ddp_pipe *p, int m)
 {
@@ -53541,12 +53723,17 @@ ddp_status ddp__edges_leave(ddp_pipe *p, int m)
     return ddp__edges_end(p, m, 1, 1);
 }
 
+static int ddp__flow_has_left(const ddp_pipe *p, const ddp__flow *l, int m)
+{
+    return l->ticket[m] == -1 || ddp__post_is_done(p->d, 0, l->ticket[m]);
+}
+
 int ddp__edges_have_left(const ddp_pipe *p, int m)
 {
     for (int i = 0; i < p->outs; i++)
-        if (p->out[i].data[m] != -1 && !ddp__post_is_done(p->d, 0, p->out[i].data[m])) return 0;
+        if (!ddp__flow_has_left(p, &p->out[i].flow[0], m)) return 0;
     for (int i = 0; i < p->ins; i++)
-        if (p->in[i].back[m] != -1 && !ddp__post_is_done(p->d, 0, p->in[i].back[m])) return 0;
+        if (!ddp__flow_has_left(p, &p->in[i].flow[1], m)) return 0;
     return 1;
 }
 
@@ -53758,16 +53945,6 @@ enum { DDP__OTHER_FORWARD, DDP__OTHER_BACKWARD, DDP__OTHER_RATE, DDP__OTHER_DELA
 static size_t ddp__row_size(const ddp_pipe *p) { return DDP__TELLS_OTHERS + DDP__OTHERS * (size_t)p->stages; }
 static const double *ddp__row_other(const double *row, int stage) { return row + DDP__TELLS_OTHERS + DDP__OTHERS * stage; }
 
-static double ddp__edge_bytes(const ddp_pipe *p, const ddp__hop *e, int gradients)
-{
-    double bytes = 0;
-
-    for (int i = 0; i < e->nodes; i++)
-        if (!gradients || p->g->node[e->node[i]]->has_gradient)
-            bytes += (double)(ddp__pipe_count(p, e->node[i]) * sizeof(float));
-    return bytes;
-}
-
 /* What averaging adds to a step, by the strategy's plan. */
 static double ddp__stage_exposed(ddp_ctx *d)
 {
@@ -53801,13 +53978,10 @@ static void ddp__row_fill(ddp_pipe *p, double *row)
     }
     for (int i = 0; i < p->outs; i++) {
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * p->out[i].stage;
-        other[DDP__OTHER_FORWARD] = ddp__edge_bytes(p, &p->out[i], 0);
-        other[DDP__OTHER_BACKWARD] = ddp__edge_bytes(p, &p->out[i], 1);
+        other[DDP__OTHER_FORWARD] = (double)p->out[i].flow[0].bytes;
+        other[DDP__OTHER_BACKWARD] = (double)p->out[i].flow[1].bytes;
     }
 }
-
-/* The slower of two, where 0 has no limit. */
-static double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
 static double ddp__way_s(const double *from, const double *to, int to_stage, double bytes)
 {
@@ -54007,6 +54181,7 @@ static ddp_status ddp__pipe_run(ddp_pipe *p)
     ddp__lanes_begin(p);
     p->received = p->finished = p->losses = 0;
     p->asked = p->micro_batches;
+    p->trains = 1;
     p->evaluated = -1;
     p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
@@ -54029,6 +54204,7 @@ static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
     p->received = p->losses = 0;
     p->asked = n;
+    p->trains = 0;
     p->loss_sum = 0;
     for (int m = 0; m < n; m++) {
         p->finished = m;
@@ -54083,6 +54259,467 @@ void *ddp_pipe_input(ddp_pipe *p, int m, const char *name)
     for (int i = 0; i < p->inputs; i++)
         if (!strcmp(p->g->node[p->input[i]]->name, name)) return p->feed[i * p->micro_batches + m];
     return NULL;
+}
+
+/* ==== pipe/edge_wire.c ==== [pipe] */
+/* Compressed edges: how arrays become a message and come out of it. */
+
+/* ---- settings ---- */
+
+static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "adatopk", "bottleneck", NULL};
+
+ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
+{
+    ddp_edge_wire w = {DDP_EDGE_F32, 0, 0, 0};
+    char number[2][32] = {"", ""};
+    const char *colon = text ? strchr(text, ':') : NULL;
+    const size_t n = colon ? (size_t)(colon - text) : text ? strlen(text) : 0;
+    int i = 0, bad;
+
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_edge_wire_parse: out is NULL");
+    while (text && ddp__edge_names[i] && (strlen(ddp__edge_names[i]) != n || memcmp(ddp__edge_names[i], text, n))) i++;
+    bad = !text || !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (colon != NULL);
+    w.coding = (ddp_edge_coding)i;
+    for (int k = 0; !bad && colon && k < (i == (int)DDP_EDGE_ADATOPK ? 2 : 1); k++) {
+        const size_t length = strcspn(colon + 1, ":");
+        bad = length >= sizeof number[k];
+        if (!bad) memcpy(number[k], colon + 1, length);
+        colon = colon[1 + length] ? colon + 1 + length : NULL;
+    }
+    bad |= colon != NULL || (*number[0] && !ddp__parse_double(number[0], &w.ratio)) ||
+           (*number[1] && !ddp__parse_double(number[1], &w.factor));
+    if (bad)
+        return ddp__fail(err, DDP_ARG, "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
+                         "adatopk:R:FACTOR or bottleneck:R", text ? text : "");
+    if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
+                         "hundredth", text);
+    if (*number[1] && !(w.factor > 0 && w.factor <= 1e6))
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
+                         text);
+    w.feedback = out->feedback;
+    *out = w;
+    return DDP_OK;
+}
+
+static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
+{
+    if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_BOTTLENECK)
+        return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h", (int)w->coding);
+    if (w->coding >= DDP_EDGE_TOPK && !(w->ratio >= 1 && w->ratio <= 1e9))
+        return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
+                         ddp__edge_names[w->coding], w->ratio);
+    if (w->feedback && (w->coding < DDP_EDGE_INT8 || w->coding > DDP_EDGE_ADATOPK))
+        return ddp__fail(err, DDP_ARG, "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
+                         "leave it out", ddp__edge_names[w->coding]);
+    return DDP_OK;
+}
+
+/* ---- opening and closing ---- */
+
+/* Bytes of an array of n values in a message. */
+static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
+{
+    switch (p->edge.coding) {
+    case DDP_EDGE_BF16: return 2 * n;
+    case DDP_EDGE_INT8: return ddp_pack_bound(DDP_PACK_INT8, n, n);
+    case DDP_EDGE_TOPK:
+    case DDP_EDGE_ADATOPK: return ddp_pack_bound(DDP_PACK_I32, n, ddp_keep_count(n, l->ratio));
+    default: return n * sizeof(float);
+    }
+}
+
+/* Of the edge's longest array: how many values, and how many of them Top-K keeps. */
+typedef struct ddp__longest { size_t values, keeps, scratch; } ddp__longest;
+
+/* 0: out of memory. */
+static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, ddp__longest *most)
+{
+    ddp__flow *l = &e->flow[gradients];
+    const int pieces = ddp__hop_list(p, e, 0, gradients);
+    const int selects = p->edge.coding == DDP_EDGE_TOPK || p->edge.coding == DDP_EDGE_ADATOPK;
+    size_t values = 0;
+    int fits = 1;
+
+    for (int i = 0; i < pieces; i++) {
+        const size_t part = ddp__part_bytes(p, l, p->piece[i].count);
+        l->bytes += part;
+        values += p->piece[i].count;
+        fits &= part != 0;
+    }
+    if (!fits || l->bytes >= values * sizeof(float)) {
+        l->bytes = values * sizeof(float);
+        return 1;
+    }
+    for (int i = 0; i < pieces; i++) {
+        const size_t n = p->piece[i].count, k = ddp_keep_count(n, l->ratio);
+        if (n > most->values) most->values = n;
+        if (sends && selects && k > most->keeps) most->keeps = k;
+        if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
+    }
+    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->bytes);
+    if (sends && p->edge.feedback) l->residual = (float *)ddp__calloc(values, sizeof *l->residual);
+    return l->wire && (!sends || !p->edge.feedback || l->residual);
+}
+
+/* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
+static int ddp__hops_open(ddp_pipe *p, int in, const double *ratio, ddp__longest *most)
+{
+    ddp__hop *list = in ? p->in : p->out;
+
+    for (int i = 0; i < (in ? p->ins : p->outs); i++)
+        for (int gradients = 0; gradients < 2; gradients++) {
+            const int sends = in == gradients, from = sends ? p->stage : list[i].stage, to = sends ? list[i].stage : p->stage;
+            list[i].flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
+            if (!ddp__flow_open(p, &list[i], gradients, sends, most)) return 0;
+        }
+    return 1;
+}
+
+ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
+{
+    ddp__longest most = {0, 0, 0};
+    double *ratio = NULL;
+    ddp_status s = ddp__edge_check(&p->edge, err);
+    int fits;
+
+    if (s == DDP_OK && p->edge.coding == DDP_EDGE_ADATOPK && p->stages > 1) {
+        ratio = (double *)ddp__calloc((size_t)p->stages * (size_t)p->stages, sizeof *ratio);
+        s = ratio ? ddp__edge_ratios(p, ratio, err)
+                  : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    }
+    fits = s || (ddp__hops_open(p, 1, ratio, &most) && ddp__hops_open(p, 0, ratio, &most));
+    if (ratio) DDP_FREE(ratio);
+    if (s) return s;
+    p->select.scratch_bytes = most.scratch;
+    if (most.scratch) p->select.scratch = ddp__calloc(most.scratch, 1);
+    if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
+    if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
+    if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
+    if (fits && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
+        (!most.values || !p->d->host.backend || p->select.here))
+        return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
+                     "micro-batches", p->stage, p->states);
+}
+
+void ddp__wires_close(ddp_pipe *p)
+{
+    if (p->select.scratch) DDP_FREE(p->select.scratch);
+    if (p->select.index) DDP_FREE(p->select.index);
+    if (p->select.value) DDP_FREE(p->select.value);
+    if (p->select.here) DDP_FREE(p->select.here);
+}
+
+/* ---- arrays and messages ---- */
+
+/* bytes: of the array in the message. residual: what was cut off before, NULL without feedback. */
+static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x, size_t n, float *residual,
+                                 unsigned char *out, size_t bytes, ddp_error *err)
+{
+    ddp__select *w = &p->select;
+    const size_t k = ddp_keep_count(n, l->ratio);
+    size_t used;
+
+    if (residual) DDP__TRY(ddp_feedback_add(residual, x, n, err));
+    if (residual) x = residual;
+    if (p->edge.coding == DDP_EDGE_BF16) {
+        ddp__bfloat_halve((uint16_t *)(void *)out, x, n);
+        return DDP_OK;
+    }
+    if (p->edge.coding == DDP_EDGE_INT8) {
+        DDP__TRY(ddp_pack_quantised(DDP_PACK_INT8, x, n, out, bytes, &used, err));
+        return residual ? ddp_feedback_subtract(out, used, residual, n, err) : DDP_OK;
+    }
+    DDP__TRY(ddp_topk(x, n, k, w->scratch, w->scratch_bytes, w->index, w->value, err));
+    DDP__TRY(ddp_pack_sparse(DDP_PACK_I32, n, k, w->index, w->value, out, bytes, &used, err));
+    return residual ? ddp_feedback_keep(residual, n, w->index, k, err) : DDP_OK;
+}
+
+static ddp_status ddp__flow_failed(ddp_pipe *p, const ddp__hop *e, int m, int gradients, const char *does,
+                                  const ddp_error *why)
+{
+    return ddp__fail(&p->d->host.error, why->code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other end: "
+                     "%.300s", p->stage, does, gradients ? "gradients" : "activations", m, e->stage, why->msg);
+}
+
+ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
+{
+    const ddp__flow *l = &e->flow[gradients];
+    const int pieces = ddp__hop_list(p, e, m, gradients);
+    unsigned char *out = l->wire + (size_t)(m % p->states) * l->bytes;
+    float *residual = p->trains ? l->residual : NULL;
+    ddp_error why;
+
+    memset(&why, 0, sizeof why);
+    for (int i = 0; i < pieces; i++) {
+        const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
+        const float *x = p->piece[i].data;
+        if (p->select.here) {
+            DDP__TRY(ddp__host_download(&p->d->host, p->select.here, x, n * sizeof *x, &p->d->host.error));
+            x = p->select.here;
+        }
+        if (ddp__part_pack(p, l, x, n, residual, out, bytes, &why)) return ddp__flow_failed(p, e, m, gradients, "send", &why);
+        out += bytes;
+        if (residual) residual += n;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
+{
+    const ddp__flow *l = &e->flow[gradients];
+    const int pieces = ddp__hop_list(p, e, m, gradients);
+    const unsigned char *in = l->wire + (size_t)(m % p->states) * l->bytes;
+    ddp_error why;
+
+    memset(&why, 0, sizeof why);
+    for (int i = 0; i < pieces; i++) {
+        const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
+        float *x = p->select.here ? p->select.here : p->piece[i].data;
+        if (p->edge.coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
+        else if (ddp_unpack_store(in, bytes, x, n, &why)) return ddp__flow_failed(p, e, m, gradients, "read", &why);
+        if (p->select.here) ddp__host_upload(&p->d->host, p->piece[i].data, x, n * sizeof *x);
+        in += bytes;
+    }
+    return DDP_OK;
+}
+
+/* ==== pipe/edge_ratio.c ==== [pipe] */
+/* How much each link of a pipeline keeps under AdaTopK: by what crosses it and how fast it is. */
+
+/* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal, gradients left. */
+static void ddp__crossings(const ddp_graph *g, int stages, unsigned char *uses, double *floats)
+{
+    for (int x = 0; x < g->nodes; x++) {
+        const ddp_node *n = g->node[x];
+        int at = n->stage;
+        if (!n->op) continue;
+        memset(uses, 0, (size_t)stages);
+        for (int i = x + 1; i < g->nodes; i++)
+            for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++)
+                if (g->node[i]->input[k] == x) uses[g->node[i]->stage] = 1;
+        for (int s = at + 1; s < stages; s++) {
+            if (!uses[s]) continue;
+            floats[at * stages + s] += (double)ddp_shape_count(&n->spec.out);
+            if (n->has_gradient) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
+            at = s;
+        }
+    }
+}
+
+/* As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
+static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
+{
+    const int S = p->stages, world = p->d->world;
+    const ddp__links *l = &p->d->links;
+    double *told = (double *)ddp__calloc((size_t)world * (size_t)(S + 1), sizeof *told), *own;
+    ddp_status s;
+
+    if (!told) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d ranks", world);
+    own = told + (size_t)p->d->rank * (size_t)(S + 1);
+    for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, l->rate);
+    own[S] = l->rate;
+    s = ddp__gather_words(p->d, 0, told, (size_t)(S + 1) * sizeof *told, err);
+    for (int i = 0; s == DDP_OK && i < world; i++)
+        for (int to = 0; to < S; to++)
+            rate[i * S + to] = ddp__slower(told[p->rank_of[i] * (S + 1) + to], told[p->rank_of[i - i % S + to] * (S + 1) + S]);
+    DDP_FREE(told);
+    return s;
+}
+
+/* Measured, or without clocks all alike. */
+static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
+{
+    const int S = p->stages, world = p->d->world;
+    ddp_probe_result r;
+
+    for (int i = 0; i < world * S; i++) rate[i] = 1;
+    if (p->d->cfg.deterministic) return DDP_OK;
+    if (ddp_probe(p->d, &r)) return err->code;
+    for (int i = 0; i < world; i++)
+        for (int to = 0; to < S; to++)
+            if (to != i % S) rate[i * S + to] = r.pair[p->rank_of[i] * world + p->rank_of[i - i % S + to]].rate;
+    ddp_probe_free(&r);
+    return DDP_OK;
+}
+
+/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike. */
+static ddp_status ddp__adapt(const ddp_pipe *p, const double *floats, const double *rate, double *time, size_t *count,
+                             ddp_link_compression *each, double *ratio, ddp_error *err)
+{
+    const int S = p->stages;
+    ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
+    int links = 0;
+
+    for (int at = 0; at < S * S; at++) {
+        double slowest = 0;
+        if (!(floats[at] > 0)) continue;
+        for (int r = 0; r < p->d->world / S; r++)
+            slowest = ddp__slower(slowest, rate[(r * S + at / S) * S + at % S]);
+        count[links] = (size_t)floats[at];
+        time[links++] = slowest > 0 ? 4 * floats[at] / slowest : 0;
+    }
+    if (!links) return DDP_OK;
+    DDP__TRY(ddp_adatopk(time, count, links, &o, each, err));
+    links = 0;
+    for (int at = 0; at < S * S; at++)
+        if (floats[at] > 0) ratio[at] = each[links++].ratio;
+    return DDP_OK;
+}
+
+ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
+{
+    const size_t S = (size_t)p->stages, n = S * S;
+    double *floats = (double *)ddp__calloc(2 * n, sizeof *floats);
+    double *rate = (double *)ddp__calloc((size_t)p->d->world * S, sizeof *rate);
+    size_t *count = (size_t *)ddp__calloc(n, sizeof *count);
+    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(n, sizeof *each);
+    unsigned char *uses = (unsigned char *)ddp__calloc(S, 1);
+    ddp_status s = DDP_OK;
+
+    if (!floats || !rate || !count || !each || !uses)
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    if (s == DDP_OK) ddp__crossings(p->g, p->stages, uses, floats);
+    if (s == DDP_OK) s = p->d->links.slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
+    if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
+    if (floats) DDP_FREE(floats);
+    if (rate) DDP_FREE(rate);
+    if (count) DDP_FREE(count);
+    if (each) DDP_FREE(each);
+    if (uses) DDP_FREE(uses);
+    return s;
+}
+
+/* ==== pipe/bottleneck.c ==== [pipe] */
+/* Bottlenecks where a graph is cut: what crosses is as narrow as they are. */
+
+/* Where index i lies after what was added behind `end` has come to stand at `at`. */
+static int ddp__moved(int i, int at, int end, int added)
+{
+    return i < at ? i : i < end ? i + added : i - (end - at);
+}
+
+static void ddp__nodes_move(ddp_graph *g, int at, int end)
+{
+    const int added = g->nodes - end;
+
+    for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
+        ddp_node *n = g->node[end + i];
+        memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
+        g->node[at + i] = n;
+    }
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+        n->index = i;
+        for (int k = 0; k < n->spec.inputs; k++) n->input[k] = ddp__moved(n->input[k], at, end, added);
+        if (n->tied >= 0) n->tied = ddp__moved(n->tied, at, end, added);
+    }
+    for (int l = 0; l < g->layers; l++) {
+        g->layer[l].first = ddp__moved(g->layer[l].first, at, end, added);
+        g->layer[l].last = ddp__moved(g->layer[l].last, at, end, added);
+    }
+    for (int s = 0; s < g->segments; s++) {
+        g->segment[s].first = ddp__moved(g->segment[s].first, at, end, added);
+        g->segment[s].last = ddp__moved(g->segment[s].last, at, end, added);
+    }
+}
+
+/* The same of layers, which stay in the order of their operators. */
+static void ddp__layers_move(ddp_graph *g, int at, int end)
+{
+    const int added = g->layers - end;
+
+    for (int i = 0; i < added; i++) {
+        const ddp__graph_layer l = g->layer[end + i];
+        memmove(g->layer + at + i + 1, g->layer + at + i, (size_t)(end - at) * sizeof *g->layer);
+        g->layer[at + i] = l;
+    }
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
+}
+
+/* The first later stage that uses x; -1: none. *user: its first user in a later stage. */
+static int ddp__next_stage(const ddp_graph *g, const ddp_node *x, const int *stage_of, int *user)
+{
+    int next = -1;
+
+    *user = g->nodes;
+    for (int i = g->nodes - 1; x->op && i > x->index; i--)
+        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++) {
+            if (g->node[i]->input[k] != x->index || stage_of[i] <= stage_of[x->index]) continue;
+            if (next < 0 || stage_of[i] < next) next = stage_of[i];
+            *user = i;
+        }
+    return next;
+}
+
+/* Where a layer of its own may stand behind x: after its layer and its segment. */
+static int ddp__place_behind(const ddp_graph *g, const ddp_node *x)
+{
+    int at = x->index;
+
+    if (x->layer >= 0) at = g->layer[x->layer].last;
+    if (x->segment >= 0 && g->segment[x->segment].last > at) at = g->segment[x->segment].last;
+    return at + 1;
+}
+
+/* Users of x in later stages read what its bottleneck passes on. */
+static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio, int **stage_of,
+                                      ddp_error *err)
+{
+    const ddp_shape *s = &x->spec.out;
+    const long wide = s->dims == 4 ? s->dim[1] : s->dim[s->dims - 1], width = (long)((double)wide / ratio);
+    const int nodes = g->nodes, layers = g->layers, own = (*stage_of)[x->index];
+    int begun = 0, *more, half;
+    ddp_node *y;
+
+    if (width < 1)
+        return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: of %ld channels nothing is left to cross; take at most "
+                         "bottleneck:%ld, or a wider model", ratio, wide, wide);
+    for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
+    y = ddp_bottleneck_down(g, x, width);
+    half = g->nodes;
+    y = ddp_bottleneck_up(g, y, wide);
+    more = y ? (int *)DDP_REALLOC(*stage_of, (size_t)g->nodes * sizeof *more) : NULL;
+    if (!more)
+        return g->error.code ? ddp__fail(err, g->error.code, "%s", g->error.msg)
+                             : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
+    *stage_of = more;
+    for (int i = 0; i < nodes; i++)
+        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++)
+            if (g->node[i]->input[k] == x->index && more[i] > own) g->node[i]->input[k] = y->index;
+    memmove(more + at + (g->nodes - nodes), more + at, (size_t)(nodes - at) * sizeof *more);
+    for (int i = nodes; i < g->nodes; i++) more[at + i - nodes] = i < half ? own : next;
+    g->node[at - 1]->pair = NULL; /* what stood behind it stands there no more */
+    ddp__nodes_move(g, at, nodes);
+    ddp__layers_move(g, begun, layers);
+    return DDP_OK;
+}
+
+/* 1: narrow already, by one of these or by the model's own. */
+static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
+{
+    static const char down[] = "bottleneck.down";
+
+    return x->layer >= 0 && g->layer[x->layer].base_hash == ddp__hash(DDP__HASH_START, down, sizeof down - 1);
+}
+
+ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_error *err)
+{
+    if (!(ratio >= 1)) return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the ratio must be at least 1", ratio);
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *x = g->node[i];
+        int user, at;
+        const int next = ddp__next_stage(g, x, *stage_of, &user);
+        if (next < 0 || !x->has_gradient || !x->spec.out.dims || ddp__is_narrow(g, x)) continue;
+        at = ddp__place_behind(g, x);
+        if (user < at)
+            return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck stands "
+                             "between layers: cut there", ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
+        DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, stage_of, err));
+    }
+    return DDP_OK;
 }
 
 /* ==== pipe/open.c ==== [pipe] */
@@ -54141,6 +54778,8 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
     if (s == DDP_OK && c->stage_of) memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
     else if (s == DDP_OK) s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
     p->g->halves = p->schedule == DDP_PIPELINE_ZB;
+    if (s == DDP_OK && p->edge.coding == DDP_EDGE_BOTTLENECK)
+        s = ddp__bottlenecks_add(p->g, p->edge.ratio, &stage_of, err);
     if (s == DDP_OK && (ddp_graph_cut(p->g, stage_of, p->stages, p->stage) || ddp_graph_build(p->g)))
         s = ddp__fail(err, ddp_graph_error(p->g)->code, "%s", ddp_graph_error(p->g)->msg);
     if (s == DDP_OK) s = ddp__pipe_same(p, stage_of);
@@ -54293,6 +54932,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->schedule = c->schedule;
     p->ahead = c->ahead;
     p->stages = c->stages;
+    p->edge = c->edge;
     p->micro_batches = p->d->cfg.micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
@@ -54305,7 +54945,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
-        ddp__states_open(p)) return DDP_OK;
+        ddp__states_open(p)) return ddp__wires_open(p, err);
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
@@ -54340,6 +54980,7 @@ void ddp_pipe_close(ddp_pipe *p)
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
     ddp__edges_close(p);
+    ddp__wires_close(p);
     ddp__tied_close(p);
     for (int i = 0; p->arena && i <= p->held; i++)
         ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));

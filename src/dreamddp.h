@@ -97,6 +97,7 @@
 #include "compress/compress.h"
 #include "base/tools.h"
 #include "graph/graph.h"
+#include "pipe/edge_wire.h"
 #include "pipe/pipe.h"
 #include "nn/models.h"
 #include "data/data.h"
@@ -145,6 +146,7 @@
 #include "nn/muon.c"
 #ifndef DDP_NO_MODELS
 #include "nn/models.c"
+#include "nn/bottleneck.c"
 #include "data/tokens.c"
 #include "data/images.c"
 #endif
@@ -333,6 +335,11 @@
 #include "pipe/tied.c"
 #include "pipe/lanes.c"
 #include "pipe/pipe.c"
+#include "pipe/edge.c"
+#include "pipe/edge_wire.c"
+#include "pipe/edge_ratio.c"
+#include "pipe/tied.c"
+#include "pipe/bottleneck.c"
 #include "pipe/open.c"
 #include "pipe/word.c"
 #include "pipe/faults.c"

@@ -113,6 +113,7 @@ typedef struct training {
     ddp_pipeline      pipeline;     /* its schedule */
     ddp_pipe_layout   layout;       /* all zero, or who runs which stage, and what is in it */
     int               ahead;        /* of ddp_pipeline_shape */
+    ddp_edge_wire     edge;         /* what crosses between stages */
     int               elastic;      /* others may go on without this worker */
     int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
@@ -297,6 +298,7 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
     c.rank_of = t->layout.rank_of;
     c.stage_of = t->layout.stage_of;
     c.ahead = t->ahead;
+    c.edge = t->edge;
     m->pipe = ddp_pipe_open(d, m->graph, m->loss, &c);
     if (!m->pipe) return training_fail(d, t->result, (int)ddp_last_error(d)->code, ddp_last_error(d)->msg);
     m->layers = ddp_layers(d);

@@ -16,7 +16,8 @@ typedef struct program {
     const char *report;
     const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
     long stages, ahead;
-    const char *pipeline, *placement, *cut;
+    const char *pipeline, *placement, *cut, *edge_wire;
+    int    edge_feedback;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
     long   layers, heads, dim, seq, kv_heads, hidden, val_batches, sample, top_k, min_world, max_world;
     const char *algorithm;
@@ -106,6 +107,9 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--placement", CLI_TEXT, &p->placement, "FILE",
          "which worker runs which stage of which pipeline: of `plan place --json`, worker = device"},
         {"--cut", CLI_TEXT, &p->cut, "FILE", "which operators a stage has: of `plan fence --json` [about equal FLOPs]"},
+        {"--edge-wire", CLI_TEXT, &p->edge_wire, "NAME",
+         "what crosses stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR] or bottleneck:R [f32]"},
+        {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "", "int8, topk, adatopk: what was cut off goes with the next message"},
         {"--recompute", CLI_FLAG, &p->recompute, "",
          "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
@@ -279,6 +283,7 @@ static ddp_status choose(program *p, ddp_error *err)
     if (p->algorithm && strcmp(p->algorithm, "auto") && !ddp_algorithm_named(p->algorithm, &c->algorithm))
         return refuse(err, "unknown algorithm %s; choose auto, full, direct or ring", p->algorithm);
     if (p->pipeline && ddp_pipeline_named(p->pipeline, &p->t.pipeline, err)) return err->code;
+    if (p->edge_wire && ddp_edge_wire_parse(p->edge_wire, &p->t.edge, err)) return err->code;
     if (p->servers && !ddp_servers_named(p->servers, &c->servers))
         return refuse(err, "--servers %s: a number of ranks that serve, or colocated", p->servers);
     if (p->defer && !ddp_defer_named(p->defer, &c->defer))
@@ -336,6 +341,11 @@ static ddp_status choose_stages(program *p, ddp_error *err)
         return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
     if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
     if (p->ahead && p->stages == 1) return refuse(err, "--ahead %ld needs --stages N, at least 2", p->ahead);
+    if ((p->edge_wire || p->edge_feedback) && p->stages == 1)
+        return refuse(err, "%s%s needs --stages N, at least 2: without stages nothing crosses between them",
+                      p->edge_wire ? "--edge-wire " : "--edge-feedback", p->edge_wire ? p->edge_wire : "");
+    if (p->edge_feedback && (t->edge.coding < DDP_EDGE_INT8 || t->edge.coding > DDP_EDGE_ADATOPK))
+        return refuse(err, "--edge-feedback needs --edge-wire int8, topk:R or adatopk:R, whose rounding is sent later");
     if (p->stages > 1 && (t->load || t->store || t->save || t->resume || p->sample))
         return refuse(err, "--load, --export, --save, --resume and --sample with --stages %ld: a rank holds one stage of "
                       "the model only; train without them", p->stages);
@@ -453,6 +463,7 @@ static void configure(program *p)
     c->net_script = p->net_script;
     c->seed = (uint64_t)p->seed;
     c->micro_batches = (int)p->accumulate;
+    p->t.edge.feedback = p->edge_feedback;
     c->bucket_bytes = (size_t)p->bucket_bytes;
     c->partition_bytes = (size_t)p->partition_bytes;
     c->credit = p->credit;

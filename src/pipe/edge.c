@@ -14,12 +14,12 @@ static ddp__hop *ddp__hop_of(ddp_pipe *p, ddp__hop *list, int *n, int stage)
     e->stage = stage;
     e->peer = ddp__pipe_rank(p, stage);
     e->node = (int *)ddp__calloc((size_t)p->g->nodes, sizeof *e->node);
-    e->data = (long *)ddp__calloc(M, sizeof *e->data);
-    e->back = (long *)ddp__calloc(M, sizeof *e->back);
     ++*n; /* also where memory is short: it is freed */
-    if (!e->node || !e->data || !e->back) return NULL;
-    for (size_t m = 0; m < M; m++) e->data[m] = e->back[m] = -1;
-    return e;
+    for (int i = 0; i < 2; i++) {
+        e->flow[i].ticket = (long *)ddp__calloc(M, sizeof *e->flow[i].ticket);
+        for (size_t m = 0; e->flow[i].ticket && m < M; m++) e->flow[i].ticket[m] = -1;
+    }
+    return e->node && e->flow[0].ticket && e->flow[1].ticket ? e : NULL;
 }
 
 static void ddp__hop_add(ddp__hop *e, const ddp_node *n)
@@ -48,8 +48,11 @@ static void ddp__hops_free(ddp__hop *e, int n)
 {
     for (int i = 0; e && i < n; i++) {
         if (e[i].node) DDP_FREE(e[i].node);
-        if (e[i].data) DDP_FREE(e[i].data);
-        if (e[i].back) DDP_FREE(e[i].back);
+        for (ddp__flow *l = e[i].flow; l < e[i].flow + 2; l++) {
+            if (l->ticket) DDP_FREE(l->ticket);
+            if (l->wire) DDP_FREE(l->wire);
+            if (l->residual) DDP_FREE(l->residual);
+        }
     }
     if (e) DDP_FREE(e);
 }
@@ -83,8 +86,7 @@ ddp_status ddp__pipe_hold(ddp_pipe *p, long *ticket)
     return held == -1 ? DDP_OK : ddp__post_hold(p->d, 0, held, DDP_NO_LAYER, &p->d->host.error);
 }
 
-/* The edge's outputs in the state of micro-batch m, or the gradients of those that have one. */
-static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
+int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
 {
     ddp_state *s = ddp__pipe_state(p, m);
     int n = 0;
@@ -96,6 +98,31 @@ static int ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients)
         p->piece[n++].count = ddp__pipe_count(p, x->index);
     }
     return n;
+}
+
+/* A coded message lies in this machine's memory, whoever computes. */
+static ddp_status ddp__flow_post(ddp_pipe *p, ddp_verb verb, int peer, ddp__flow *l, int m)
+{
+    ddp_message message = ddp__message(p->d, verb, p->piece, 1, DDP_NO_LAYER);
+
+    l->ticket[m] = -1;
+    p->piece[0].bytes = l->wire + (size_t)(m % p->states) * l->bytes;
+    p->piece[0].count = l->bytes;
+    message.bytes = 1;
+    message.peer = peer;
+    message.priority = -1;
+    message.filler = 0;
+    return ddp__post(p->d, &message, 0, &l->ticket[m], &p->d->host.error);
+}
+
+/* Until it is done: for this machine, not for the device alone. */
+static ddp_status ddp__flow_wait(ddp_pipe *p, long *ticket)
+{
+    const long held = *ticket;
+
+    if (!p->d->stager) return ddp__pipe_hold(p, ticket);
+    *ticket = -1;
+    return held == -1 ? DDP_OK : ddp__post_wait(p->d, 0, held, &p->d->host.error);
 }
 
 /* The edges that gradients leave by are those that activations came by. */
@@ -110,9 +137,15 @@ static ddp_status ddp__edges_post(ddp_pipe *p, int m, int gradients, int in, ddp
     ddp__hop *e;
     const int n = ddp__edges_of(p, in, &e);
 
-    for (int i = 0; i < n; i++)
-        DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1,
-                                gradients ? &e[i].back[m] : &e[i].data[m]));
+    for (int i = 0; i < n; i++) {
+        ddp__flow *l = &e[i].flow[gradients];
+        if (l->wire) {
+            if (verb == DDP_SEND) DDP__TRY(ddp__flow_pack(p, &e[i], m, gradients));
+            DDP__TRY(ddp__flow_post(p, verb, e[i].peer, l, m));
+        } else {
+            DDP__TRY(ddp__pipe_post(p, verb, e[i].peer, ddp__hop_list(p, &e[i], m, gradients), 1, &l->ticket[m]));
+        }
+    }
     return DDP_OK;
 }
 
@@ -121,7 +154,10 @@ static ddp_status ddp__edges_end(ddp_pipe *p, int m, int gradients, int in)
     ddp__hop *e;
     const int n = ddp__edges_of(p, in, &e);
 
-    for (int i = 0; i < n; i++) DDP__TRY(ddp__pipe_hold(p, gradients ? &e[i].back[m] : &e[i].data[m]));
+    for (int i = 0; i < n; i++) {
+        ddp__flow *l = &e[i].flow[gradients];
+        DDP__TRY(l->wire ? ddp__flow_wait(p, &l->ticket[m]) : ddp__pipe_hold(p, &l->ticket[m]));
+    }
     return DDP_OK;
 }
 
@@ -135,7 +171,16 @@ ddp_status ddp__edges_receive(ddp_pipe *p, int m, int gradients)
     return ddp__edges_post(p, m, gradients, !gradients, DDP_RECEIVE);
 }
 
-ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients) { return ddp__edges_end(p, m, gradients, !gradients); }
+ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients)
+{
+    ddp__hop *e;
+    const int n = ddp__edges_of(p, !gradients, &e);
+
+    DDP__TRY(ddp__edges_end(p, m, gradients, !gradients));
+    for (int i = 0; i < n; i++)
+        if (e[i].flow[gradients].wire) DDP__TRY(ddp__flow_unpack(p, &e[i], m, gradients));
+    return DDP_OK;
+}
 
 ddp_status ddp__edges_leave(ddp_pipe *p, int m)
 {
@@ -143,11 +188,16 @@ ddp_status ddp__edges_leave(ddp_pipe *p, int m)
     return ddp__edges_end(p, m, 1, 1);
 }
 
+static int ddp__flow_has_left(const ddp_pipe *p, const ddp__flow *l, int m)
+{
+    return l->ticket[m] == -1 || ddp__post_is_done(p->d, 0, l->ticket[m]);
+}
+
 int ddp__edges_have_left(const ddp_pipe *p, int m)
 {
     for (int i = 0; i < p->outs; i++)
-        if (p->out[i].data[m] != -1 && !ddp__post_is_done(p->d, 0, p->out[i].data[m])) return 0;
+        if (!ddp__flow_has_left(p, &p->out[i].flow[0], m)) return 0;
     for (int i = 0; i < p->ins; i++)
-        if (p->in[i].back[m] != -1 && !ddp__post_is_done(p->d, 0, p->in[i].back[m])) return 0;
+        if (!ddp__flow_has_left(p, &p->in[i].flow[1], m)) return 0;
     return 1;
 }

@@ -6,13 +6,22 @@
 #include "pipe/pipe.h"
 #include "run/device.h"
 
-/* All outputs that hop between this stage and another one, as one message for each micro-batch. */
+/* What an edge carries one way: a message for each micro-batch. */
+typedef struct ddp__flow {
+    long          *ticket;   /* [micro_batches] -1: none */
+    double         ratio;    /* of topk */
+    size_t         bytes;    /* of a message */
+    unsigned char *wire;     /* [states x bytes] messages, coded; NULL: they lie in the states as floats */
+    float         *residual; /* of who sends, with feedback: one for each value; else NULL */
+} ddp__flow;
+
+/* All outputs that hop between this stage and another one. */
 typedef struct ddp__hop {
     int   peer;        /* rank */
     int   stage;       /* of it */
     int  *node;        /* [nodes] rising */
     int   nodes;
-    long *data, *back; /* [micro_batches] tickets of activations, of gradients; -1: none */
+    ddp__flow flow[2];   /* activations, gradients */
 } ddp__hop;
 
 /* One use of a tied weight away from it, seen from either end. */
@@ -40,6 +49,13 @@ typedef struct ddp__lanes {
     long   steps;
     int    warm;             /* 1: the first is not among them */
 } ddp__lanes;
+/* Work space of coding: of Top-K; and of a device's arrays, which are coded here. */
+typedef struct ddp__select {
+    void     *scratch;
+    size_t    scratch_bytes;
+    uint64_t *index;
+    float    *value, *here;
+} ddp__select;
 
 struct ddp_pipe {
     ddp_ctx     *d;
@@ -59,6 +75,9 @@ struct ddp_pipe {
     int          held;
     ddp__hop   *in, *out;  /* from earlier stages, to later ones */
     int          ins, outs;
+    ddp_edge_wire edge;
+    int          trains;    /* 0: it evaluates */
+    ddp__select  select;
     ddp_piece   *piece;     /* room for the longest list */
     ddp__guest  *guest, *host; /* uses here of weights elsewhere; uses elsewhere of weights here */
     int          guests, hosts;
@@ -86,6 +105,9 @@ static inline int ddp__pipe_rank(const ddp_pipe *p, int stage) { return p->rank_
 static inline size_t ddp__pipe_count(const ddp_pipe *p, int node) { return (size_t)ddp_shape_count(&p->g->node[node]->spec.out); }
 static inline ddp_state *ddp__pipe_state(const ddp_pipe *p, int m) { return p->state[m % p->states]; }
 
+/* The slower of two rates, where 0 has no limit. */
+static inline double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
+
 /* edge.c. open: 0 out of memory. post: p->piece[0..pieces-1] to or from a rank. hold: until a ticket is done. */
 DDP_LIB int        ddp__edges_open(ddp_pipe *p);
 DDP_LIB void       ddp__edges_close(ddp_pipe *p);
@@ -98,6 +120,19 @@ DDP_LIB ddp_status ddp__edges_hold(ddp_pipe *p, int m, int gradients);
 /* What was sent out of the state of micro-batch m has left it: waits; asks. */
 DDP_LIB ddp_status ddp__edges_leave(ddp_pipe *p, int m);
 DDP_LIB int        ddp__edges_have_left(const ddp_pipe *p, int m);
+
+/* The edge's outputs, or the gradients of those that have one, in the state of micro-batch m: fills p->piece. */
+DDP_LIB int        ddp__hop_list(ddp_pipe *p, const ddp__hop *e, int m, int gradients);
+
+/* edge_wire.c. open: after the states. pack: from the state into the message of micro-batch m; unpack: back. */
+DDP_LIB ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err);
+DDP_LIB void       ddp__wires_close(ddp_pipe *p);
+DDP_LIB ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+DDP_LIB ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients);
+/* edge_ratio.c: what each link of adatopk keeps, ratio [stages x stages] from row to column. All ranks call it. */
+DDP_LIB ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err);
+/* bottleneck.c: puts bottlenecks where *stage_of, which grows with the nodes, cuts the graph. */
+DDP_LIB ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_error *err);
 
 /* tied.c. guests_begin: before the first forward of a step. hosts_begin: after the first forward of the owner's stage,
  * whose hooks have made the weight whole. guests_end: after the last backward. hosts_leave: the weights are sent. */

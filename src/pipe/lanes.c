@@ -118,16 +118,6 @@ enum { DDP__OTHER_FORWARD, DDP__OTHER_BACKWARD, DDP__OTHER_RATE, DDP__OTHER_DELA
 static size_t ddp__row_size(const ddp_pipe *p) { return DDP__TELLS_OTHERS + DDP__OTHERS * (size_t)p->stages; }
 static const double *ddp__row_other(const double *row, int stage) { return row + DDP__TELLS_OTHERS + DDP__OTHERS * stage; }
 
-static double ddp__edge_bytes(const ddp_pipe *p, const ddp__hop *e, int gradients)
-{
-    double bytes = 0;
-
-    for (int i = 0; i < e->nodes; i++)
-        if (!gradients || p->g->node[e->node[i]]->has_gradient)
-            bytes += (double)(ddp__pipe_count(p, e->node[i]) * sizeof(float));
-    return bytes;
-}
-
 /* What averaging adds to a step, by the strategy's plan. */
 static double ddp__stage_exposed(ddp_ctx *d)
 {
@@ -161,13 +151,10 @@ static void ddp__row_fill(ddp_pipe *p, double *row)
     }
     for (int i = 0; i < p->outs; i++) {
         double *other = row + DDP__TELLS_OTHERS + DDP__OTHERS * p->out[i].stage;
-        other[DDP__OTHER_FORWARD] = ddp__edge_bytes(p, &p->out[i], 0);
-        other[DDP__OTHER_BACKWARD] = ddp__edge_bytes(p, &p->out[i], 1);
+        other[DDP__OTHER_FORWARD] = (double)p->out[i].flow[0].bytes;
+        other[DDP__OTHER_BACKWARD] = (double)p->out[i].flow[1].bytes;
     }
 }
-
-/* The slower of two, where 0 has no limit. */
-static double ddp__slower(double a, double b) { return a > 0 && (!(b > 0) || a < b) ? a : b; }
 
 static double ddp__way_s(const double *from, const double *to, int to_stage, double bytes)
 {

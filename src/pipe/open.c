@@ -54,6 +54,8 @@ static ddp_status ddp__pipe_cut_graph(ddp_pipe *p, const ddp_pipe_config *c, ddp
     if (s == DDP_OK && c->stage_of) memcpy(stage_of, c->stage_of, (size_t)p->g->nodes * sizeof *stage_of);
     else if (s == DDP_OK) s = ddp_pipe_cut(p->g, p->stages, stage_of, err);
     p->g->halves = p->schedule == DDP_PIPELINE_ZB;
+    if (s == DDP_OK && p->edge.coding == DDP_EDGE_BOTTLENECK)
+        s = ddp__bottlenecks_add(p->g, p->edge.ratio, &stage_of, err);
     if (s == DDP_OK && (ddp_graph_cut(p->g, stage_of, p->stages, p->stage) || ddp_graph_build(p->g)))
         s = ddp__fail(err, ddp_graph_error(p->g)->code, "%s", ddp_graph_error(p->g)->msg);
     if (s == DDP_OK) s = ddp__pipe_same(p, stage_of);
@@ -206,6 +208,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     p->schedule = c->schedule;
     p->ahead = c->ahead;
     p->stages = c->stages;
+    p->edge = c->edge;
     p->micro_batches = p->d->cfg.micro_batches;
     DDP__TRY(ddp__pipe_layout(p, c->rank_of, err));
     if (p->stages > 1) ddp__pipe_clips(p);
@@ -218,7 +221,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
-        ddp__states_open(p)) return DDP_OK;
+        ddp__states_open(p)) return ddp__wires_open(p, err);
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);
@@ -253,6 +256,7 @@ void ddp_pipe_close(ddp_pipe *p)
     for (int i = 0; p->feed && i < p->inputs * p->micro_batches; i++)
         if (p->feed[i]) DDP_FREE(p->feed[i]);
     ddp__edges_close(p);
+    ddp__wires_close(p);
     ddp__tied_close(p);
     for (int i = 0; p->arena && i <= p->held; i++)
         ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));

@@ -101,6 +101,7 @@ static ddp_status ddp__pipe_run(ddp_pipe *p)
     ddp__lanes_begin(p);
     p->received = p->finished = p->losses = 0;
     p->asked = p->micro_batches;
+    p->trains = 1;
     p->evaluated = -1;
     p->loss_sum = 0;
     for (int i = 0; i < p->tasks; i++)
@@ -123,6 +124,7 @@ static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
     p->received = p->losses = 0;
     p->asked = n;
+    p->trains = 0;
     p->loss_sum = 0;
     for (int m = 0; m < n; m++) {
         p->finished = m;

@@ -3,6 +3,7 @@
 #define DDP_PIPE_PIPE_H
 
 #include "graph/graph.h"
+#include "pipe/edge_wire.h"
 #include "pipe/schedule.h"
 
 /* stages x replicas ranks. The replicas of a stage are a group that averages by the context's strategy. */
@@ -13,6 +14,7 @@ typedef struct ddp_pipe_config {
     const int   *rank_of;  /* [replicas x stages] who runs stage s of pipeline r, at r x stages + s: each rank once; NULL:
                               that number itself (DT-FM's order). Replicas are summed in the order of their ranks. */
     int          ahead;    /* of ddp_pipeline_shape; 0 = the schedule's own */
+    ddp_edge_wire edge;    /* what crosses from stage to stage; zero: float32 */
 } ddp_pipe_config;
 
 typedef struct ddp_pipe ddp_pipe;
@@ -48,13 +50,15 @@ DDP_API int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash);
  *   its backward, as many times as ddp_pipeline_held says; what crosses to and from other stages, once more than that;
  *   what one pass needs beside them, once. On the device where the context has one. */
 DDP_API size_t ddp_pipe_bytes(const ddp_pipe *p);
+
 /* What a step of this pipeline took and should have taken, means over all steps but the first. On a device, whose tasks
  * are over later than the calls return, the times are NAN. */
 typedef struct ddp_pipe_stats {
     long   steps;            /* that are counted */
     double step_s;           /* ddp_pipe_step, on the stage that takes longest */
     double bubble_pct;       /* of that, how long a stage does not compute, mean over the stages */
-    double boundary_bytes;   /* activations and gradients that cross between stages in a step, without tied weights */
+    double boundary_bytes;   /* activations and gradients that cross between stages in a step, as they travel, without
+                                headers and tied weights */
     double predicted_step_s; /* by ddp_pipeline_time, from each stage's measured tasks and the links of ddp_config.net (none:
                                 they cost nothing), and what averaging adds by the strategy's plan, if it has one */
 } ddp_pipe_stats;

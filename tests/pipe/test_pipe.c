@@ -509,8 +509,11 @@ static int opens_with(ddp_ctx *d, void *user)
 {
     ddp_graph *g = ddp_graph_new(d);
     ddp_node *loss = dag_model(g, 1, 0);
-    ddp_pipe_config c = {DDP_PIPELINE_1F1B, 2, NULL, (const int *)user, 0};
+    ddp_pipe_config c;
 
+    memset(&c, 0, sizeof c);
+    c.stages = 2;
+    c.rank_of = (const int *)user;
     assert_null(ddp_pipe_open(d, g, loss, &c));
     return (int)ddp_last_error(d)->code;
 }
@@ -618,11 +621,15 @@ static int opens_blocks(ddp_ctx *d, void *user)
     int stage_of[NODES];
     size_t params = 0;
     ddp_gpt2_config m;
-    ddp_pipe_config c = {z->schedule, BLOCKS, stage_of, NULL};
+    ddp_pipe_config c;
     ddp_graph *g = ddp_graph_new(d);
     ddp_node *loss;
     ddp_pipe *p;
 
+    memset(&c, 0, sizeof c);
+    c.schedule = z->schedule;
+    c.stages = BLOCKS;
+    c.stage_of = stage_of;
     memset(&m, 0, sizeof m);
     m.vocabulary = 19, m.context = CONTEXT, m.layers = BLOCKS, m.heads = HEADS, m.dim = DIM, m.batch = BATCH;
     m.dropout = 0.1f, m.recompute = z->recompute;
@@ -674,7 +681,8 @@ static void a_stage_holds_activations_and_one_pass(void **state)
         for (int s = DDP_PIPELINE_GPIPE; s <= DDP_PIPELINE_ZB; s++)
             for (int m = 1; m <= 8; m *= 2) {
                 const sized z = block_bytes((ddp_pipeline)s, m, recompute);
-                const size_t most = (size_t)ddp_pipeline_held((ddp_pipeline)s, BLOCKS, 1, m);
+                const ddp_pipeline_shape shape = {(ddp_pipeline)s, BLOCKS, m, 0};
+                const size_t most = (size_t)ddp_pipeline_held(&shape, 1);
                 const size_t states = most < (size_t)m ? most + 1 : most;
                 print_message("%s, %d micro-batches%s: %zu bytes, a micro-batch %zu, crossing %zu, a pass %zu\n",
                               ddp_pipeline_name((ddp_pipeline)s), m, recompute ? ", recomputed" : "", z.bytes, z.held, z.own,

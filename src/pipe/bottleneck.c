@@ -1,0 +1,131 @@
+/* Bottlenecks where a graph is cut: what crosses is as narrow as they are. */
+#include "nn/models.h"
+#include "pipe/executor.h"
+
+/* Where index i lies after what was added behind `end` has come to stand at `at`. */
+static int ddp__moved(int i, int at, int end, int added)
+{
+    return i < at ? i : i < end ? i + added : i - (end - at);
+}
+
+static void ddp__nodes_move(ddp_graph *g, int at, int end)
+{
+    const int added = g->nodes - end;
+
+    for (int i = 0; i < added; i++) { /* one after the other, the rest moves up */
+        ddp_node *n = g->node[end + i];
+        memmove(g->node + at + i + 1, g->node + at + i, (size_t)(end - at) * sizeof *g->node);
+        g->node[at + i] = n;
+    }
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *n = g->node[i];
+        n->index = i;
+        for (int k = 0; k < n->spec.inputs; k++) n->input[k] = ddp__moved(n->input[k], at, end, added);
+        if (n->tied >= 0) n->tied = ddp__moved(n->tied, at, end, added);
+    }
+    for (int l = 0; l < g->layers; l++) {
+        g->layer[l].first = ddp__moved(g->layer[l].first, at, end, added);
+        g->layer[l].last = ddp__moved(g->layer[l].last, at, end, added);
+    }
+    for (int s = 0; s < g->segments; s++) {
+        g->segment[s].first = ddp__moved(g->segment[s].first, at, end, added);
+        g->segment[s].last = ddp__moved(g->segment[s].last, at, end, added);
+    }
+}
+
+/* The same of layers, which stay in the order of their operators. */
+static void ddp__layers_move(ddp_graph *g, int at, int end)
+{
+    const int added = g->layers - end;
+
+    for (int i = 0; i < added; i++) {
+        const ddp__graph_layer l = g->layer[end + i];
+        memmove(g->layer + at + i + 1, g->layer + at + i, (size_t)(end - at) * sizeof *g->layer);
+        g->layer[at + i] = l;
+    }
+    for (int i = 0; i < g->nodes; i++)
+        if (g->node[i]->layer >= 0) g->node[i]->layer = ddp__moved(g->node[i]->layer, at, end, added);
+}
+
+/* The first later stage that uses x; -1: none. *user: its first user in a later stage. */
+static int ddp__next_stage(const ddp_graph *g, const ddp_node *x, const int *stage_of, int *user)
+{
+    int next = -1;
+
+    *user = g->nodes;
+    for (int i = g->nodes - 1; x->op && i > x->index; i--)
+        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++) {
+            if (g->node[i]->input[k] != x->index || stage_of[i] <= stage_of[x->index]) continue;
+            if (next < 0 || stage_of[i] < next) next = stage_of[i];
+            *user = i;
+        }
+    return next;
+}
+
+/* Where a layer of its own may stand behind x: after its layer and its segment. */
+static int ddp__place_behind(const ddp_graph *g, const ddp_node *x)
+{
+    int at = x->index;
+
+    if (x->layer >= 0) at = g->layer[x->layer].last;
+    if (x->segment >= 0 && g->segment[x->segment].last > at) at = g->segment[x->segment].last;
+    return at + 1;
+}
+
+/* Users of x in later stages read what its bottleneck passes on. */
+static ddp_status ddp__bottleneck_add(ddp_graph *g, ddp_node *x, int next, int at, double ratio, int **stage_of,
+                                      ddp_error *err)
+{
+    const ddp_shape *s = &x->spec.out;
+    const long wide = s->dims == 4 ? s->dim[1] : s->dim[s->dims - 1], width = (long)((double)wide / ratio);
+    const int nodes = g->nodes, layers = g->layers, own = (*stage_of)[x->index];
+    int begun = 0, *more, half;
+    ddp_node *y;
+
+    if (width < 1)
+        return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: of %ld channels nothing is left to cross; take at most "
+                         "bottleneck:%ld, or a wider model", ratio, wide, wide);
+    for (int l = 0; l < layers; l++) begun += g->layer[l].first < at;
+    y = ddp_bottleneck_down(g, x, width);
+    half = g->nodes;
+    y = ddp_bottleneck_up(g, y, wide);
+    more = y ? (int *)DDP_REALLOC(*stage_of, (size_t)g->nodes * sizeof *more) : NULL;
+    if (!more)
+        return g->error.code ? ddp__fail(err, g->error.code, "%s", g->error.msg)
+                             : ddp__fail(err, DDP_MEMORY, "out of memory for a cut of %d nodes", g->nodes);
+    *stage_of = more;
+    for (int i = 0; i < nodes; i++)
+        for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++)
+            if (g->node[i]->input[k] == x->index && more[i] > own) g->node[i]->input[k] = y->index;
+    memmove(more + at + (g->nodes - nodes), more + at, (size_t)(nodes - at) * sizeof *more);
+    for (int i = nodes; i < g->nodes; i++) more[at + i - nodes] = i < half ? own : next;
+    g->node[at - 1]->pair = NULL; /* what stood behind it stands there no more */
+    ddp__nodes_move(g, at, nodes);
+    ddp__layers_move(g, begun, layers);
+    return DDP_OK;
+}
+
+/* 1: narrow already, by one of these or by the model's own. */
+static int ddp__is_narrow(const ddp_graph *g, const ddp_node *x)
+{
+    static const char down[] = "bottleneck.down";
+
+    return x->layer >= 0 && g->layer[x->layer].base_hash == ddp__hash(DDP__HASH_START, down, sizeof down - 1);
+}
+
+ddp_status ddp__bottlenecks_add(ddp_graph *g, double ratio, int **stage_of, ddp_error *err)
+{
+    if (!(ratio >= 1)) return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the ratio must be at least 1", ratio);
+    for (int i = 0; i < g->nodes; i++) {
+        ddp_node *x = g->node[i];
+        int user, at;
+        const int next = ddp__next_stage(g, x, *stage_of, &user);
+        if (next < 0 || !x->has_gradient || !x->spec.out.dims || ddp__is_narrow(g, x)) continue;
+        at = ddp__place_behind(g, x);
+        if (user < at)
+            return ddp__fail(err, DDP_ARG, "edge wire bottleneck:%g: the cut parts layer \"%.100s\", and a bottleneck stands "
+                             "between layers: cut there", ratio, x->layer >= 0 ? g->layer[x->layer].name : "");
+        DDP__TRY(ddp__bottleneck_add(g, x, next, at, ratio, stage_of, err));
+    }
+    return DDP_OK;
+}

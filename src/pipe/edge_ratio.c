@@ -1,0 +1,106 @@
+/* How much each link of a pipeline keeps under AdaTopK: by what crosses it and how fast it is. */
+#include "compress/compress.h"
+#include "pipe/executor.h"
+
+/* Floats of a micro-batch from stage to stage, [stages x stages]: activations right of the diagonal, gradients left. */
+static void ddp__crossings(const ddp_graph *g, int stages, unsigned char *uses, double *floats)
+{
+    for (int x = 0; x < g->nodes; x++) {
+        const ddp_node *n = g->node[x];
+        int at = n->stage;
+        if (!n->op) continue;
+        memset(uses, 0, (size_t)stages);
+        for (int i = x + 1; i < g->nodes; i++)
+            for (int k = 0; g->node[i]->op && k < g->node[i]->spec.inputs; k++)
+                if (g->node[i]->input[k] == x) uses[g->node[i]->stage] = 1;
+        for (int s = at + 1; s < stages; s++) {
+            if (!uses[s]) continue;
+            floats[at * stages + s] += (double)ddp_shape_count(&n->spec.out);
+            if (n->has_gradient) floats[s * stages + at] += (double)ddp_shape_count(&n->spec.out);
+            at = s;
+        }
+    }
+}
+
+/* As emulated: each rank tells its ways to the stages of its pipeline, and its own access. */
+static ddp_status ddp__rates_emulated(ddp_pipe *p, double *rate, ddp_error *err)
+{
+    const int S = p->stages, world = p->d->world;
+    const ddp__links *l = &p->d->links;
+    double *told = (double *)ddp__calloc((size_t)world * (size_t)(S + 1), sizeof *told), *own;
+    ddp_status s;
+
+    if (!told) return ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d ranks", world);
+    own = told + (size_t)p->d->rank * (size_t)(S + 1);
+    for (int to = 0; to < S; to++) own[to] = to == p->stage ? 0 : ddp__slower(l->path[ddp__pipe_rank(p, to)].rate, l->rate);
+    own[S] = l->rate;
+    s = ddp__gather_words(p->d, 0, told, (size_t)(S + 1) * sizeof *told, err);
+    for (int i = 0; s == DDP_OK && i < world; i++)
+        for (int to = 0; to < S; to++)
+            rate[i * S + to] = ddp__slower(told[p->rank_of[i] * (S + 1) + to], told[p->rank_of[i - i % S + to] * (S + 1) + S]);
+    DDP_FREE(told);
+    return s;
+}
+
+/* Measured, or without clocks all alike. */
+static ddp_status ddp__rates_measured(ddp_pipe *p, double *rate, ddp_error *err)
+{
+    const int S = p->stages, world = p->d->world;
+    ddp_probe_result r;
+
+    for (int i = 0; i < world * S; i++) rate[i] = 1;
+    if (p->d->cfg.deterministic) return DDP_OK;
+    if (ddp_probe(p->d, &r)) return err->code;
+    for (int i = 0; i < world; i++)
+        for (int to = 0; to < S; to++)
+            if (to != i % S) rate[i * S + to] = r.pair[p->rank_of[i] * world + p->rank_of[i - i % S + to]].rate;
+    ddp_probe_free(&r);
+    return DDP_OK;
+}
+
+/* A link between stages is as slow as it is in the slowest pipeline, so that replicas are compressed alike. */
+static ddp_status ddp__adapt(const ddp_pipe *p, const double *floats, const double *rate, double *time, size_t *count,
+                             ddp_link_compression *each, double *ratio, ddp_error *err)
+{
+    const int S = p->stages;
+    ddp_adatopk_options o = {p->edge.ratio, p->edge.factor, DDP_PACK_I32, 0};
+    int links = 0;
+
+    for (int at = 0; at < S * S; at++) {
+        double slowest = 0;
+        if (!(floats[at] > 0)) continue;
+        for (int r = 0; r < p->d->world / S; r++)
+            slowest = ddp__slower(slowest, rate[(r * S + at / S) * S + at % S]);
+        count[links] = (size_t)floats[at];
+        time[links++] = slowest > 0 ? 4 * floats[at] / slowest : 0;
+    }
+    if (!links) return DDP_OK;
+    DDP__TRY(ddp_adatopk(time, count, links, &o, each, err));
+    links = 0;
+    for (int at = 0; at < S * S; at++)
+        if (floats[at] > 0) ratio[at] = each[links++].ratio;
+    return DDP_OK;
+}
+
+ddp_status ddp__edge_ratios(ddp_pipe *p, double *ratio, ddp_error *err)
+{
+    const size_t S = (size_t)p->stages, n = S * S;
+    double *floats = (double *)ddp__calloc(2 * n, sizeof *floats);
+    double *rate = (double *)ddp__calloc((size_t)p->d->world * S, sizeof *rate);
+    size_t *count = (size_t *)ddp__calloc(n, sizeof *count);
+    ddp_link_compression *each = (ddp_link_compression *)ddp__calloc(n, sizeof *each);
+    unsigned char *uses = (unsigned char *)ddp__calloc(S, 1);
+    ddp_status s = DDP_OK;
+
+    if (!floats || !rate || !count || !each || !uses)
+        s = ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    if (s == DDP_OK) ddp__crossings(p->g, p->stages, uses, floats);
+    if (s == DDP_OK) s = p->d->links.slowest > 0 ? ddp__rates_emulated(p, rate, err) : ddp__rates_measured(p, rate, err);
+    if (s == DDP_OK) s = ddp__adapt(p, floats, rate, floats + n, count, each, ratio, err);
+    if (floats) DDP_FREE(floats);
+    if (rate) DDP_FREE(rate);
+    if (count) DDP_FREE(count);
+    if (each) DDP_FREE(each);
+    if (uses) DDP_FREE(uses);
+    return s;
+}

@@ -1,0 +1,225 @@
+/* Compressed edges: how arrays become a message and come out of it. */
+#include "compress/codec.h"
+#include "comm/state.h"
+#include "pipe/executor.h"
+
+/* ---- settings ---- */
+
+static const char *const ddp__edge_names[] = {"f32", "bf16", "int8", "topk", "adatopk", "bottleneck", NULL};
+
+ddp_status ddp_edge_wire_parse(const char *text, ddp_edge_wire *out, ddp_error *err)
+{
+    ddp_edge_wire w = {DDP_EDGE_F32, 0, 0, 0};
+    char number[2][32] = {"", ""};
+    const char *colon = text ? strchr(text, ':') : NULL;
+    const size_t n = colon ? (size_t)(colon - text) : text ? strlen(text) : 0;
+    int i = 0, bad;
+
+    if (!out) return ddp__fail(err, DDP_ARG, "ddp_edge_wire_parse: out is NULL");
+    while (text && ddp__edge_names[i] && (strlen(ddp__edge_names[i]) != n || memcmp(ddp__edge_names[i], text, n))) i++;
+    bad = !text || !ddp__edge_names[i] || (i >= (int)DDP_EDGE_TOPK) != (colon != NULL);
+    w.coding = (ddp_edge_coding)i;
+    for (int k = 0; !bad && colon && k < (i == (int)DDP_EDGE_ADATOPK ? 2 : 1); k++) {
+        const size_t length = strcspn(colon + 1, ":");
+        bad = length >= sizeof number[k];
+        if (!bad) memcpy(number[k], colon + 1, length);
+        colon = colon[1 + length] ? colon + 1 + length : NULL;
+    }
+    bad |= colon != NULL || (*number[0] && !ddp__parse_double(number[0], &w.ratio)) ||
+           (*number[1] && !ddp__parse_double(number[1], &w.factor));
+    if (bad)
+        return ddp__fail(err, DDP_ARG, "unknown edge wire '%.60s'; choose f32, bf16, int8, topk:R, adatopk:R, "
+                         "adatopk:R:FACTOR or bottleneck:R", text ? text : "");
+    if (i >= (int)DDP_EDGE_TOPK && !(w.ratio >= 1 && w.ratio <= 1e9))
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the ratio must be from 1 (all is sent) to 1e9; 100 sends a "
+                         "hundredth", text);
+    if (*number[1] && !(w.factor > 0 && w.factor <= 1e6))
+        return ddp__fail(err, DDP_ARG, "edge wire '%.60s': the factor must be above 0 and at most 1e6; 3 is the paper's",
+                         text);
+    w.feedback = out->feedback;
+    *out = w;
+    return DDP_OK;
+}
+
+static ddp_status ddp__edge_check(const ddp_edge_wire *w, ddp_error *err)
+{
+    if (w->coding < DDP_EDGE_F32 || w->coding > DDP_EDGE_BOTTLENECK)
+        return ddp__fail(err, DDP_ARG, "edge wire %d is unknown: use a DDP_EDGE_ of edge_wire.h", (int)w->coding);
+    if (w->coding >= DDP_EDGE_TOPK && !(w->ratio >= 1 && w->ratio <= 1e9))
+        return ddp__fail(err, DDP_ARG, "edge wire %s of ratio %g: it must be from 1 (all is sent) to 1e9",
+                         ddp__edge_names[w->coding], w->ratio);
+    if (w->feedback && (w->coding < DDP_EDGE_INT8 || w->coding > DDP_EDGE_ADATOPK))
+        return ddp__fail(err, DDP_ARG, "error feedback with edge wire %s, which has none: choose int8, topk or adatopk, or "
+                         "leave it out", ddp__edge_names[w->coding]);
+    return DDP_OK;
+}
+
+/* ---- opening and closing ---- */
+
+/* Bytes of an array of n values in a message. */
+static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
+{
+    switch (p->edge.coding) {
+    case DDP_EDGE_BF16: return 2 * n;
+    case DDP_EDGE_INT8: return ddp_pack_bound(DDP_PACK_INT8, n, n);
+    case DDP_EDGE_TOPK:
+    case DDP_EDGE_ADATOPK: return ddp_pack_bound(DDP_PACK_I32, n, ddp_keep_count(n, l->ratio));
+    default: return n * sizeof(float);
+    }
+}
+
+/* Of the edge's longest array: how many values, and how many of them Top-K keeps. */
+typedef struct ddp__longest { size_t values, keeps, scratch; } ddp__longest;
+
+/* 0: out of memory. */
+static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, ddp__longest *most)
+{
+    ddp__flow *l = &e->flow[gradients];
+    const int pieces = ddp__hop_list(p, e, 0, gradients);
+    const int selects = p->edge.coding == DDP_EDGE_TOPK || p->edge.coding == DDP_EDGE_ADATOPK;
+    size_t values = 0;
+    int fits = 1;
+
+    for (int i = 0; i < pieces; i++) {
+        const size_t part = ddp__part_bytes(p, l, p->piece[i].count);
+        l->bytes += part;
+        values += p->piece[i].count;
+        fits &= part != 0;
+    }
+    if (!fits || l->bytes >= values * sizeof(float)) {
+        l->bytes = values * sizeof(float);
+        return 1;
+    }
+    for (int i = 0; i < pieces; i++) {
+        const size_t n = p->piece[i].count, k = ddp_keep_count(n, l->ratio);
+        if (n > most->values) most->values = n;
+        if (sends && selects && k > most->keeps) most->keeps = k;
+        if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
+    }
+    l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->bytes);
+    if (sends && p->edge.feedback) l->residual = (float *)ddp__calloc(values, sizeof *l->residual);
+    return l->wire && (!sends || !p->edge.feedback || l->residual);
+}
+
+/* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
+static int ddp__hops_open(ddp_pipe *p, int in, const double *ratio, ddp__longest *most)
+{
+    ddp__hop *list = in ? p->in : p->out;
+
+    for (int i = 0; i < (in ? p->ins : p->outs); i++)
+        for (int gradients = 0; gradients < 2; gradients++) {
+            const int sends = in == gradients, from = sends ? p->stage : list[i].stage, to = sends ? list[i].stage : p->stage;
+            list[i].flow[gradients].ratio = ratio ? ratio[from * p->stages + to] : p->edge.ratio;
+            if (!ddp__flow_open(p, &list[i], gradients, sends, most)) return 0;
+        }
+    return 1;
+}
+
+ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
+{
+    ddp__longest most = {0, 0, 0};
+    double *ratio = NULL;
+    ddp_status s = ddp__edge_check(&p->edge, err);
+    int fits;
+
+    if (s == DDP_OK && p->edge.coding == DDP_EDGE_ADATOPK && p->stages > 1) {
+        ratio = (double *)ddp__calloc((size_t)p->stages * (size_t)p->stages, sizeof *ratio);
+        s = ratio ? ddp__edge_ratios(p, ratio, err)
+                  : ddp__fail(err, DDP_MEMORY, "out of memory for the links of %d stages", p->stages);
+    }
+    fits = s || (ddp__hops_open(p, 1, ratio, &most) && ddp__hops_open(p, 0, ratio, &most));
+    if (ratio) DDP_FREE(ratio);
+    if (s) return s;
+    p->select.scratch_bytes = most.scratch;
+    if (most.scratch) p->select.scratch = ddp__calloc(most.scratch, 1);
+    if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
+    if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
+    if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
+    if (fits && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
+        (!most.values || !p->d->host.backend || p->select.here))
+        return DDP_OK;
+    return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
+                     "micro-batches", p->stage, p->states);
+}
+
+void ddp__wires_close(ddp_pipe *p)
+{
+    if (p->select.scratch) DDP_FREE(p->select.scratch);
+    if (p->select.index) DDP_FREE(p->select.index);
+    if (p->select.value) DDP_FREE(p->select.value);
+    if (p->select.here) DDP_FREE(p->select.here);
+}
+
+/* ---- arrays and messages ---- */
+
+/* bytes: of the array in the message. residual: what was cut off before, NULL without feedback. */
+static ddp_status ddp__part_pack(ddp_pipe *p, const ddp__flow *l, const float *x, size_t n, float *residual,
+                                 unsigned char *out, size_t bytes, ddp_error *err)
+{
+    ddp__select *w = &p->select;
+    const size_t k = ddp_keep_count(n, l->ratio);
+    size_t used;
+
+    if (residual) DDP__TRY(ddp_feedback_add(residual, x, n, err));
+    if (residual) x = residual;
+    if (p->edge.coding == DDP_EDGE_BF16) {
+        ddp__bfloat_halve((uint16_t *)(void *)out, x, n);
+        return DDP_OK;
+    }
+    if (p->edge.coding == DDP_EDGE_INT8) {
+        DDP__TRY(ddp_pack_quantised(DDP_PACK_INT8, x, n, out, bytes, &used, err));
+        return residual ? ddp_feedback_subtract(out, used, residual, n, err) : DDP_OK;
+    }
+    DDP__TRY(ddp_topk(x, n, k, w->scratch, w->scratch_bytes, w->index, w->value, err));
+    DDP__TRY(ddp_pack_sparse(DDP_PACK_I32, n, k, w->index, w->value, out, bytes, &used, err));
+    return residual ? ddp_feedback_keep(residual, n, w->index, k, err) : DDP_OK;
+}
+
+static ddp_status ddp__flow_failed(ddp_pipe *p, const ddp__hop *e, int m, int gradients, const char *does,
+                                  const ddp_error *why)
+{
+    return ddp__fail(&p->d->host.error, why->code, "stage %d cannot %s %s of micro-batch %d, stage %d at the other end: "
+                     "%.300s", p->stage, does, gradients ? "gradients" : "activations", m, e->stage, why->msg);
+}
+
+ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
+{
+    const ddp__flow *l = &e->flow[gradients];
+    const int pieces = ddp__hop_list(p, e, m, gradients);
+    unsigned char *out = l->wire + (size_t)(m % p->states) * l->bytes;
+    float *residual = p->trains ? l->residual : NULL;
+    ddp_error why;
+
+    memset(&why, 0, sizeof why);
+    for (int i = 0; i < pieces; i++) {
+        const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
+        const float *x = p->piece[i].data;
+        if (p->select.here) {
+            DDP__TRY(ddp__host_download(&p->d->host, p->select.here, x, n * sizeof *x, &p->d->host.error));
+            x = p->select.here;
+        }
+        if (ddp__part_pack(p, l, x, n, residual, out, bytes, &why)) return ddp__flow_failed(p, e, m, gradients, "send", &why);
+        out += bytes;
+        if (residual) residual += n;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__flow_unpack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
+{
+    const ddp__flow *l = &e->flow[gradients];
+    const int pieces = ddp__hop_list(p, e, m, gradients);
+    const unsigned char *in = l->wire + (size_t)(m % p->states) * l->bytes;
+    ddp_error why;
+
+    memset(&why, 0, sizeof why);
+    for (int i = 0; i < pieces; i++) {
+        const size_t n = p->piece[i].count, bytes = ddp__part_bytes(p, l, n);
+        float *x = p->select.here ? p->select.here : p->piece[i].data;
+        if (p->edge.coding == DDP_EDGE_BF16) ddp__bfloat_widen(x, (const uint16_t *)(const void *)in, n);
+        else if (ddp_unpack_store(in, bytes, x, n, &why)) return ddp__flow_failed(p, e, m, gradients, "read", &why);
+        if (p->select.here) ddp__host_upload(&p->d->host, p->piece[i].data, x, n * sizeof *x);
+        in += bytes;
+    }
+    return DDP_OK;
+}
