@@ -2997,6 +2997,12 @@ typedef struct ddp_pipe_stats {
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
+/* ddp_pipe_export - the weights file of the whole model, the bytes of one worker's ddp_weights_save: rank 0 writes it, whole
+ *   or not at all, from what the stages of its pipeline send, and never holds more than a part of an array of theirs. All
+ *   ranks call it, after ddp_sync_all or ddp_wait. ddp_weights_load after ddp_pipe_open, on each rank, reads what its stage
+ *   has; ddp_checkpoint_save and ddp_checkpoint_load work as ever, before ddp_pipe_close. */
+DDP_API int ddp_pipe_export(ddp_pipe *p, const char *path);
+
 /* Where this rank stands. */
 DDP_API int ddp_pipe_stage(const ddp_pipe *p);
 DDP_API int ddp_pipe_number(const ddp_pipe *p); /* of its pipeline: 0..replicas-1 */
@@ -13390,6 +13396,17 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
 
 #ifndef DDP_NO_MODELS
 
+/* ==== io/weights.h ==== [io] */
+/* Saving the weights of a model of which other processes have a part. */
+
+/* Array by array, in the order of the file: n values that this process has (data) and does not write go to who writes;
+ * or (data NULL) those of `stage` are put into f. */
+typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err);
+
+/* As ddp_weights_save; writes: 1 of the process that writes the file. */
+DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user, int writes,
+                                     ddp_error *err);
+
 /* ==== io/weights.c ==== [io] */
 /* The weights of a model in a safetensors file: names, shapes, loading and saving. */
 
@@ -13431,7 +13448,8 @@ typedef enum ddp__weight_family {
 /* One array of the model and its place in the file. */
 typedef struct ddp__weight {
     char           name[DDP__WEIGHT_NAME];
-    float         *data; /* NULL: the graph is not built */
+    float         *data; /* NULL: the graph is not built, or the array is on another stage */
+    int            stage; /* that has it */
     ddp_safetensor as;   /* type and shape in the file; name points above */
     int            transposed;
     const ddp_safetensor *from; /* found in the file */
@@ -13522,7 +13540,8 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     transposed = ddp__weight_node(g, n, node, sizeof node);
     snprintf(w->name, sizeof w->name, "%s.%.20s", node,
              buffer ? p->name : k == 0 ? "weight" : k == 1 ? "bias" : p->name);
-    w->data = buffer ? n->buffer[k] : n->param[k];
+    w->data = n->here != (int)DDP__HERE_OWN ? NULL : buffer ? n->buffer[k] : n->param[k];
+    w->stage = n->stage;
     w->as.type = DDP_ST_F32;
     w->as.dims = p->shape.dims;
     for (int i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
@@ -13596,7 +13615,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
         size_t n;
         ddp__weight_at(g, i, w);
         w->as.name = w->name;
-        n = (size_t)ddp_safetensors_elements(&w->as);
+        n = w->data ? (size_t)ddp_safetensors_elements(&w->as) : 0;
         if (w->transposed && n > most) most = n;
         if (n > all) all = n;
     }
@@ -13724,6 +13743,7 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
         float *data = s->here ? s->here : w->data;
+        if (!w->data) continue; /* another stage reads it */
         DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
         if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
@@ -13753,39 +13773,75 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 
 /* ---- saving ---- */
 
-static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_error *err)
+static ddp_status ddp__weights_begin(const ddp__weights *s, ddp__file *f, const char *path, ddp_error *err)
 {
     static const char *const notes[] = {"format", "pt", NULL};
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
-    ddp__file f;
     ddp_status code;
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     for (int i = 0; i < s->count; i++) list[i] = s->list[i].as;
-    code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
+    code = ddp__safetensors_begin(f, path, s->count, list, notes, err);
     DDP_FREE(list);
-    if (code != DDP_OK) return code;
-    for (int i = 0; i < s->count; i++) {
-        const ddp__weight *w = &s->list[i];
-        size_t n = (size_t)ddp_safetensors_elements(&w->as);
-        const float *data = s->here ? s->here : w->data;
-        if (s->here && code == DDP_OK) code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
-        if (w->transposed) ddp__weight_transpose(data, w->as.dim[1], w->as.dim[0], s->scratch);
-        ddp__file_put(&f, w->transposed ? s->scratch : data, n * sizeof(float));
+    return code;
+}
+
+/* Array i as it stands in the file, NULL: on another stage. */
+static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **out, ddp_error *err)
+{
+    const ddp__weight *w = &s->list[i];
+    const size_t n = (size_t)ddp_safetensors_elements(&w->as);
+
+    *out = s->here && w->data ? s->here : w->data;
+    if (!w->data) return DDP_OK;
+    if (s->here) DDP__TRY(ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err));
+    if (!w->transposed) return DDP_OK;
+    ddp__weight_transpose(*out, w->as.dim[1], w->as.dim[0], s->scratch);
+    *out = s->scratch;
+    return DDP_OK;
+}
+
+static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass, void *user, int writes,
+                                     ddp_error *err)
+{
+    ddp__file f;
+    const float *data;
+    ddp_status code = DDP_OK;
+
+    if (writes) DDP__TRY(ddp__weights_begin(s, &f, path, err));
+    for (int i = 0; i < s->count && code == DDP_OK; i++) {
+        const size_t n = (size_t)ddp_safetensors_elements(&s->list[i].as);
+        code = ddp__weight_show(s, i, &data, err);
+        if (code != DDP_OK) continue;
+        if (data && writes) ddp__file_put(&f, data, n * sizeof *data);
+        else if (data || writes) code = pass(user, s->list[i].stage, data, n, writes ? &f : NULL, err);
     }
+    if (!writes) return code;
     if (code == DDP_OK) return ddp__file_end(&f, err);
     ddp__file_drop(&f);
     return code;
 }
 
-ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
+ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user, int writes,
+                             ddp_error *err)
 {
     ddp__weights s;
     ddp_status code = ddp__weights_list(g, path, &s, err);
 
-    if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
+    if (code == DDP_OK) code = ddp__weights_write(&s, path, pass, user, writes, err);
     ddp__weights_free(&s);
     return code;
+}
+
+static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+{
+    (void)user, (void)data, (void)n, (void)f;
+    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export", stage);
+}
+
+ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
+{
+    return ddp__weights_save(g, path, ddp__weights_elsewhere, NULL, 1, err);
 }
 
 #endif
@@ -26438,11 +26494,24 @@ enum {
 typedef struct ddp__tensor {
     char                 name[48];
     const char          *layer; /* whose it is, NULL: a small value of the worker; borrowed */
+    int                  l, b;  /* its number, layers: of none; the block, -1: no block */
     ddp_safetensors_type type;
     void                *data;  /* borrowed; of small values the state's own, as long as it lives */
     size_t               count, most; /* values; most: that a member may tell of a blob */
     int                  flags;
 } ddp__tensor;
+
+/* Values that a worker has of a layer: a part of a block, which the optimizer takes as one, and where that lies in the
+ * model. A list of them is the tensor "shares" of its file. */
+typedef struct ddp__share {
+    int64_t layer, block;         /* here */
+    int64_t whole, buffers, from; /* layer of the model; 1: of its buffers, 0: parameters; the first of these */
+    int64_t at, count;            /* in the block */
+    int64_t trained;              /* the first of the layer's values with gradients; -1: without */
+    int64_t state, states, stride; /* its first value of the optimizer's state, how many each has, and how far apart */
+} ddp__share;
+
+enum { DDP__SHARE_WORDS = sizeof(ddp__share) / sizeof(int64_t) };
 
 typedef struct ddp__worker {
     const ddp__host *host;   /* its memory and log */
@@ -26456,6 +26525,10 @@ typedef struct ddp__worker {
     uint64_t         run;    /* identity of the run that saves; 0: it has not saved yet */
     const char     **layer;  /* [layers], and "" */
     int              layers;
+    const char *const *whole; /* [wholes] layers of the model, of which a stage has a part */
+    int              wholes;
+    int              copies, copy; /* of the model; which one this worker has, or has a part of */
+    uint64_t         cut;    /* hash of its shares */
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
     /* Looks at the small values after they were read and before anything else changes; step: of the manifest, or -1. */
@@ -26483,10 +26556,11 @@ DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory, of which no large one
- * changes before all that can be wrong was found. step as for check, path for errors. */
+/* Whether a file has the arrays of this list. Whether it has the hash that the manifest says. Then: its
+ * values, into the list's memory, of which no large one changes before all that can be wrong was found. step as for check,
+ * path for errors. */
 DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
 
 /* ---- to the other workers; collective ---- */
@@ -26502,12 +26576,31 @@ DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *er
 
 /* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
 
+/* What was loaded. */
+typedef struct ddp__loaded {
+    int world; /* it was written by */
+    int kin;   /* each copy of the model went on as it was: of as many, under this strategy with this period */
+    int same;  /* and cut as it was, so that plans hold */
+} ddp__loaded;
+
 /* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
  * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
  * s->run is then that of the files. Collective; nothing may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
-/* Loads the newest into s, and s->run. *same: of just these workers, strategy, period; *world: its. Collective. */
-DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
+/* Loads the newest into s, and s->run. Collective. */
+DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err);
+
+/* ---- reshard.c: the files of one copy of the model that was cut otherwise ---- */
+
+typedef struct ddp__shards ddp__shards;
+
+/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker needs
+ * nothing of it. *out is to be closed also after an error.
+ * load: into s. own: what a strategy keeps of each worker's own follows too. */
+DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash,
+                                    int files, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err);
+DDP_LIB void       ddp__shards_close(ddp__shards *x);
 
 /* ==== member/state.c ==== [member] */
 /* A worker's state as a list, as a file, as bytes, and told to the others: a few bytes, or what a newcomer needs. */
@@ -26558,6 +26651,7 @@ void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data
     if (b < 0) snprintf(t->name, sizeof t->name, "%s.%d", name, l);
     else snprintf(t->name, sizeof t->name, "%s.%d.%d", name, l, b);
     t->layer = s->layer[l];
+    t->l = l, t->b = b;
     t->data = data;
 }
 
@@ -26729,7 +26823,7 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
                      "%d", path, ddp_safetensors_count(f), s->tensors);
 }
 
-ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err)
+ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     uint64_t h = 0, n, at;
@@ -26745,8 +26839,9 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
         }
     }
     DDP_FREE(part);
-    *out = h;
-    return s;
+    if (s != DDP_OK || h == hash) return s;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64 ": it was "
+                     "changed, or is of another checkpoint", path, h, hash);
 }
 
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
@@ -26936,52 +27031,83 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
     return code;
 }
 
-/* ==== member/checkpoint.c ==== [member] */
-/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk. */
+/* ==== member/manifest.h ==== [member] */
+/* A checkpoint's manifest: what all ranks' files are of. It is written last, so that there is none of half a checkpoint. */
 
-#include <dirent.h>
+/* What a rank says of its file; hash 0: it was lost. */
+typedef struct ddp__said {
+    uint64_t hash, common; /* ddp__worker_hash */
+    uint64_t cut, copy;    /* of its shares; of the model, from 0 */
+} ddp__said;
 
-#define DDP__MANIFEST "dreamddp checkpoint 3"
-
-/* ---- the manifest: what it says, and which run may take it ---- */
+enum { DDP__SAID_WORDS = sizeof(ddp__said) / sizeof(uint64_t) };
 
 typedef struct ddp__manifest {
     ddp__json  *root;
     long        step;
-    int         world, period, synchronised, generation;
+    int         world, copies, period, synchronised, generation;
     uint64_t    run;
-    const char *strategy, *optimizer, *model;
-    const ddp__json *hash; /* array, one per rank: a text, or null of a lost one */
+    const char *strategy, *optimizer, *model; /* borrowed of root */
+    ddp__said  *said; /* [world] but common */
 } ddp__manifest;
 
-/* words: of each rank what ddp__worker_hash says of its file; 0 of those who are lost. */
-static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
-                               int generation, ddp_error *err)
+/* said: [s->world]. */
+DDP_LIB ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said, int generation,
+                                       ddp_error *err);
+/* m is to be freed also after an error. */
+DDP_LIB ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err);
+DDP_LIB void       ddp__manifest_free(ddp__manifest *m);
+/* Is it of this model, and may this run take it? *kin: of as many copies, this strategy and period, so that each copy
+ * goes on as it was. */
+DDP_LIB ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin,
+                                      ddp_error *err);
+/* Fingerprint of the run and of all its files. */
+DDP_LIB uint64_t ddp__manifest_hash(const ddp__manifest *m);
+
+/* ==== member/manifest.c ==== [member] */
+/* A checkpoint's manifest as JSON: written, read, compared with the run that wants to go on. */
+
+#define DDP__MANIFEST "dreamddp checkpoint 4"
+
+/* ---- writing ---- */
+
+/* 1: ranks with the same part of the model hold the same values. */
+static int ddp__said_equal(const ddp__said *said, int world)
+{
+    for (int i = 0; i < world; i++)
+        for (int k = 0; said[i].hash && k < i; k++)
+            if (said[k].hash && said[k].cut == said[i].cut && said[k].common != said[i].common) return 0;
+    return 1;
+}
+
+static void ddp__manifest_ranks(ddp__text *t, const char *name, const ddp__said *said, int world, int cut)
+{
+    ddp__text_addf(t, ",\n \"%s\": [", name);
+    for (int i = 0; i < world; i++)
+        if (!said[i].hash) ddp__text_addf(t, "%snull", i ? ", " : "");
+        else ddp__text_addf(t, "%s\"%016" PRIx64 "\"", i ? ", " : "", cut ? said[i].cut : said[i].hash);
+    ddp__text_addf(t, "]");
+}
+
+ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp__said *said, int generation,
+                               ddp_error *err)
 {
     ddp__text t = {NULL, 0, 0, 0};
     ddp_status code;
-    uint64_t first = 0;
-    int equal = 1;
 
-    for (int i = 0; i < s->world; i++) {
-        if (!words[2 * i]) continue;
-        if (!first) first = words[2 * i + 1];
-        if (words[2 * i + 1] != first) equal = 0;
-    }
     ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
-                   "%d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
-                   "\"optimizer\": ", s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
-                   generation);
+                   "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
+                   "\"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
+                   ddp__said_equal(said, s->world) ? "true" : "false", generation);
     ddp__json_string(&t, s->optimizer);
-    ddp__text_addf(&t, ",\n \"hash\": [");
-    for (int i = 0; i < s->world; i++) {
-        if (words[2 * i]) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", words[2 * i]);
-        else ddp__text_addf(&t, "%snull", i ? ", " : "");
-    }
+    ddp__manifest_ranks(&t, "hash", said, s->world, 0);
+    ddp__manifest_ranks(&t, "cut", said, s->world, 1);
+    ddp__text_addf(&t, ",\n \"copy\": [");
+    for (int i = 0; i < s->world; i++) ddp__text_addf(&t, "%s%d", i ? ", " : "", (int)said[i].copy);
     ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
-    for (int i = 0; i < s->layers; i++) {
+    for (int i = 0; i < s->wholes; i++) {
         ddp__text_addf(&t, "%s", i ? ", " : "");
-        ddp__json_string(&t, s->layer[i]);
+        ddp__json_string(&t, s->whole[i]);
     }
     ddp__text_addf(&t, "]}\n");
     code = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
@@ -26990,14 +27116,47 @@ static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, co
     return code;
 }
 
-/* m->root is to be freed (ddp__json_free) also after an error. */
-static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
+/* ---- reading ---- */
+
+static uint64_t ddp__manifest_number(const ddp__json *v)
 {
-    static const char *const number[3] = {"step", "world", "period"};
+    return v && v->kind == DDP__JSON_STRING ? (uint64_t)strtoull(v->string, NULL, 16) : 0;
+}
+
+/* What each rank said. */
+static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_error *err)
+{
+    static const char *const name[3] = {"hash", "cut", "copy"};
+    const ddp__json *list[3], *v[3];
+
+    for (int k = 0; k < 3; k++) {
+        DDP__TRY(ddp__json_need(path, m->root, name[k], DDP__JSON_ARRAY, &list[k], err));
+        if (list[k]->count != m->world || m->world < 1)
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" has %ld values for %d ranks", path, name[k], list[k]->count,
+                             m->world);
+        v[k] = list[k]->first;
+    }
+    m->said = (ddp__said *)ddp__calloc((size_t)m->world, sizeof *m->said);
+    if (!m->said) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", path);
+    for (int i = 0; i < m->world; i++) {
+        const double copy = v[2]->kind == DDP__JSON_NUMBER ? v[2]->number : -1;
+        m->said[i].hash = ddp__manifest_number(v[0]);
+        m->said[i].cut = ddp__manifest_number(v[1]);
+        if (!(copy >= 0 && copy < m->copies) || copy != floor(copy))
+            return ddp__fail(err, DDP_FORMAT, "%.200s: the copy of rank %d is not one of %d", path, i, m->copies);
+        m->said[i].copy = (uint64_t)copy;
+        for (int k = 0; k < 3; k++) v[k] = v[k]->next;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
+{
+    static const char *const number[4] = {"step", "world", "period", "copies"};
     static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
     const char *value[5];
     const ddp__json *v;
-    long whole[3];
+    long whole[4];
 
     memset(m, 0, sizeof *m);
     m->root = ddp__json_read(path, err);
@@ -27009,7 +27168,7 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
             return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
                              path, v->string);
     }
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < 4; k++) {
         DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
         if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
             return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
@@ -27017,51 +27176,413 @@ static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_err
     }
     m->run = (uint64_t)strtoull(value[1], NULL, 16);
     m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
-    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2];
+    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2], m->copies = (int)whole[3];
     v = ddp__json_get(m->root, "generation");
     m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
     v = ddp__json_get(m->root, "synchronised");
     m->synchronised = v && v->kind == DDP__JSON_TRUE;
-    DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
-    if (m->hash->count == m->world && m->world > 0) return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
+    return ddp__manifest_said(path, m, err);
 }
 
-/* Is it of this model, and may this run take it? */
-static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *same,
-                                     ddp_error *err)
+void ddp__manifest_free(ddp__manifest *m)
+{
+    ddp__json_free(m->root);
+    if (m->said) DDP_FREE(m->said);
+    m->root = NULL;
+    m->said = NULL;
+}
+
+/* ---- comparing ---- */
+
+ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *kin, ddp_error *err)
 {
     const ddp__json *layers, *v;
     int l = 0;
 
     DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
-    if (layers->count != s->layers)
+    if (layers->count != s->wholes)
         return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
-                         path, layers->count, s->layers);
+                         path, layers->count, s->wholes);
     for (v = layers->first; v; v = v->next, l++)
-        if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->layer[l]))
+        if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->whole[l]))
             return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
-                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
+                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->whole[l]);
     if (strcmp(m->optimizer, s->optimizer))
         return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
                          "has %.40s", path, m->optimizer, s->optimizer);
-    *same = m->world == s->world && m->period == s->period && !strcmp(m->strategy, s->strategy);
-    if (*same || m->synchronised) return DDP_OK;
+    *kin = m->copies == s->copies && m->period == s->period && !strcmp(m->strategy, s->strategy);
+    if (*kin || m->synchronised) return DDP_OK;
     return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
                      "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
-                     "period %d", path, m->world, m->strategy, m->period, s->world, s->strategy, s->period);
+                     "period %d", path, m->copies, m->strategy, m->period, s->copies, s->strategy, s->period);
 }
 
-/* Fingerprint of the run and of all its files. */
-static uint64_t ddp__manifest_hash(const ddp__manifest *m)
+uint64_t ddp__manifest_hash(const ddp__manifest *m)
 {
     uint64_t h = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
 
-    for (const ddp__json *v = m->hash->first; v; v = v->next)
-        if (v->kind == DDP__JSON_STRING) h = ddp__hash(h, v->string, strlen(v->string));
-        else h = ddp__hash(h, "", 1);
-    return h;
+    return ddp__hash(h, m->said, (size_t)m->world * sizeof *m->said);
 }
+
+/* ==== member/reshard.c ==== [member] */
+/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files that have them,
+ * by the layers' names, and what the optimizer and the strategy keep of each value. */
+
+enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
+
+typedef struct ddp__shard {
+    const char      *path; /* borrowed */
+    ddp_safetensors *f;    /* NULL: it is not there */
+    ddp__share      *share; /* [shares] */
+    int              shares, layers;
+    int              used; /* this worker takes something from it */
+} ddp__shard;
+
+struct ddp__shards {
+    ddp__worker *s;
+    ddp__shard  *shard; /* [files] */
+    int          files;
+    const ddp__share *own; /* [owns] of the worker */
+    int          owns;
+    float       *part;  /* [DDP__RESHARD_PART] */
+};
+
+/* ---- opening ---- */
+
+static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error *err)
+{
+    const ddp_safetensor *t = ddp_safetensors_find(x->f, "shares"), *updates = ddp_safetensors_find(x->f, "updates");
+    const uint64_t words = t && t->type == DDP_ST_I64 && t->dims == 1 ? ddp_safetensors_elements(t) : 1;
+
+    if (words % DDP__SHARE_WORDS || words > 1 << 26 || !updates || updates->type != DDP_ST_I64)
+        return ddp__fail(err, DDP_FORMAT, "%.200s does not say which layers it has", x->path);
+    x->layers = (int)ddp_safetensors_elements(updates);
+    x->shares = (int)(words / DDP__SHARE_WORDS);
+    x->share = (ddp__share *)ddp__calloc((size_t)x->shares + 1, sizeof *x->share);
+    if (!x->share) return ddp__fail(err, DDP_MEMORY, "out of memory for reading %.200s", x->path);
+    DDP__TRY(ddp_safetensors_bytes(x->f, t, 0, (size_t)words, x->share, err));
+    for (int i = 0; i < x->shares; i++) {
+        const ddp__share *h = &x->share[i];
+        if (h->layer < 0 || h->layer >= x->layers || h->whole < 0 || h->whole >= s->wholes || h->count < 1 || h->at < 0 ||
+            h->from < 0 || h->block < 0 || h->state < 0 || h->states < 0 || h->stride < 0)
+            return ddp__fail(err, DDP_FORMAT, "%.200s: its list of layers is damaged", x->path);
+    }
+    return DDP_OK;
+}
+
+/* The file's share that has value `at` of own share h, NULL: it has not. */
+static const ddp__share *ddp__shard_has(const ddp__shard *x, const ddp__share *h, int64_t at)
+{
+    for (int i = 0; x->f && i < x->shares; i++) {
+        const ddp__share *o = &x->share[i];
+        if (o->whole == h->whole && o->buffers == h->buffers && at >= o->from && at < o->from + o->count) return o;
+    }
+    return NULL;
+}
+
+/* The same of all files; *in: which. */
+static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share *h, int64_t at, ddp__shard **in)
+{
+    const ddp__share *o = NULL;
+
+    for (int i = 0; i < x->files && !o; i++) {
+        *in = &x->shard[i];
+        o = ddp__shard_has(*in, h, at);
+    }
+    return o;
+}
+
+static int64_t ddp__share_run(const ddp__share *h, const ddp__share *o, int64_t at)
+{
+    const int64_t own = h->from + h->count - at, theirs = o->from + o->count - at;
+
+    return own < theirs ? own : theirs;
+}
+
+/* Every value of this worker is in a file. */
+static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
+{
+    const char *missing = "";
+    const ddp__share *o;
+    ddp__shard *in;
+
+    for (int i = 0; i < x->files; i++)
+        if (!x->shard[i].f) missing = x->shard[i].path;
+    for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
+        for (int64_t at = h->from; at < h->from + h->count; at += ddp__share_run(h, o, at)) {
+            o = ddp__shards_have(x, h, at, &in);
+            if (!o && *missing)
+                return ddp__fail(err, DDP_IO, "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
+                                 "%s: to go on with another cut each rank has to start where all files are",
+                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing, strerror(ENOENT));
+            if (!o)
+                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: its %s from number %lld on are in no file of %.300s: it is "
+                                 "a checkpoint of another model", x->s->whole[h->whole], h->buffers ? "buffers" :
+                                 "parameters", (long long)at, x->shard[0].path);
+            if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
+                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: %.300s holds %d values of the optimizer for each of its "
+                                 "parameters, this run %d", x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
+            in->used = 1;
+        }
+    return DDP_OK;
+}
+
+ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash, int files,
+                            ddp_error *err)
+{
+    ddp__shards *x = *out = (ddp__shards *)ddp__calloc(1, sizeof *x);
+    const ddp__tensor *own = ddp__worker_find(s, "shares");
+
+    if (x) x->shard = (ddp__shard *)ddp__calloc((size_t)files + 1, sizeof *x->shard);
+    if (x) x->part = (float *)ddp__calloc(DDP__RESHARD_PART, sizeof *x->part);
+    if (!x || !x->shard || !x->part) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    x->s = s;
+    x->own = (const ddp__share *)own->data;
+    x->owns = (int)(own->count / DDP__SHARE_WORDS);
+    for (; x->files < files; x->files++) {
+        ddp__shard *f = &x->shard[x->files];
+        f->path = path[x->files];
+        if (access(f->path, F_OK) && errno == ENOENT) continue;
+        f->f = ddp_safetensors_open(f->path, err);
+        if (!f->f) return err->code;
+        DDP__TRY(ddp__shard_read(f, s, err));
+    }
+    DDP__TRY(ddp__shards_cover(x, err));
+    for (int i = 0; i < files; i++)
+        if (x->shard[i].used) DDP__TRY(ddp__worker_unchanged(x->shard[i].f, hash[i], path[i], err));
+    return DDP_OK;
+}
+
+void ddp__shards_close(ddp__shards *x)
+{
+    if (!x) return;
+    for (int i = 0; x->shard && i <= x->files; i++) {
+        ddp_safetensors_close(x->shard[i].f);
+        if (x->shard[i].share) DDP_FREE(x->shard[i].share);
+    }
+    if (x->shard) DDP_FREE(x->shard);
+    if (x->part) DDP_FREE(x->part);
+    DDP_FREE(x);
+}
+
+/* ---- one tensor ---- */
+
+/* n values of a file's tensor from number `from` on, into t from number `at` on; dry: only whether they are there. */
+static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, const char *name, int64_t from,
+                                  const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)
+{
+    const ddp_safetensor *o = ddp_safetensors_find(in->f, name);
+    int64_t now;
+
+    if (!o || o->type != t->type || o->dims != 1 || from > o->dim[0] - n)
+        return ddp__fail(err, DDP_MISMATCH, "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a checkpoint "
+                         "of another strategy or wire format", in->path, name, t->layer);
+    DDP_ASSERT(at >= 0 && at + n <= (int64_t)t->count);
+    for (; !dry && n; n -= now, at += now, from += now) {
+        now = n < (int64_t)DDP__RESHARD_PART ? n : (int64_t)DDP__RESHARD_PART;
+        DDP__TRY(ddp_safetensors_bytes(in->f, o, (uint64_t)from, (size_t)now, x->part, err));
+        if (t->flags & DDP__WORKER_THERE)
+            ddp__host_upload(x->s->host, (float *)t->data + at, x->part, (size_t)now * sizeof *x->part);
+        else memcpy((float *)t->data + at, x->part, (size_t)now * sizeof *x->part);
+    }
+    return DDP_OK;
+}
+
+/* What t is called where layer `layer` has that number. */
+static void ddp__shard_name(const ddp__tensor *t, int layer, int block, char *name, size_t room)
+{
+    const int base = (int)strcspn(t->name, ".");
+
+    if (block < 0) snprintf(name, room, "%.*s.%d", base, t->name, layer);
+    else snprintf(name, room, "%.*s.%d.%d", base, t->name, layer, block);
+}
+
+/* The values of own share h from `at` on, n of them, where o has them. */
+static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, const ddp__share *o, const ddp__share *h,
+                                  const ddp__tensor *t, int64_t at, int64_t n, int dry, ddp_error *err)
+{
+    const int64_t here = at - h->from, there = at - o->from;
+    char name[64];
+
+    ddp__shard_name(t, (int)o->layer, t->b < 0 ? -1 : (int)o->block, name, sizeof name);
+    if (t->b >= 0) return ddp__shard_copy(x, in, name, o->at + there, t, h->at + here, n, dry, err);
+    if (strncmp(t->name, "state.", 6))
+        return ddp__shard_copy(x, in, name, o->trained + there, t, h->trained + here, n, dry, err);
+    for (int64_t k = 0; k < h->states; k++)
+        DDP__TRY(ddp__shard_copy(x, in, name, o->state + k * o->stride + there, t, h->state + k * h->stride + here, n, dry,
+                                 err));
+    return DDP_OK;
+}
+
+/* A tensor with a value, or the optimizer's, for each of the layer's. */
+static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t, int dry, ddp_error *err)
+{
+    const ddp__share *o;
+    ddp__shard *in;
+    int64_t n;
+
+    for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
+        if (h->layer != t->l || (t->b >= 0 ? h->block != t->b : h->trained < 0)) continue;
+        for (int64_t at = h->from; at < h->from + h->count; at += n) {
+            o = ddp__shards_have(x, h, at, &in);
+            n = ddp__share_run(h, o, at);
+            DDP__TRY(ddp__tensor_run(x, in, o, h, t, at, n, dry, err));
+        }
+    }
+    return DDP_OK;
+}
+
+/* ---- what a strategy keeps ---- */
+
+/* The file that has just this layer, *layer there; NULL: it was cut otherwise. */
+static const ddp__shard *ddp__shard_same(const ddp__shards *x, int l, int *layer)
+{
+    for (int i = 0; i < x->files; i++) {
+        const ddp__shard *f = &x->shard[i];
+        int all = 1, mine = 0, theirs = 0;
+        *layer = -1;
+        for (const ddp__share *h = x->own; h < x->own + x->owns && all; h++) {
+            const ddp__share *o;
+            if (h->layer != l) continue;
+            mine++;
+            o = ddp__shard_has(f, h, h->from);
+            all = o && o->from == h->from && o->count == h->count && o->block == h->block && o->at == h->at;
+            if (all) *layer = (int)o->layer;
+        }
+        for (int k = 0; all && k < f->shares; k++) theirs += (int)f->share[k].layer == *layer;
+        if (all && mine && mine == theirs) return f;
+    }
+    return NULL;
+}
+
+/* Values with gradients of a layer here. */
+static int64_t ddp__layer_trained(const ddp__shards *x, int l)
+{
+    int64_t n = 0;
+
+    for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
+        if (h->layer == l && h->trained >= 0) n += h->count;
+    return n;
+}
+
+/* 1: nothing but zeros, in all files that have such a tensor of no layer or of this model's layer `whole`. */
+static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, int whole, int *rests, ddp_error *err)
+{
+    char name[64];
+
+    *rests = 1;
+    for (int i = 0; i < x->files; i++)
+        for (int l = 0; x->shard[i].f && l <= x->shard[i].layers; l++) {
+            const ddp_safetensor *o;
+            int here = l == x->shard[i].layers && whole < 0;
+            for (int k = 0; whole >= 0 && k < x->shard[i].shares; k++)
+                here |= (int)x->shard[i].share[k].layer == l && (int)x->shard[i].share[k].whole == whole;
+            ddp__shard_name(t, l, -1, name, sizeof name);
+            o = here ? ddp_safetensors_find(x->shard[i].f, name) : NULL;
+            for (uint64_t at = 0, n; o && at < ddp_safetensors_elements(o); at += n) {
+                n = ddp_safetensors_elements(o) - at;
+                if (n > DDP__RESHARD_PART) n = DDP__RESHARD_PART;
+                DDP__TRY(ddp_safetensors_bytes(x->shard[i].f, o, at, (size_t)n, x->part, err));
+                for (uint64_t k = 0; k < n; k++) *rests &= x->part[k] == 0;
+            }
+        }
+    return DDP_OK;
+}
+
+/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what it was; else
+ * it can only begin anew, where nothing is in it. */
+static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, int own, int dry, ddp_error *err)
+{
+    int layer = -1, rests, whole = -1;
+    const ddp__shard *in = own && t->l < x->s->layers ? ddp__shard_same(x, t->l, &layer) : NULL;
+    char name[64];
+
+    ddp__shard_name(t, layer, -1, name, sizeof name);
+    if (in) return ddp__shard_copy(x, in, name, 0, t, 0, (int64_t)t->count, dry, err);
+    for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
+        if (h->layer == t->l) whole = (int)h->whole;
+    DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
+    if (!rests)
+        return ddp__fail(err, DDP_MISMATCH, "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers to "
+                         "another cut: go on with the stages and replicas that it was written with", x->shard[0].path,
+                         x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
+    if (!dry && t->flags & DDP__WORKER_THERE) ddp__host_zero(x->s->host, t->data, t->count * sizeof(float));
+    else if (!dry) memset(t->data, 0, t->count * sizeof(float));
+    return DDP_OK;
+}
+
+/* ---- all of it ---- */
+
+/* A file that has what this run does not keep is another strategy's. */
+static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
+{
+    for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
+        const char *name = ddp_safetensors_at(f->f, i)->name;
+        const size_t base = strcspn(name, ".");
+        int known = !name[base];
+        for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
+        if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format does not "
+                             "keep", f->path, name, x->s->strategy);
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, ddp_error *err)
+{
+    for (int i = 0; i < x->s->tensors; i++) {
+        const ddp__tensor *t = &x->s->tensor[i];
+        if (!t->layer) continue;
+        if (t->b >= 0 || !strncmp(t->name, "state.", 6) ||
+            (t->l < x->s->layers && (int64_t)t->count == ddp__layer_trained(x, t->l)))
+            DDP__TRY(ddp__tensor_reshard(x, t, dry, err));
+        else DDP__TRY(ddp__kept_reshard(x, t, own, dry, err));
+    }
+    return DDP_OK;
+}
+
+/* The step, the passes and the rate are those of all files; updates are each layer's. */
+static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
+{
+    static const char *const name[3] = {"numbers", "random", "lr"};
+    const ddp__tensor *updates = ddp__worker_find(x->s, "updates");
+    const ddp__shard *any = &x->shard[0];
+    int64_t n;
+
+    for (int i = x->files - 1; i >= 0; i--)
+        if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
+    if (!any->f)
+        return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: to go on with another cut each rank has to start where all "
+                         "files are", any->path, strerror(ENOENT));
+    for (int k = 0; k < 3; k++) {
+        const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
+        const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);
+        if (!o || o->type != t->type || ddp_safetensors_elements(o) != t->count)
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path, name[k], t->count);
+        DDP__TRY(ddp_safetensors_bytes(any->f, o, 0, t->count, t->data, err));
+    }
+    for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
+        ddp__shard *in;
+        const ddp__share *o = ddp__shards_have(x, h, h->from, &in);
+        DDP__TRY(ddp_safetensors_bytes(in->f, ddp_safetensors_find(in->f, "updates"), (uint64_t)o->layer, 1, &n, err));
+        ((int64_t *)updates->data)[h->layer] = n;
+    }
+    return DDP_OK;
+}
+
+ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err)
+{
+    for (int i = 0; i < x->files; i++) DDP__TRY(ddp__shard_known(x, &x->shard[i], err));
+    DDP__TRY(ddp__shards_tensors(x, own, 1, err));
+    DDP__TRY(ddp__shards_numbers(x, err));
+    DDP__TRY(x->s->check(x->s, step, x->shard[0].path, err));
+    return ddp__shards_tensors(x, own, 0, err);
+}
+
+/* ==== member/checkpoint.c ==== [member] */
+/* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk. */
+
+#include <dirent.h>
 
 /* ---- names ---- */
 
@@ -27176,7 +27697,8 @@ typedef struct ddp__saving {
     const char *folder;
     int         keep, overwrite;
     int         generation; /* which of their two names this step's files get */
-    uint64_t   *words;      /* of each worker its ddp__worker_hash, then [world] what it says */
+    ddp__said  *file;       /* [world] */
+    uint64_t   *said;       /* [world] a word of each */
     ddp__save_path path;
 } ddp__saving;
 
@@ -27190,7 +27712,7 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, step));
     if (step < 0 || access(v->path.data, F_OK)) return DDP_OK;
     *foreign = ddp__manifest_read(v->path.data, &m, &unread) != DDP_OK || m.run != v->s->run;
-    ddp__json_free(m.root);
+    ddp__manifest_free(&m);
     return DDP_OK;
 }
 
@@ -27232,7 +27754,7 @@ static int ddp__generation_unused(const char *manifest)
     ddp_error unread;
     const int used = ddp__manifest_read(manifest, &m, &unread) == DDP_OK && !m.generation;
 
-    ddp__json_free(m.root);
+    ddp__manifest_free(&m);
     return used;
 }
 
@@ -27240,7 +27762,7 @@ static int ddp__generation_unused(const char *manifest)
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    uint64_t *said = v->words + 2 * s->world;
+    uint64_t *said = v->said;
     int r = 0;
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
@@ -27259,10 +27781,10 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    uint64_t *said = v->words + 2 * s->world;
+    uint64_t *said = v->said;
     int r, others, written = 0, sealed = 0;
 
-    for (r = 0; r < s->world; r++) said[r] = v->words[2 * r]; /* of those who are lost 0 */
+    for (r = 0; r < s->world; r++) said[r] = v->file[r].hash; /* of those who are lost 0 */
     while (!sealed) {
         for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
             if (!said[r]) continue;
@@ -27271,7 +27793,7 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
         }
         if (!others && !written) {
             DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
-            DDP__TRY(ddp__manifest_write(s, v->path.data, v->words, v->generation, err));
+            DDP__TRY(ddp__manifest_write(s, v->path.data, v->file, v->generation, err));
             written = 1;
         }
         said[s->rank] = written ? 2 : 1;
@@ -27291,21 +27813,23 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     const int is_new = s->run == 0;
+    ddp__said own = {0, 0, s->cut, (uint64_t)s->copy};
     ddp__worker_hash hash;
     int r = 0;
 
-    v->words = (uint64_t *)ddp__calloc(3 * (size_t)s->world, sizeof *v->words);
-    if (!v->words) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
+    v->file = (ddp__said *)ddp__calloc((size_t)s->world, sizeof *v->file);
+    v->said = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *v->said);
+    if (!v->file || !v->said) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
     DDP__TRY(ddp__checkpoint_folder(v->folder, err));
     DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld", v->folder, s->step));
     DDP__TRY(ddp__checkpoint_folder(v->path.data, err));
     DDP__TRY(ddp__save_meet(v, err));
     DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, s->rank, v->generation));
     DDP__TRY(ddp__worker_write(s, v->path.data, &hash, err));
-    v->words[2 * s->rank] = hash.all;
-    v->words[2 * s->rank + 1] = hash.common;
-    DDP__TRY(ddp__worker_gather(s, v->words, 2, err));
-    while (!v->words[2 * r]) r++;
+    own.hash = hash.all, own.common = hash.common;
+    v->file[s->rank] = own;
+    DDP__TRY(ddp__worker_gather(s, (uint64_t *)(void *)v->file, DDP__SAID_WORDS, err));
+    while (!v->file[r].hash) r++;
     DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
     if (is_new && access(v->path.data, F_OK))
         ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
@@ -27315,37 +27839,36 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 
 ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
-    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
+    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, {""}};
     ddp_status code = ddp__save_all(&v, err);
 
-    if (v.words) DDP_FREE(v.words);
+    if (v.file) DDP_FREE(v.file);
+    if (v.said) DDP_FREE(v.said);
     return code;
 }
 
 /* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
 
+static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path, ddp_error *err)
+{
+    char text[20];
+
+    snprintf(text, sizeof text, "%016" PRIx64, s->model);
+    if (!strcmp(m->model, text)) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but other "
+                     "operators, sizes, or operators with other arguments (the number of heads, for example)", path);
+}
+
 /* Everything that can be wrong is found before the first array changes. */
-static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const ddp__json *hash,
-                                 const char *path, ddp_error *err)
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path, ddp_error *err)
 {
     ddp_safetensors *f = ddp_safetensors_open(path, err);
-    uint64_t h = 0;
-    char text[20];
     ddp_status code;
 
     if (!f) return err->code;
     code = ddp__worker_fits(s, f, path, err);
-    snprintf(text, sizeof text, "%016" PRIx64, s->model);
-    if (code == DDP_OK && strcmp(m->model, text))
-        code = ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and sizes of this "
-                         "one's, but other operators, or operators with other arguments (the number of heads, for "
-                         "example)", path);
-    if (code == DDP_OK) code = ddp__worker_hash_file(f, &h, err);
-    snprintf(text, sizeof text, "%016" PRIx64, h);
-    if (code == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
-        code = ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest says %.40s: it "
-                         "was changed, or is of another checkpoint", path, text,
-                         hash->kind == DDP__JSON_STRING ? hash->string : "nothing");
+    if (code == DDP_OK) code = ddp__model_fits(s, m, path, err);
+    if (code == DDP_OK) code = ddp__worker_unchanged(f, hash, path, err);
     if (code == DDP_OK) code = ddp__worker_load(s, f, m->step, path, err);
     ddp_safetensors_close(f);
     return code;
@@ -27393,58 +27916,110 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
     return DDP_OK;
 }
 
-/* Whose file a rank takes: its own; of another world all hold the same, but for buffers, and any
- * will do. Who was lost when it was written has none, and takes another's, as a newcomer would. */
-static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int same, const char *folder,
-                                       ddp__save_path *path, const ddp__json **hash, ddp_error *err)
+/* Whose file a rank takes: of the same part of the model that of its own copy; of another number of copies all hold the
+ * same, but for buffers, and any will do. Who was lost when it was written has none, and takes another's, as a newcomer
+ * would. -1: the model was cut otherwise. */
+static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
+                                       ddp__save_path *path, int *rank, ddp_error *err)
 {
-    int k, rank, first = -1;
+    int first = -1;
 
-    for (int i = 0; i < m->world; i++) {
-        rank = (s->rank + i) % m->world;
-        for (k = 0, *hash = m->hash->first; k < rank; k++) *hash = (*hash)->next;
-        if ((*hash)->kind == DDP__JSON_NULL) continue;
-        if (first < 0) first = rank;
-        DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, rank, m->generation));
-        if (access(path->data, R_OK) == 0) return DDP_OK;
-        if (same && i == 0) break;
+    *rank = -1;
+    for (int c = 0; c < m->copies; c++) {
+        for (int r = 0; r < m->world; r++) {
+            if (!m->said[r].hash || m->said[r].cut != s->cut) continue;
+            if ((int)m->said[r].copy != (s->copy + c) % m->copies) continue;
+            if (first < 0) first = r;
+            DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, r, m->generation));
+            *rank = r;
+            if (access(path->data, R_OK) == 0) return DDP_OK;
+        }
+        if (kin && c == 0 && first >= 0) break;
     }
-    if (first < 0) return ddp__fail(err, DDP_FORMAT, "%.200s: no rank has a hash", path->data);
+    if (first < 0) return DDP_OK;
     DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, first, m->generation));
     return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: on machines without a shared disk each "
                      "rank has to start where its files are", path->data, strerror(ENOENT));
 }
 
-static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m,
-                                       ddp__save_path *path, uint64_t *words, int *same, ddp_error *err)
+/* The files of all ranks of the copy that this worker goes on with. */
+static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
+                                 ddp__save_path *room, ddp_error *err)
 {
-    const ddp__json *hash = NULL;
+    const size_t world = (size_t)m->world;
+    const char **path = (const char **)ddp__calloc(world, sizeof *path);
+    uint64_t *hash = (uint64_t *)ddp__calloc(world, sizeof *hash);
+    ddp__shards *x = NULL;
+    ddp_status code = DDP_OK;
+    int files = 0;
+
+    if (!path || !hash) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    for (int r = 0; code == DDP_OK && r < m->world; r++) {
+        if (!m->said[r].hash || (int)m->said[r].copy != s->copy % m->copies) continue;
+        code = ddp__checkpoint_shard(room, err, folder, m->step, r, m->generation);
+        if (code == DDP_OK) path[files] = ddp__strdup(room->data);
+        if (code == DDP_OK && !path[files]) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+        hash[files++] = m->said[r].hash;
+    }
+    if (code == DDP_OK) code = ddp__shards_open(&x, s, path, hash, files, err);
+    if (code == DDP_OK) code = ddp__checkpoint_manifest(room, err, folder, m->step);
+    if (code == DDP_OK) code = ddp__model_fits(s, m, room->data, err);
+    if (code == DDP_OK) code = ddp__shards_load(x, m->step, kin, err);
+    ddp__shards_close(x);
+    for (int i = 0; path && i < files; i++)
+        if (path[i]) DDP_FREE((void *)(uintptr_t)path[i]);
+    if (path) DDP_FREE((void *)path);
+    if (hash) DDP_FREE(hash);
+    return code;
+}
+
+/* 1: every rank finds the part of the model that it has here. */
+static ddp_status ddp__checkpoint_cut(const ddp__worker *s, int found, uint64_t *words, int *same, ddp_error *err)
+{
+    words[s->rank] = found ? 1 : 2;
+    DDP__TRY(ddp__worker_gather(s, words, 1, err));
+    *same = 1;
+    for (int r = 0; r < s->world; r++) *same &= words[r] != 2;
+    return DDP_OK;
+}
+
+static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m, ddp__save_path *path,
+                                       uint64_t *words, ddp__loaded *of, ddp_error *err)
+{
     long step = 0;
+    int rank, uncut;
 
     DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
     DDP__TRY(ddp__checkpoint_manifest(path, err, folder, step));
     DDP__TRY(ddp__manifest_read(path->data, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
-    DDP__TRY(ddp__manifest_fits(s, path->data, m, same, err));
+    of->world = m->world;
+    DDP__TRY(ddp__manifest_fits(s, path->data, m, &of->kin, err));
     DDP__TRY(ddp__checkpoint_agree(s, m, path->data, words, err));
-    DDP__TRY(ddp__checkpoint_rank(s, m, *same, folder, path, &hash, err));
-    DDP__TRY(ddp__file_load(s, m, hash, path->data, err));
+    DDP__TRY(ddp__checkpoint_rank(s, m, of->kin, folder, path, &rank, err));
+    DDP__TRY(ddp__checkpoint_cut(s, rank >= 0, words, &uncut, err));
+    of->same = of->kin && uncut && m->world == s->world;
+    if (uncut) {
+        DDP__TRY(ddp__file_load(s, m, m->said[rank].hash, path->data, err));
+    } else {
+        DDP__TRY(ddp__copy_load(s, m, of->kin, folder, path, err));
+    }
     s->run = m->run;
     return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
 }
 
-ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err)
+ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
     ddp__manifest m;
     ddp__save_path path;
     ddp_status code;
 
+    memset(of, 0, sizeof *of);
     if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     memset(&m, 0, sizeof m);
-    code = ddp__checkpoint_read(s, folder, &m, &path, words, same, err);
-    *world = m.world;
-    ddp__json_free(m.root);
+    code = ddp__checkpoint_read(s, folder, &m, &path, words, of, err);
+    ddp__manifest_free(&m);
     DDP_FREE(words);
     return code;
 }
@@ -39534,6 +40109,21 @@ typedef struct ddp__norm_chain {
     void *user;
 } ddp__norm_chain;
 
+/* The layers of this rank are a part of a model, of which there are several copies. */
+typedef struct ddp__cut_span {
+    int    unit, buffers;   /* a layer here; 1: its buffers, 0: its parameters */
+    size_t from, at, count; /* in the whole layer; here */
+} ddp__cut_span;
+
+typedef struct ddp__cut {
+    int            copies, copy;
+    const char   **name;  /* [layers] of the model */
+    int            layers;
+    int           *whole; /* [units] the number of each in the model */
+    ddp__cut_span *span;  /* [spans] */
+    int            spans;
+} ddp__cut;
+
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
@@ -39551,6 +40141,7 @@ struct ddp_ctx {
     ddp_link     link, second_link; /* measured */
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
+    const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -39717,6 +40308,8 @@ enum {
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
+/* shares.c: the shares of a started session, into out unless it is NULL; how many. */
+DDP_LIB int         ddp__shares(const ddp_ctx *d, ddp__share *out);
 DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
 DDP_LIB const char *ddp__setting_name(int i);
 
@@ -45999,10 +46592,78 @@ ddp_status ddp__pace_step(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
+/* ==== run/shares.c ==== [run] */
+/* Which values of which layers of the model a worker has: what its checkpoint says of itself. */
+
+/* Where the list of a layer's shares stands. */
+typedef struct ddp__share_walk {
+    size_t  at[2];         /* values of its parameters, of its buffers so far */
+    int     piece;         /* that the optimizer takes as one */
+    size_t  in_piece, trained, state;
+} ddp__share_walk;
+
+/* Where value `at` of unit l's parameters or buffers lies in its whole layer; at most *n follow it there too. */
+static size_t ddp__share_from(const ddp_ctx *d, int l, int buffers, size_t at, size_t *n)
+{
+    const ddp__cut *c = d->cut;
+
+    for (int i = 0; c && i < c->spans; i++) {
+        const ddp__cut_span *s = &c->span[i];
+        if (s->unit != l || s->buffers != buffers || at < s->at || at >= s->at + s->count) continue;
+        if (*n > s->at + s->count - at) *n = s->at + s->count - at;
+        return s->from + (at - s->at);
+    }
+    return at;
+}
+
+/* The shares of a block, into out unless it is NULL; how many. */
+static int ddp__shares_block(const ddp_ctx *d, int l, int b, ddp__share_walk *w, ddp__share *out)
+{
+    const ddp__unit *u = &d->unit[l];
+    const ddp_block *k = &u->block[b];
+    const int buffers = k->kind == DDP_BUFFERS;
+    size_t at = 0, n;
+    int count = 0;
+
+    for (; at < k->count; at += n, w->at[buffers] += n) {
+        ddp__share h = {l, b, d->cut ? d->cut->whole[l] : l, buffers, 0, (int64_t)at, 0, -1, 0, 0, 0};
+        n = k->count - at;
+        h.from = (int64_t)ddp__share_from(d, l, buffers, w->at[buffers], &n);
+        if (!buffers && k->grads) {
+            const size_t whole = u->trains[w->piece].count;
+            const int states = ddp__piece_state(d, u, w->piece);
+            if (n > whole - w->in_piece) n = whole - w->in_piece;
+            h.trained = (int64_t)w->trained;
+            h.state = (int64_t)(w->state + w->in_piece);
+            h.states = states;
+            h.stride = (int64_t)whole;
+            w->trained += n;
+            w->in_piece += n;
+            if (w->in_piece == whole) w->state += whole * (size_t)states, w->in_piece = 0, w->piece++;
+        }
+        h.count = (int64_t)n;
+        if (out) out[count] = h;
+        count++;
+    }
+    return count;
+}
+
+int ddp__shares(const ddp_ctx *d, ddp__share *out)
+{
+    int count = 0;
+
+    for (int l = 0; l < d->layers; l++) {
+        ddp__share_walk w;
+        memset(&w, 0, sizeof w);
+        for (int b = 0; b < d->unit[l].blocks; b++) count += ddp__shares_block(d, l, b, &w, out ? out + count : NULL);
+    }
+    return count;
+}
+
 /* ==== run/state.c ==== [run] */
 /* What a context is made of, as a list for checkpoints and newcomers. */
 
-enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
+enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 
 /* ---- the list ---- */
 
@@ -46044,8 +46705,10 @@ static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
     const size_t L = (size_t)d->layers, times = ddp__profile_numbers(d->layers);
+    const int shares = ddp__shares(d, NULL);
     const ddp__owned *o;
     int64_t *number, *updates, *random;
+    ddp__share *share;
     unsigned char *plan;
     double *profile;
     size_t graphs = 0;
@@ -46060,8 +46723,11 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
                                          DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
     lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
-    if (!number || !updates || !random || !plan || !profile || !lr)
+    share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
+    if (!share || !number || !updates || !random || !plan || !profile || !lr)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
+    ddp__shares(d, share);
+    s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
     number[DDP__N_STEP] = d->step;
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->plan_final;
@@ -46098,6 +46764,9 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
+    s->whole = d->cut ? d->cut->name : s->layer;
+    s->wholes = d->cut ? d->cut->layers : d->layers;
+    s->copies = d->cut ? d->cut->copies : d->world, s->copy = d->cut ? d->cut->copy : d->rank;
     for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);
@@ -46633,6 +47302,7 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
             matrices += x->rows > 0;
             if (room > d->muon_count) d->muon_count = room;
         }
+    if (!matrices && d->cut) return DDP_OK; /* another stage has them */
     if (!matrices)
         return ddp__fail(err, DDP_USAGE, "optimizer muon: none of %d layers has a matrix to train: give them in "
                          "ddp_layer.matrices, or choose adamw", d->layers);
@@ -47017,15 +47687,16 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
 static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
 {
     ddp__worker s;
+    ddp__loaded of = {0, 0, 0};
     ddp_status code;
-    int same = 0;
 
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &same, world, err);
-    if (code == DDP_OK) code = ddp__worker_apply(d, &s, same, err);
-    if (code == DDP_OK && !same) ddp__coded_start(d, 1);
+    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
+    if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
+    if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
+    *world = of.world;
     ddp__worker_free(&s);
     return code;
 }
@@ -47790,7 +48461,7 @@ int ddp_step_end(ddp_ctx *d)
         const double loss = d->info.loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
-        d->taken += (int64_t)(d->world - ddp_servers(d)) * d->cfg.micro_batches;
+        d->taken += (int64_t)(d->cut ? d->cut->copies : d->world - ddp_servers(d)) * d->cfg.micro_batches;
         memset(&d->info, 0, sizeof d->info);
         d->info.loss = loss;
         d->loaded = 1;
@@ -53466,6 +54137,7 @@ struct ddp_pipe {
     ddp__lanes   lanes;
     double       loss_sum;
     int          losses;
+    ddp__cut     cut;        /* what checkpoints know of it */
 };
 
 static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
@@ -53530,8 +54202,14 @@ DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
 DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
 DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m);
 
-/* word.c: the norm over all stages. */
-DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
+/* word.c: the norm over all stages; parameters of a whole layer; bytes to or from a stage. */
+DDP_LIB void       ddp__pipe_clips(ddp_pipe *p);
+DDP_LIB size_t     ddp__whole_layer(const ddp_graph *g, int layer);
+DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
+
+/* shares.c. open: 0 out of memory. */
+DDP_LIB int  ddp__shares_open(ddp_pipe *p);
+DDP_LIB void ddp__shares_close(ddp_pipe *p);
 
 /* ==== pipe/edge.c ==== [pipe] */
 /* Edges between stages: which outputs cross, as one message for each micro-batch, and their gradients back. */
@@ -54944,6 +55622,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
                          "does not exist", (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
+    if (!ddp__shares_open(p)) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) return ddp__wires_open(p, err);
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
@@ -54986,6 +55665,7 @@ void ddp_pipe_close(ddp_pipe *p)
         ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));
     if (p->arena) DDP_FREE((void *)p->arena);
     ddp__lanes_close(p);
+    ddp__shares_close(p);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);
@@ -54998,7 +55678,7 @@ void ddp_pipe_close(ddp_pipe *p)
 /* What is known of a model whose stages lie on several ranks: the hash of its parameters, and the norm of its gradients,
  * each in the order of the whole model. */
 
-static ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
+ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
 {
     ddp_piece piece;
     ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
@@ -55060,7 +55740,7 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
     return DDP_OK;
 }
 
-static size_t ddp__whole_layer(const ddp_graph *g, int layer)
+size_t ddp__whole_layer(const ddp_graph *g, int layer)
 {
     size_t count = 0;
 
@@ -55381,6 +56061,135 @@ void ddp_pipe_layout_free(ddp_pipe_layout *l)
     if (l->rank_of) DDP_FREE(l->rank_of);
     if (l->stage_of) DDP_FREE(l->stage_of);
     memset(l, 0, sizeof *l);
+}
+
+/* ==== pipe/shares.c ==== [pipe] */
+/* Which values of which layers a stage has: checkpoints follow the model's layers, however it is cut. */
+
+/* n values of a layer here, of which `from` is the first's place in the whole layer; one span with those just before. */
+static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
+{
+    ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;
+
+    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at) {
+        s->count += n;
+        return;
+    }
+    s = &c->span[c->spans++];
+    s->unit = unit;
+    s->buffers = buffers;
+    s->from = from;
+    s->at = at;
+    s->count = n;
+}
+
+static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
+{
+    const ddp__graph_layer *l = &p->g->layer[layer];
+    const size_t before = buffers ? ddp__whole_layer(p->g, layer) : 0;
+
+    for (int i = l->first; i <= l->last; i++) {
+        const ddp_node *n = p->g->node[i];
+        size_t from = (buffers ? n->buffer_place : n->place) - before;
+        if (!n->op || n->layer != layer || n->here != (int)DDP__HERE_OWN) continue;
+        for (int k = buffers ? 0 : n->tied >= 0; k < (buffers ? n->spec.buffers : n->spec.params); k++) {
+            const size_t count = (size_t)ddp_shape_count(buffers ? &n->spec.buffer[k].shape : &n->spec.param[k].shape);
+            const size_t at = (size_t)(buffers ? n->buffer[k] - l->buffers : n->param[k] - l->params);
+            ddp__span_add(&p->cut, l->unit, buffers, from, at, count);
+            from += count;
+        }
+    }
+}
+
+int ddp__shares_open(ddp_pipe *p)
+{
+    ddp__cut *c = &p->cut;
+    size_t arrays = 1;
+
+    for (int i = 0; i < p->g->nodes; i++) arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
+    c->copies = p->d->world / p->stages;
+    c->copy = p->number;
+    c->layers = p->g->layers;
+    c->name = (const char **)ddp__calloc((size_t)c->layers + 1, sizeof *c->name);
+    c->whole = (int *)ddp__calloc((size_t)c->layers + 1, sizeof *c->whole);
+    c->span = (ddp__cut_span *)ddp__calloc(arrays, sizeof *c->span);
+    if (!c->name || !c->whole || !c->span) return 0;
+    for (int l = 0; l < c->layers; l++) {
+        c->name[l] = p->g->layer[l].name;
+        if (p->g->layer[l].first < 0) continue;
+        c->whole[p->g->layer[l].unit] = l;
+        for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
+    }
+    p->d->cut = c;
+    return 1;
+}
+
+void ddp__shares_close(ddp_pipe *p)
+{
+    if (p->d->cut == &p->cut) p->d->cut = NULL;
+    if (p->cut.name) DDP_FREE((void *)p->cut.name);
+    if (p->cut.whole) DDP_FREE(p->cut.whole);
+    if (p->cut.span) DDP_FREE(p->cut.span);
+}
+
+/* ==== pipe/weights.c ==== [pipe] */
+/* One weights file of a model whose stages are on several ranks: rank 0 writes what the others send, part by part. */
+
+enum { DDP__EXPORT_PART = 1 << 18 }; /* values of a message */
+
+typedef struct ddp__export {
+    ddp_pipe *p;
+    int       home; /* the stage that writes */
+    float    *part; /* [DDP__EXPORT_PART] */
+} ddp__export;
+
+static ddp_status ddp__export_pass(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+{
+    const ddp__export *x = (const ddp__export *)user;
+    ddp_pipe *p = x->p;
+    size_t at, now;
+
+    (void)err; /* of the context */
+    for (at = 0; at < n; at += now) {
+        now = n - at < (size_t)DDP__EXPORT_PART ? n - at : (size_t)DDP__EXPORT_PART;
+        if (data) memcpy(x->part, data + at, now * sizeof *x->part);
+        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part, now * sizeof *x->part));
+        if (!data) ddp__file_put(f, x->part, now * sizeof *x->part);
+    }
+    return DDP_OK;
+}
+
+/* All of the pipeline that has rank 0; the last word says that the file is there. */
+static ddp_status ddp__pipe_export(ddp__export *x, const char *path, ddp_error *err)
+{
+    ddp_pipe *p = x->p;
+    ddp_piece piece;
+    ddp_message m;
+    char done = 1;
+
+    DDP__TRY(ddp__weights_save(p->g, path, ddp__export_pass, x, p->stage == x->home, err));
+    if (p->stages == 1) return DDP_OK;
+    m = ddp__own_word(p->d, &piece, DDP_BROADCAST, p->team, &done, 1);
+    m.peer = ddp__pipe_rank(p, x->home);
+    return ddp__run(p->d, &m, 0, err);
+}
+
+int ddp_pipe_export(ddp_pipe *p, const char *path)
+{
+    ddp__export x = {p, -1, NULL};
+    ddp_status s;
+
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    if (!path || !*path) return ddp__ctx_failf(p->d, DDP_ARG, "ddp_pipe_export: a path is needed");
+    for (int i = 0; i < p->stages; i++)
+        if (ddp__pipe_rank(p, i) == 0) x.home = i;
+    if (x.home < 0) return 0;
+    x.part = (float *)ddp__calloc(DDP__EXPORT_PART, sizeof *x.part);
+    s = x.part ? ddp__pipe_export(&x, path, &p->d->host.error)
+               : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
+    if (x.part) DDP_FREE(x.part);
+    return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 #endif

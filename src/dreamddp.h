@@ -154,6 +154,7 @@
 #include "io/json.c"
 #include "io/safetensors.c"
 #ifndef DDP_NO_MODELS
+#include "io/weights.h"
 #include "io/weights.c"
 #endif
 #include "wire/wire.h"
@@ -209,6 +210,9 @@
 #include "member/elastic.c"
 #include "member/state.h"
 #include "member/state.c"
+#include "member/manifest.h"
+#include "member/manifest.c"
+#include "member/reshard.c"
 #include "member/checkpoint.c"
 #include "member/join.h"
 #include "member/join.c"
@@ -291,6 +295,7 @@
 #include "run/transfers.c"
 #include "run/planning.c"
 #include "run/pace.c"
+#include "run/shares.c"
 #include "run/state.c"
 #include "run/connect.c"
 #include "run/join.c"
@@ -344,6 +349,8 @@
 #include "pipe/word.c"
 #include "pipe/faults.c"
 #include "pipe/layout.c"
+#include "pipe/shares.c"
+#include "pipe/weights.c"
 #endif
 #endif
 #ifndef DDP_NO_REPORTS

@@ -1,6 +1,5 @@
 /* The weights of a model in a safetensors file: names, shapes, loading and saving. */
-#include "graph/graph_internal.h"
-#include "io/json.h"
+#include "io/weights.h"
 
 #define DDP__WEIGHT_NAME 192
 
@@ -40,7 +39,8 @@ typedef enum ddp__weight_family {
 /* One array of the model and its place in the file. */
 typedef struct ddp__weight {
     char           name[DDP__WEIGHT_NAME];
-    float         *data; /* NULL: the graph is not built */
+    float         *data; /* NULL: the graph is not built, or the array is on another stage */
+    int            stage; /* that has it */
     ddp_safetensor as;   /* type and shape in the file; name points above */
     int            transposed;
     const ddp_safetensor *from; /* found in the file */
@@ -131,7 +131,8 @@ static void ddp__weight_fill(const ddp_graph *g, const ddp_node *n, int k, int b
     transposed = ddp__weight_node(g, n, node, sizeof node);
     snprintf(w->name, sizeof w->name, "%s.%.20s", node,
              buffer ? p->name : k == 0 ? "weight" : k == 1 ? "bias" : p->name);
-    w->data = buffer ? n->buffer[k] : n->param[k];
+    w->data = n->here != (int)DDP__HERE_OWN ? NULL : buffer ? n->buffer[k] : n->param[k];
+    w->stage = n->stage;
     w->as.type = DDP_ST_F32;
     w->as.dims = p->shape.dims;
     for (int i = 0; i < p->shape.dims; i++) w->as.dim[i] = p->shape.dim[i];
@@ -205,7 +206,7 @@ static ddp_status ddp__weights_list(const ddp_graph *g, const char *path, ddp__w
         size_t n;
         ddp__weight_at(g, i, w);
         w->as.name = w->name;
-        n = (size_t)ddp_safetensors_elements(&w->as);
+        n = w->data ? (size_t)ddp_safetensors_elements(&w->as) : 0;
         if (w->transposed && n > most) most = n;
         if (n > all) all = n;
     }
@@ -333,6 +334,7 @@ static ddp_status ddp__weights_read(ddp__weights *s, ddp_safetensors *f, ddp_err
         ddp__weight *w = &s->list[i];
         size_t n = (size_t)ddp_safetensors_elements(w->from);
         float *data = s->here ? s->here : w->data;
+        if (!w->data) continue; /* another stage reads it */
         DDP__TRY(ddp_safetensors_floats(f, w->from, 0, n, w->transposed ? s->scratch : data, err));
         if (w->transposed) ddp__weight_transpose(s->scratch, w->as.dim[0], w->as.dim[1], data);
         if (s->here) ddp__host_upload(s->host, w->data, data, n * sizeof *data);
@@ -362,37 +364,73 @@ ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err)
 
 /* ---- saving ---- */
 
-static ddp_status ddp__weights_write(ddp__weights *s, const char *path, ddp_error *err)
+static ddp_status ddp__weights_begin(const ddp__weights *s, ddp__file *f, const char *path, ddp_error *err)
 {
     static const char *const notes[] = {"format", "pt", NULL};
     ddp_safetensor *list = (ddp_safetensor *)ddp__calloc((size_t)s->count, sizeof *list);
-    ddp__file f;
     ddp_status code;
 
     if (!list) return ddp__fail(err, DDP_MEMORY, "cannot write %s: out of memory", path);
     for (int i = 0; i < s->count; i++) list[i] = s->list[i].as;
-    code = ddp__safetensors_begin(&f, path, s->count, list, notes, err);
+    code = ddp__safetensors_begin(f, path, s->count, list, notes, err);
     DDP_FREE(list);
-    if (code != DDP_OK) return code;
-    for (int i = 0; i < s->count; i++) {
-        const ddp__weight *w = &s->list[i];
-        size_t n = (size_t)ddp_safetensors_elements(&w->as);
-        const float *data = s->here ? s->here : w->data;
-        if (s->here && code == DDP_OK) code = ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err);
-        if (w->transposed) ddp__weight_transpose(data, w->as.dim[1], w->as.dim[0], s->scratch);
-        ddp__file_put(&f, w->transposed ? s->scratch : data, n * sizeof(float));
+    return code;
+}
+
+/* Array i as it stands in the file, NULL: on another stage. */
+static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **out, ddp_error *err)
+{
+    const ddp__weight *w = &s->list[i];
+    const size_t n = (size_t)ddp_safetensors_elements(&w->as);
+
+    *out = s->here && w->data ? s->here : w->data;
+    if (!w->data) return DDP_OK;
+    if (s->here) DDP__TRY(ddp__host_download(s->host, s->here, w->data, n * sizeof *s->here, err));
+    if (!w->transposed) return DDP_OK;
+    ddp__weight_transpose(*out, w->as.dim[1], w->as.dim[0], s->scratch);
+    *out = s->scratch;
+    return DDP_OK;
+}
+
+static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass, void *user, int writes,
+                                     ddp_error *err)
+{
+    ddp__file f;
+    const float *data;
+    ddp_status code = DDP_OK;
+
+    if (writes) DDP__TRY(ddp__weights_begin(s, &f, path, err));
+    for (int i = 0; i < s->count && code == DDP_OK; i++) {
+        const size_t n = (size_t)ddp_safetensors_elements(&s->list[i].as);
+        code = ddp__weight_show(s, i, &data, err);
+        if (code != DDP_OK) continue;
+        if (data && writes) ddp__file_put(&f, data, n * sizeof *data);
+        else if (data || writes) code = pass(user, s->list[i].stage, data, n, writes ? &f : NULL, err);
     }
+    if (!writes) return code;
     if (code == DDP_OK) return ddp__file_end(&f, err);
     ddp__file_drop(&f);
     return code;
 }
 
-ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
+ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user, int writes,
+                             ddp_error *err)
 {
     ddp__weights s;
     ddp_status code = ddp__weights_list(g, path, &s, err);
 
-    if (code == DDP_OK) code = ddp__weights_write(&s, path, err);
+    if (code == DDP_OK) code = ddp__weights_write(&s, path, pass, user, writes, err);
     ddp__weights_free(&s);
     return code;
+}
+
+static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+{
+    (void)user, (void)data, (void)n, (void)f;
+    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export", stage);
+}
+
+ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
+{
+    return ddp__weights_save(g, path, ddp__weights_elsewhere, NULL, 1, err);
 }

@@ -1,129 +1,7 @@
 /* Saving and loading a checkpoint: a file of each worker's state, and when all are there the manifest, on each disk. */
-#include "member/state.h"
+#include "member/manifest.h"
 
 #include <dirent.h>
-
-#define DDP__MANIFEST "dreamddp checkpoint 3"
-
-/* ---- the manifest: what it says, and which run may take it ---- */
-
-typedef struct ddp__manifest {
-    ddp__json  *root;
-    long        step;
-    int         world, period, synchronised, generation;
-    uint64_t    run;
-    const char *strategy, *optimizer, *model;
-    const ddp__json *hash; /* array, one per rank: a text, or null of a lost one */
-} ddp__manifest;
-
-/* words: of each rank what ddp__worker_hash says of its file; 0 of those who are lost. */
-static ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const uint64_t *words,
-                               int generation, ddp_error *err)
-{
-    ddp__text t = {NULL, 0, 0, 0};
-    ddp_status code;
-    uint64_t first = 0;
-    int equal = 1;
-
-    for (int i = 0; i < s->world; i++) {
-        if (!words[2 * i]) continue;
-        if (!first) first = words[2 * i + 1];
-        if (words[2 * i + 1] != first) equal = 0;
-    }
-    ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
-                   "%d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
-                   "\"optimizer\": ", s->run, s->step, s->world, s->strategy, s->period, equal ? "true" : "false",
-                   generation);
-    ddp__json_string(&t, s->optimizer);
-    ddp__text_addf(&t, ",\n \"hash\": [");
-    for (int i = 0; i < s->world; i++) {
-        if (words[2 * i]) ddp__text_addf(&t, "%s\"%016" PRIx64 "\"", i ? ", " : "", words[2 * i]);
-        else ddp__text_addf(&t, "%snull", i ? ", " : "");
-    }
-    ddp__text_addf(&t, "],\n \"model\": \"%016" PRIx64 "\", \"layers\": [", s->model);
-    for (int i = 0; i < s->layers; i++) {
-        ddp__text_addf(&t, "%s", i ? ", " : "");
-        ddp__json_string(&t, s->layer[i]);
-    }
-    ddp__text_addf(&t, "]}\n");
-    code = t.failed ? ddp__fail(err, DDP_MEMORY, "cannot write %.200s: out of memory", path)
-                    : ddp__file_write(path, t.data, t.size, err);
-    ddp__text_free(&t);
-    return code;
-}
-
-/* m->root is to be freed (ddp__json_free) also after an error. */
-static ddp_status ddp__manifest_read(const char *path, ddp__manifest *m, ddp_error *err)
-{
-    static const char *const number[3] = {"step", "world", "period"};
-    static const char *const text[5] = {"format", "run", "strategy", "optimizer", "model"};
-    const char *value[5];
-    const ddp__json *v;
-    long whole[3];
-
-    memset(m, 0, sizeof *m);
-    m->root = ddp__json_read(path, err);
-    if (!m->root) return err->code;
-    for (int k = 0; k < 5; k++) {
-        DDP__TRY(ddp__json_need(path, m->root, text[k], DDP__JSON_STRING, &v, err));
-        value[k] = v->string;
-        if (k == 0 && strcmp(v->string, DDP__MANIFEST))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: its format is \"%.60s\"; \"" DDP__MANIFEST "\" is understood",
-                             path, v->string);
-    }
-    for (int k = 0; k < 3; k++) {
-        DDP__TRY(ddp__json_need(path, m->root, number[k], DDP__JSON_NUMBER, &v, err));
-        if (!(v->number >= 0 && v->number < 1e9) || v->number != floor(v->number))
-            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" is %g", path, number[k], v->number);
-        whole[k] = (long)v->number;
-    }
-    m->run = (uint64_t)strtoull(value[1], NULL, 16);
-    m->strategy = value[2], m->optimizer = value[3], m->model = value[4];
-    m->step = whole[0], m->world = (int)whole[1], m->period = (int)whole[2];
-    v = ddp__json_get(m->root, "generation");
-    m->generation = v && v->kind == DDP__JSON_NUMBER && v->number == 1;
-    v = ddp__json_get(m->root, "synchronised");
-    m->synchronised = v && v->kind == DDP__JSON_TRUE;
-    DDP__TRY(ddp__json_need(path, m->root, "hash", DDP__JSON_ARRAY, &m->hash, err));
-    if (m->hash->count == m->world && m->world > 0) return DDP_OK;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: %ld hashes for %d ranks", path, m->hash->count, m->world);
-}
-
-/* Is it of this model, and may this run take it? */
-static ddp_status ddp__manifest_fits(const ddp__worker *s, const char *path, const ddp__manifest *m, int *same,
-                                     ddp_error *err)
-{
-    const ddp__json *layers, *v;
-    int l = 0;
-
-    DDP__TRY(ddp__json_need(path, m->root, "layers", DDP__JSON_ARRAY, &layers, err));
-    if (layers->count != s->layers)
-        return ddp__fail(err, DDP_MISMATCH, "%.200s is of a model of %ld layers, this one has %d",
-                         path, layers->count, s->layers);
-    for (v = layers->first; v; v = v->next, l++)
-        if (v->kind != DDP__JSON_STRING || strcmp(v->string, s->layer[l]))
-            return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layer %d is \"%.60s\", here it is "
-                             "\"%.60s\"", path, l, v->kind == DDP__JSON_STRING ? v->string : "", s->layer[l]);
-    if (strcmp(m->optimizer, s->optimizer))
-        return ddp__fail(err, DDP_MISMATCH, "%.200s was written with the optimizer %.40s, this run "
-                         "has %.40s", path, m->optimizer, s->optimizer);
-    *same = m->world == s->world && m->period == s->period && !strcmp(m->strategy, s->strategy);
-    if (*same || m->synchronised) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.160s is of %d workers under %.20s with period %d and not synchronised (its "
-                     "ranks hold unlike values): it goes on with exactly that, not with %d workers under %s with "
-                     "period %d", path, m->world, m->strategy, m->period, s->world, s->strategy, s->period);
-}
-
-/* Fingerprint of the run and of all its files. */
-static uint64_t ddp__manifest_hash(const ddp__manifest *m)
-{
-    uint64_t h = ddp__hash(DDP__HASH_START, &m->run, sizeof m->run);
-
-    for (const ddp__json *v = m->hash->first; v; v = v->next)
-        if (v->kind == DDP__JSON_STRING) h = ddp__hash(h, v->string, strlen(v->string));
-        else h = ddp__hash(h, "", 1);
-    return h;
-}
 
 /* ---- names ---- */
 
@@ -238,7 +116,8 @@ typedef struct ddp__saving {
     const char *folder;
     int         keep, overwrite;
     int         generation; /* which of their two names this step's files get */
-    uint64_t   *words;      /* of each worker its ddp__worker_hash, then [world] what it says */
+    ddp__said  *file;       /* [world] */
+    uint64_t   *said;       /* [world] a word of each */
     ddp__save_path path;
 } ddp__saving;
 
@@ -252,7 +131,7 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, step));
     if (step < 0 || access(v->path.data, F_OK)) return DDP_OK;
     *foreign = ddp__manifest_read(v->path.data, &m, &unread) != DDP_OK || m.run != v->s->run;
-    ddp__json_free(m.root);
+    ddp__manifest_free(&m);
     return DDP_OK;
 }
 
@@ -294,7 +173,7 @@ static int ddp__generation_unused(const char *manifest)
     ddp_error unread;
     const int used = ddp__manifest_read(manifest, &m, &unread) == DDP_OK && !m.generation;
 
-    ddp__json_free(m.root);
+    ddp__manifest_free(&m);
     return used;
 }
 
@@ -302,7 +181,7 @@ static int ddp__generation_unused(const char *manifest)
 static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    uint64_t *said = v->words + 2 * s->world;
+    uint64_t *said = v->said;
     int r = 0;
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
@@ -321,10 +200,10 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
-    uint64_t *said = v->words + 2 * s->world;
+    uint64_t *said = v->said;
     int r, others, written = 0, sealed = 0;
 
-    for (r = 0; r < s->world; r++) said[r] = v->words[2 * r]; /* of those who are lost 0 */
+    for (r = 0; r < s->world; r++) said[r] = v->file[r].hash; /* of those who are lost 0 */
     while (!sealed) {
         for (r = others = 0; r < s->rank; r++) { /* below this one, with a file here */
             if (!said[r]) continue;
@@ -333,7 +212,7 @@ static ddp_status ddp__save_seal(ddp__saving *v, ddp_error *err)
         }
         if (!others && !written) {
             DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
-            DDP__TRY(ddp__manifest_write(s, v->path.data, v->words, v->generation, err));
+            DDP__TRY(ddp__manifest_write(s, v->path.data, v->file, v->generation, err));
             written = 1;
         }
         said[s->rank] = written ? 2 : 1;
@@ -353,21 +232,23 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 {
     ddp__worker *s = v->s;
     const int is_new = s->run == 0;
+    ddp__said own = {0, 0, s->cut, (uint64_t)s->copy};
     ddp__worker_hash hash;
     int r = 0;
 
-    v->words = (uint64_t *)ddp__calloc(3 * (size_t)s->world, sizeof *v->words);
-    if (!v->words) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
+    v->file = (ddp__said *)ddp__calloc((size_t)s->world, sizeof *v->file);
+    v->said = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *v->said);
+    if (!v->file || !v->said) return ddp__fail(err, DDP_MEMORY, "out of memory for a checkpoint");
     DDP__TRY(ddp__checkpoint_folder(v->folder, err));
     DDP__TRY(ddp__checkpoint_path(&v->path, err, "%s/step-%012ld", v->folder, s->step));
     DDP__TRY(ddp__checkpoint_folder(v->path.data, err));
     DDP__TRY(ddp__save_meet(v, err));
     DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, s->rank, v->generation));
     DDP__TRY(ddp__worker_write(s, v->path.data, &hash, err));
-    v->words[2 * s->rank] = hash.all;
-    v->words[2 * s->rank + 1] = hash.common;
-    DDP__TRY(ddp__worker_gather(s, v->words, 2, err));
-    while (!v->words[2 * r]) r++;
+    own.hash = hash.all, own.common = hash.common;
+    v->file[s->rank] = own;
+    DDP__TRY(ddp__worker_gather(s, (uint64_t *)(void *)v->file, DDP__SAID_WORDS, err));
+    while (!v->file[r].hash) r++;
     DDP__TRY(ddp__checkpoint_shard(&v->path, err, v->folder, s->step, r, v->generation));
     if (is_new && access(v->path.data, F_OK))
         ddp__log(&s->host->log, DDP_LOG_WARN, "rank %d: %s is not that of rank %d: every machine keeps the files of "
@@ -377,37 +258,36 @@ static ddp_status ddp__save_all(ddp__saving *v, ddp_error *err)
 
 ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err)
 {
-    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, {""}};
+    ddp__saving v = {s, folder, keep, overwrite, 0, NULL, NULL, {""}};
     ddp_status code = ddp__save_all(&v, err);
 
-    if (v.words) DDP_FREE(v.words);
+    if (v.file) DDP_FREE(v.file);
+    if (v.said) DDP_FREE(v.said);
     return code;
 }
 
 /* ---- loading: which one, whether it fits, and whose file a rank takes ---- */
 
+static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, const char *path, ddp_error *err)
+{
+    char text[20];
+
+    snprintf(text, sizeof text, "%016" PRIx64, s->model);
+    if (!strcmp(m->model, text)) return DDP_OK;
+    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but other "
+                     "operators, sizes, or operators with other arguments (the number of heads, for example)", path);
+}
+
 /* Everything that can be wrong is found before the first array changes. */
-static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, const ddp__json *hash,
-                                 const char *path, ddp_error *err)
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path, ddp_error *err)
 {
     ddp_safetensors *f = ddp_safetensors_open(path, err);
-    uint64_t h = 0;
-    char text[20];
     ddp_status code;
 
     if (!f) return err->code;
     code = ddp__worker_fits(s, f, path, err);
-    snprintf(text, sizeof text, "%016" PRIx64, s->model);
-    if (code == DDP_OK && strcmp(m->model, text))
-        code = ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names and sizes of this "
-                         "one's, but other operators, or operators with other arguments (the number of heads, for "
-                         "example)", path);
-    if (code == DDP_OK) code = ddp__worker_hash_file(f, &h, err);
-    snprintf(text, sizeof text, "%016" PRIx64, h);
-    if (code == DDP_OK && (hash->kind != DDP__JSON_STRING || strcmp(hash->string, text)))
-        code = ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %s, but the manifest says %.40s: it "
-                         "was changed, or is of another checkpoint", path, text,
-                         hash->kind == DDP__JSON_STRING ? hash->string : "nothing");
+    if (code == DDP_OK) code = ddp__model_fits(s, m, path, err);
+    if (code == DDP_OK) code = ddp__worker_unchanged(f, hash, path, err);
     if (code == DDP_OK) code = ddp__worker_load(s, f, m->step, path, err);
     ddp_safetensors_close(f);
     return code;
@@ -455,58 +335,110 @@ static ddp_status ddp__checkpoint_agree(const ddp__worker *s, const ddp__manifes
     return DDP_OK;
 }
 
-/* Whose file a rank takes: its own; of another world all hold the same, but for buffers, and any
- * will do. Who was lost when it was written has none, and takes another's, as a newcomer would. */
-static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int same, const char *folder,
-                                       ddp__save_path *path, const ddp__json **hash, ddp_error *err)
+/* Whose file a rank takes: of the same part of the model that of its own copy; of another number of copies all hold the
+ * same, but for buffers, and any will do. Who was lost when it was written has none, and takes another's, as a newcomer
+ * would. -1: the model was cut otherwise. */
+static ddp_status ddp__checkpoint_rank(const ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
+                                       ddp__save_path *path, int *rank, ddp_error *err)
 {
-    int k, rank, first = -1;
+    int first = -1;
 
-    for (int i = 0; i < m->world; i++) {
-        rank = (s->rank + i) % m->world;
-        for (k = 0, *hash = m->hash->first; k < rank; k++) *hash = (*hash)->next;
-        if ((*hash)->kind == DDP__JSON_NULL) continue;
-        if (first < 0) first = rank;
-        DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, rank, m->generation));
-        if (access(path->data, R_OK) == 0) return DDP_OK;
-        if (same && i == 0) break;
+    *rank = -1;
+    for (int c = 0; c < m->copies; c++) {
+        for (int r = 0; r < m->world; r++) {
+            if (!m->said[r].hash || m->said[r].cut != s->cut) continue;
+            if ((int)m->said[r].copy != (s->copy + c) % m->copies) continue;
+            if (first < 0) first = r;
+            DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, r, m->generation));
+            *rank = r;
+            if (access(path->data, R_OK) == 0) return DDP_OK;
+        }
+        if (kin && c == 0 && first >= 0) break;
     }
-    if (first < 0) return ddp__fail(err, DDP_FORMAT, "%.200s: no rank has a hash", path->data);
+    if (first < 0) return DDP_OK;
     DDP__TRY(ddp__checkpoint_shard(path, err, folder, m->step, first, m->generation));
     return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: on machines without a shared disk each "
                      "rank has to start where its files are", path->data, strerror(ENOENT));
 }
 
-static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m,
-                                       ddp__save_path *path, uint64_t *words, int *same, ddp_error *err)
+/* The files of all ranks of the copy that this worker goes on with. */
+static ddp_status ddp__copy_load(ddp__worker *s, const ddp__manifest *m, int kin, const char *folder,
+                                 ddp__save_path *room, ddp_error *err)
 {
-    const ddp__json *hash = NULL;
+    const size_t world = (size_t)m->world;
+    const char **path = (const char **)ddp__calloc(world, sizeof *path);
+    uint64_t *hash = (uint64_t *)ddp__calloc(world, sizeof *hash);
+    ddp__shards *x = NULL;
+    ddp_status code = DDP_OK;
+    int files = 0;
+
+    if (!path || !hash) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+    for (int r = 0; code == DDP_OK && r < m->world; r++) {
+        if (!m->said[r].hash || (int)m->said[r].copy != s->copy % m->copies) continue;
+        code = ddp__checkpoint_shard(room, err, folder, m->step, r, m->generation);
+        if (code == DDP_OK) path[files] = ddp__strdup(room->data);
+        if (code == DDP_OK && !path[files]) code = ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
+        hash[files++] = m->said[r].hash;
+    }
+    if (code == DDP_OK) code = ddp__shards_open(&x, s, path, hash, files, err);
+    if (code == DDP_OK) code = ddp__checkpoint_manifest(room, err, folder, m->step);
+    if (code == DDP_OK) code = ddp__model_fits(s, m, room->data, err);
+    if (code == DDP_OK) code = ddp__shards_load(x, m->step, kin, err);
+    ddp__shards_close(x);
+    for (int i = 0; path && i < files; i++)
+        if (path[i]) DDP_FREE((void *)(uintptr_t)path[i]);
+    if (path) DDP_FREE((void *)path);
+    if (hash) DDP_FREE(hash);
+    return code;
+}
+
+/* 1: every rank finds the part of the model that it has here. */
+static ddp_status ddp__checkpoint_cut(const ddp__worker *s, int found, uint64_t *words, int *same, ddp_error *err)
+{
+    words[s->rank] = found ? 1 : 2;
+    DDP__TRY(ddp__worker_gather(s, words, 1, err));
+    *same = 1;
+    for (int r = 0; r < s->world; r++) *same &= words[r] != 2;
+    return DDP_OK;
+}
+
+static ddp_status ddp__checkpoint_read(ddp__worker *s, const char *folder, ddp__manifest *m, ddp__save_path *path,
+                                       uint64_t *words, ddp__loaded *of, ddp_error *err)
+{
     long step = 0;
+    int rank, uncut;
 
     DDP__TRY(ddp__checkpoint_choose(s, folder, words, &step, err));
     DDP__TRY(ddp__checkpoint_manifest(path, err, folder, step));
     DDP__TRY(ddp__manifest_read(path->data, m, err));
     if (m->step != step) return ddp__fail(err, DDP_FORMAT, "%.200s: it is of step %ld", path->data, m->step);
-    DDP__TRY(ddp__manifest_fits(s, path->data, m, same, err));
+    of->world = m->world;
+    DDP__TRY(ddp__manifest_fits(s, path->data, m, &of->kin, err));
     DDP__TRY(ddp__checkpoint_agree(s, m, path->data, words, err));
-    DDP__TRY(ddp__checkpoint_rank(s, m, *same, folder, path, &hash, err));
-    DDP__TRY(ddp__file_load(s, m, hash, path->data, err));
+    DDP__TRY(ddp__checkpoint_rank(s, m, of->kin, folder, path, &rank, err));
+    DDP__TRY(ddp__checkpoint_cut(s, rank >= 0, words, &uncut, err));
+    of->same = of->kin && uncut && m->world == s->world;
+    if (uncut) {
+        DDP__TRY(ddp__file_load(s, m, m->said[rank].hash, path->data, err));
+    } else {
+        DDP__TRY(ddp__copy_load(s, m, of->kin, folder, path, err));
+    }
     s->run = m->run;
     return ddp__worker_gather(s, words, 1, err); /* all, or none goes on */
 }
 
-ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err)
+ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err)
 {
     uint64_t *words = (uint64_t *)ddp__calloc((size_t)s->world, sizeof *words);
     ddp__manifest m;
     ddp__save_path path;
     ddp_status code;
 
+    memset(of, 0, sizeof *of);
     if (!words) return ddp__fail(err, DDP_MEMORY, "out of memory for reading a checkpoint");
     memset(&m, 0, sizeof m);
-    code = ddp__checkpoint_read(s, folder, &m, &path, words, same, err);
-    *world = m.world;
-    ddp__json_free(m.root);
+    code = ddp__checkpoint_read(s, folder, &m, &path, words, of, err);
+    ddp__manifest_free(&m);
     DDP_FREE(words);
     return code;
 }

@@ -48,6 +48,7 @@ void ddp__worker_add(ddp__worker *s, const char *name, int l, int b, float *data
     if (b < 0) snprintf(t->name, sizeof t->name, "%s.%d", name, l);
     else snprintf(t->name, sizeof t->name, "%s.%d.%d", name, l, b);
     t->layer = s->layer[l];
+    t->l = l, t->b = b;
     t->data = data;
 }
 
@@ -219,7 +220,7 @@ ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char
                      "%d", path, ddp_safetensors_count(f), s->tensors);
 }
 
-ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err)
+ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err)
 {
     double *part = (double *)ddp__calloc(DDP__WORKER_PART, sizeof *part);
     uint64_t h = 0, n, at;
@@ -235,8 +236,9 @@ ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *e
         }
     }
     DDP_FREE(part);
-    *out = h;
-    return s;
+    if (s != DDP_OK || h == hash) return s;
+    return ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64 ": it was "
+                     "changed, or is of another checkpoint", path, h, hash);
 }
 
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,

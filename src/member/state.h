@@ -17,11 +17,24 @@ enum {
 typedef struct ddp__tensor {
     char                 name[48];
     const char          *layer; /* whose it is, NULL: a small value of the worker; borrowed */
+    int                  l, b;  /* its number, layers: of none; the block, -1: no block */
     ddp_safetensors_type type;
     void                *data;  /* borrowed; of small values the state's own, as long as it lives */
     size_t               count, most; /* values; most: that a member may tell of a blob */
     int                  flags;
 } ddp__tensor;
+
+/* Values that a worker has of a layer: a part of a block, which the optimizer takes as one, and where that lies in the
+ * model. A list of them is the tensor "shares" of its file. */
+typedef struct ddp__share {
+    int64_t layer, block;         /* here */
+    int64_t whole, buffers, from; /* layer of the model; 1: of its buffers, 0: parameters; the first of these */
+    int64_t at, count;            /* in the block */
+    int64_t trained;              /* the first of the layer's values with gradients; -1: without */
+    int64_t state, states, stride; /* its first value of the optimizer's state, how many each has, and how far apart */
+} ddp__share;
+
+enum { DDP__SHARE_WORDS = sizeof(ddp__share) / sizeof(int64_t) };
 
 typedef struct ddp__worker {
     const ddp__host *host;   /* its memory and log */
@@ -35,6 +48,10 @@ typedef struct ddp__worker {
     uint64_t         run;    /* identity of the run that saves; 0: it has not saved yet */
     const char     **layer;  /* [layers], and "" */
     int              layers;
+    const char *const *whole; /* [wholes] layers of the model, of which a stage has a part */
+    int              wholes;
+    int              copies, copy; /* of the model; which one this worker has, or has a part of */
+    uint64_t         cut;    /* hash of its shares */
     ddp__tensor     *tensor; /* [tensors] */
     int              tensors, room;
     /* Looks at the small values after they were read and before anything else changes; step: of the manifest, or -1. */
@@ -62,10 +79,11 @@ DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list. Then: its hash; its values, into the list's memory, of which no large one
- * changes before all that can be wrong was found. step as for check, path for errors. */
+/* Whether a file has the arrays of this list. Whether it has the hash that the manifest says. Then: its
+ * values, into the list's memory, of which no large one changes before all that can be wrong was found. step as for check,
+ * path for errors. */
 DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
-DDP_LIB ddp_status ddp__worker_hash_file(ddp_safetensors *f, uint64_t *out, ddp_error *err);
+DDP_LIB ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
 
 /* ---- to the other workers; collective ---- */
@@ -81,11 +99,30 @@ DDP_LIB ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *er
 
 /* ---- checkpoint.c: a file of each worker's state, and when all are there the manifest ---- */
 
+/* What was loaded. */
+typedef struct ddp__loaded {
+    int world; /* it was written by */
+    int kin;   /* each copy of the model went on as it was: of as many, under this strategy with this period */
+    int same;  /* and cut as it was, so that plans hold */
+} ddp__loaded;
+
 /* Saves s into folder and removes all but the newest keep (0 = keeps all). Nothing that another run
  * has saved there is touched: with overwrite it goes when this one is saved, else it is an error.
  * s->run is then that of the files. Collective; nothing may be in flight. */
 DDP_LIB ddp_status ddp__checkpoint_save(ddp__worker *s, const char *folder, int keep, int overwrite, ddp_error *err);
-/* Loads the newest into s, and s->run. *same: of just these workers, strategy, period; *world: its. Collective. */
-DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, int *same, int *world, ddp_error *err);
+/* Loads the newest into s, and s->run. Collective. */
+DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp__loaded *of, ddp_error *err);
+
+/* ---- reshard.c: the files of one copy of the model that was cut otherwise ---- */
+
+typedef struct ddp__shards ddp__shards;
+
+/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker needs
+ * nothing of it. *out is to be closed also after an error.
+ * load: into s. own: what a strategy keeps of each worker's own follows too. */
+DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash,
+                                    int files, ddp_error *err);
+DDP_LIB ddp_status ddp__shards_load(ddp__shards *x, long step, int own, ddp_error *err);
+DDP_LIB void       ddp__shards_close(ddp__shards *x);
 
 #endif /* DDP_MEMBER_STATE_H */

@@ -90,6 +90,7 @@ struct ddp_pipe {
     ddp__lanes   lanes;
     double       loss_sum;
     int          losses;
+    ddp__cut     cut;        /* what checkpoints know of it */
 };
 
 static inline ddp_pipeline_shape ddp__pipe_shape(const ddp_pipe *p)
@@ -154,7 +155,13 @@ DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
 DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
 DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m);
 
-/* word.c: the norm over all stages. */
-DDP_LIB void ddp__pipe_clips(ddp_pipe *p);
+/* word.c: the norm over all stages; parameters of a whole layer; bytes to or from a stage. */
+DDP_LIB void       ddp__pipe_clips(ddp_pipe *p);
+DDP_LIB size_t     ddp__whole_layer(const ddp_graph *g, int layer);
+DDP_LIB ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n);
+
+/* shares.c. open: 0 out of memory. */
+DDP_LIB int  ddp__shares_open(ddp_pipe *p);
+DDP_LIB void ddp__shares_close(ddp_pipe *p);
 
 #endif /* DDP_PIPE_EXECUTOR_H */

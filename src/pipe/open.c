@@ -220,6 +220,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
                          "does not exist", (int)p->schedule, p->stages, p->ahead);
     DDP__TRY(ddp__pipe_groups(p, err));
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
+    if (!ddp__shares_open(p)) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) return ddp__wires_open(p, err);
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
@@ -262,6 +263,7 @@ void ddp_pipe_close(ddp_pipe *p)
         ddp__host_release(&p->d->host, p->arena[i], ddp__pipe_arena(p, i));
     if (p->arena) DDP_FREE((void *)p->arena);
     ddp__lanes_close(p);
+    ddp__shares_close(p);
     if (p->state) DDP_FREE((void *)p->state);
     if (p->feed) DDP_FREE((void *)p->feed);
     if (p->input) DDP_FREE(p->input);

@@ -2,7 +2,7 @@
  * each in the order of the whole model. */
 #include "pipe/executor.h"
 
-static ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
+ddp_status ddp__word_exchange(ddp_pipe *p, ddp_verb verb, int stage, void *bytes, size_t n)
 {
     ddp_piece piece;
     ddp_message m = ddp__own_word(p->d, &piece, verb, 0, bytes, n);
@@ -64,7 +64,7 @@ static ddp_status ddp__hash_layer(ddp_pipe *p, int layer, int home, float *value
     return DDP_OK;
 }
 
-static size_t ddp__whole_layer(const ddp_graph *g, int layer)
+size_t ddp__whole_layer(const ddp_graph *g, int layer)
 {
     size_t count = 0;
 

@@ -92,15 +92,16 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
 static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
 {
     ddp__worker s;
+    ddp__loaded of = {0, 0, 0};
     ddp_status code;
-    int same = 0;
 
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__post_flush(d, err));
     code = ddp__worker_list(d, &s, err);
-    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &same, world, err);
-    if (code == DDP_OK) code = ddp__worker_apply(d, &s, same, err);
-    if (code == DDP_OK && !same) ddp__coded_start(d, 1);
+    if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
+    if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
+    if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
+    *world = of.world;
     ddp__worker_free(&s);
     return code;
 }

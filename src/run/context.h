@@ -95,6 +95,21 @@ typedef struct ddp__norm_chain {
     void *user;
 } ddp__norm_chain;
 
+/* The layers of this rank are a part of a model, of which there are several copies. */
+typedef struct ddp__cut_span {
+    int    unit, buffers;   /* a layer here; 1: its buffers, 0: its parameters */
+    size_t from, at, count; /* in the whole layer; here */
+} ddp__cut_span;
+
+typedef struct ddp__cut {
+    int            copies, copy;
+    const char   **name;  /* [layers] of the model */
+    int            layers;
+    int           *whole; /* [units] the number of each in the model */
+    ddp__cut_span *span;  /* [spans] */
+    int            spans;
+} ddp__cut;
+
 struct ddp_ctx {
     ddp__host    host; /* first: src/graph reads the context as a host */
     ddp_config   cfg;  /* resolved; strings owned by the context */
@@ -112,6 +127,7 @@ struct ddp_ctx {
     ddp_link     link, second_link; /* measured */
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
+    const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -278,6 +294,8 @@ enum {
 DDP_LIB uint64_t    ddp__unit_hash(const ddp__unit *u);
 DDP_LIB uint64_t    ddp__layout_hash(const ddp_ctx *d);
 DDP_LIB uint64_t    ddp__model_hash(const ddp_ctx *d);
+/* shares.c: the shares of a started session, into out unless it is NULL; how many. */
+DDP_LIB int         ddp__shares(const ddp_ctx *d, ddp__share *out);
 DDP_LIB void        ddp__settings(const ddp_ctx *d, double *value);
 DDP_LIB const char *ddp__setting_name(int i);
 

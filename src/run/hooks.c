@@ -144,7 +144,7 @@ int ddp_step_end(ddp_ctx *d)
         const double loss = d->info.loss; /* stays until another is told */
         ddp__clock_note(d, DDP__M_STEP, -1, DDP__OUTSIDE);
         d->step++;
-        d->taken += (int64_t)(d->world - ddp_servers(d)) * d->cfg.micro_batches;
+        d->taken += (int64_t)(d->cut ? d->cut->copies : d->world - ddp_servers(d)) * d->cfg.micro_batches;
         memset(&d->info, 0, sizeof d->info);
         d->info.loss = loss;
         d->loaded = 1;

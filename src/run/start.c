@@ -106,6 +106,7 @@ static ddp_status ddp__session_muon(ddp_ctx *d, ddp_error *err)
             matrices += x->rows > 0;
             if (room > d->muon_count) d->muon_count = room;
         }
+    if (!matrices && d->cut) return DDP_OK; /* another stage has them */
     if (!matrices)
         return ddp__fail(err, DDP_USAGE, "optimizer muon: none of %d layers has a matrix to train: give them in "
                          "ddp_layer.matrices, or choose adamw", d->layers);

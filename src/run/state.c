@@ -1,7 +1,7 @@
 /* What a context is made of, as a list for checkpoints and newcomers. */
 #include "run/device.h"
 
-enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 6 };
+enum { DDP__N_STEP, DDP__N_TAKEN, DDP__N_FINAL, DDP__N_NUMBERS, DDP__SMALL = 7 };
 
 /* ---- the list ---- */
 
@@ -43,8 +43,10 @@ static size_t ddp__plan_most(const ddp_ctx *d) { return 65536 + 16 * (size_t)d->
 static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_error *err)
 {
     const size_t L = (size_t)d->layers, times = ddp__profile_numbers(d->layers);
+    const int shares = ddp__shares(d, NULL);
     const ddp__owned *o;
     int64_t *number, *updates, *random;
+    ddp__share *share;
     unsigned char *plan;
     double *profile;
     size_t graphs = 0;
@@ -59,8 +61,11 @@ static ddp_status ddp__worker_values(ddp_ctx *d, ddp__worker *s, int told, ddp_e
     profile = (double *)ddp__worker_small(s, "profile", DDP_ST_F64, d->measured ? times : 0, times,
                                          DDP__WORKER_TOLD | DDP__WORKER_BLOB | DDP__WORKER_OWN);
     lr = (float *)ddp__worker_small(s, "lr", DDP_ST_F32, 1, 0, DDP__WORKER_TOLD);
-    if (!number || !updates || !random || !plan || !profile || !lr)
+    share = (ddp__share *)ddp__worker_small(s, "shares", DDP_ST_I64, (size_t)shares * DDP__SHARE_WORDS, 0, 0);
+    if (!share || !number || !updates || !random || !plan || !profile || !lr)
         return ddp__fail(err, DDP_MEMORY, "out of memory for the state of %d layers", d->layers);
+    ddp__shares(d, share);
+    s->cut = ddp__hash(DDP__HASH_START, share, (size_t)shares * sizeof *share);
     number[DDP__N_STEP] = d->step;
     number[DDP__N_TAKEN] = d->taken;
     number[DDP__N_FINAL] = d->plan_final;
@@ -97,6 +102,9 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
     s->model = ddp__model_hash(d);
     s->run = d->saves_as;
     s->check = ddp__worker_is_sane;
+    s->whole = d->cut ? d->cut->name : s->layer;
+    s->wholes = d->cut ? d->cut->layers : d->layers;
+    s->copies = d->cut ? d->cut->copies : d->world, s->copy = d->cut ? d->cut->copy : d->rank;
     for (int l = 0; l < d->layers; l++) s->layer[l] = d->unit[l].name;
     DDP__TRY(ddp__worker_values(d, s, told, err));
     for (int l = 0; l < d->layers; l++) ddp__worker_layer(d, s, l, told);

@@ -1,0 +1,68 @@
+/* Which values of which layers a stage has: checkpoints follow the model's layers, however it is cut. */
+#include "pipe/executor.h"
+
+/* n values of a layer here, of which `from` is the first's place in the whole layer; one span with those just before. */
+static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
+{
+    ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;
+
+    if (s && s->unit == unit && s->buffers == buffers && s->from + s->count == from && s->at + s->count == at) {
+        s->count += n;
+        return;
+    }
+    s = &c->span[c->spans++];
+    s->unit = unit;
+    s->buffers = buffers;
+    s->from = from;
+    s->at = at;
+    s->count = n;
+}
+
+static void ddp__layer_spans(ddp_pipe *p, int layer, int buffers)
+{
+    const ddp__graph_layer *l = &p->g->layer[layer];
+    const size_t before = buffers ? ddp__whole_layer(p->g, layer) : 0;
+
+    for (int i = l->first; i <= l->last; i++) {
+        const ddp_node *n = p->g->node[i];
+        size_t from = (buffers ? n->buffer_place : n->place) - before;
+        if (!n->op || n->layer != layer || n->here != (int)DDP__HERE_OWN) continue;
+        for (int k = buffers ? 0 : n->tied >= 0; k < (buffers ? n->spec.buffers : n->spec.params); k++) {
+            const size_t count = (size_t)ddp_shape_count(buffers ? &n->spec.buffer[k].shape : &n->spec.param[k].shape);
+            const size_t at = (size_t)(buffers ? n->buffer[k] - l->buffers : n->param[k] - l->params);
+            ddp__span_add(&p->cut, l->unit, buffers, from, at, count);
+            from += count;
+        }
+    }
+}
+
+int ddp__shares_open(ddp_pipe *p)
+{
+    ddp__cut *c = &p->cut;
+    size_t arrays = 1;
+
+    for (int i = 0; i < p->g->nodes; i++) arrays += (size_t)(p->g->node[i]->spec.params + p->g->node[i]->spec.buffers);
+    c->copies = p->d->world / p->stages;
+    c->copy = p->number;
+    c->layers = p->g->layers;
+    c->name = (const char **)ddp__calloc((size_t)c->layers + 1, sizeof *c->name);
+    c->whole = (int *)ddp__calloc((size_t)c->layers + 1, sizeof *c->whole);
+    c->span = (ddp__cut_span *)ddp__calloc(arrays, sizeof *c->span);
+    if (!c->name || !c->whole || !c->span) return 0;
+    for (int l = 0; l < c->layers; l++) {
+        c->name[l] = p->g->layer[l].name;
+        if (p->g->layer[l].first < 0) continue;
+        c->whole[p->g->layer[l].unit] = l;
+        for (int buffers = 0; buffers < 2; buffers++) ddp__layer_spans(p, l, buffers);
+    }
+    p->d->cut = c;
+    return 1;
+}
+
+void ddp__shares_close(ddp_pipe *p)
+{
+    if (p->d->cut == &p->cut) p->d->cut = NULL;
+    if (p->cut.name) DDP_FREE((void *)p->cut.name);
+    if (p->cut.whole) DDP_FREE(p->cut.whole);
+    if (p->cut.span) DDP_FREE(p->cut.span);
+}
