@@ -13,6 +13,8 @@ typedef struct sampling {
     const volatile int *stop; /* looked at before each token: ends the drawing; or NULL */
 } sampling;
 
+static ddp_rng sampling_rng(const sampling *s) { return ddp_rng_seed(s->seed, 0x73616d70); }
+
 /* The k-th largest of n values: the lowest that may be drawn. best has room for k. */
 static float sampling_threshold(const float *x, long n, long k, float *best)
 {
@@ -54,7 +56,7 @@ static int32_t sampling_draw(const float *x, long n, const sampling *s, ddp_rng 
  * keys and values are kept. Returns 0 or a ddp_status. */
 static int sampling_run(ddp_graph *trained, ddp_graph *g, ddp_node *logits, const sampling *s, int32_t *out)
 {
-    ddp_rng r = ddp_rng_seed(s->seed, 0x73616d70);
+    ddp_rng r = sampling_rng(s);
     int32_t *tokens, *labels;
     ddp_node_info info;
     float *best;

@@ -285,6 +285,15 @@ static int training_fail(ddp_ctx *d, training_result *r, int code, const char *w
     return code;
 }
 
+/* The weights to begin with, if there are some; of a stage its own. */
+static int training_load(ddp_ctx *d, const training *t, training_model *m)
+{
+    ddp_error why;
+    const int bad = t->load ? (int)ddp_weights_load(m->graph, t->load, &why) : 0;
+
+    return bad ? training_fail(d, t->result, bad, why.msg) : 0;
+}
+
 /* Registers what this rank holds of the model. */
 static int training_build_stage(ddp_ctx *d, const training *t, training_model *m)
 {
@@ -306,7 +315,7 @@ static int training_build_stage(ddp_ctx *d, const training *t, training_model *m
         if (!ddp_node_describe(m->graph, i, &info) && !strcmp(info.name, "input") && (size_t)info.output_bytes > most)
             most = (size_t)info.output_bytes;
     m->nowhere = calloc(most + 1, 1);
-    return m->nowhere ? 0 : (int)DDP_MEMORY;
+    return m->nowhere ? training_load(d, t, m) : (int)DDP_MEMORY;
 }
 
 static int training_build(ddp_ctx *d, const training *t, training_model *m)
@@ -325,13 +334,8 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
         }
         return bad;
     }
-    if (t->load && ddp_rank(d) == 0) { /* the others start from rank 0's parameters */
-        ddp_error why;
-        bad = (int)ddp_weights_load(m->graph, t->load, &why);
-        if (bad) {
-            return training_fail(d, t->result, bad, why.msg);
-        }
-    }
+    if (ddp_rank(d) == 0) bad = training_load(d, t, m); /* the others start from rank 0's parameters */
+    if (bad) return bad;
     m->tokens = (int32_t *)ddp_data(m->graph, "tokens");
     m->labels = (int32_t *)ddp_data(m->graph, "labels");
     m->layers = ddp_layer_count(m->graph);
@@ -549,6 +553,44 @@ static int training_sample(ddp_ctx *d, const training *t, const training_model *
     return bad;
 }
 
+/* The same from stages: a pass of the pipeline for each token, which the stage that has the logits draws for all. */
+static int training_sample_stages(ddp_ctx *d, const training *t, training_model *m)
+{
+    const sampling *s = &t->sample;
+    const long window = t->model.context < (long)SAMPLING_WINDOW ? t->model.context : (long)SAMPLING_WINDOW,
+               all = t->model.context * t->model.batch;
+    ddp_rng r = sampling_rng(s);
+    ddp_node_info info;
+    int32_t *text = s->length ? (int32_t *)calloc((size_t)window, sizeof *text) : NULL;
+    float *best = NULL;
+    long i, k, at = 0;
+    int bad = 0;
+
+    if (!s->length) return 0;
+    ddp_node_describe(m->graph, ddp_node_index(m->logits), &info);
+    best = (float *)malloc((size_t)info.out.dim[2] * sizeof *best);
+    if (!text || !best) bad = (int)DDP_MEMORY;
+    else text[0] = s->first;
+    for (i = 0; i < s->length && !bad; i++) {
+        int32_t *tokens = (int32_t *)training_data(m, "tokens"), *labels;
+        float next = 0;
+        for (k = 0; k < all; k++) tokens[k] = k < window ? text[k] : 0;
+        for (k = 0, labels = (int32_t *)training_data(m, "labels"); k < all; k++) labels[k] = -1;
+        bad = training_forward(m);
+        if (!bad && ddp_pipe_number(m->pipe) == 0 && training_output(m, m->logits))
+            next = (float)sampling_draw(training_output(m, m->logits) + at * info.out.dim[2], info.out.dim[2], s, &r, best);
+        if (!bad) bad = ddp_all_reduce(d, &next, 1, 1);
+        if (bad) break;
+        if (training_leads(d)) t->result->sample[i] = (int32_t)next;
+        if (at + 1 < window) at++;
+        else memmove(text, text + 1, (size_t)(window - 1) * sizeof *text);
+        text[at] = (int32_t)next;
+    }
+    free(text);
+    free(best);
+    return bad;
+}
+
 /* Through a copy: the parameters may lie on a device. Returns 0 or a ddp_status. */
 static int training_hash(const training_model *m, uint64_t *hash)
 {
@@ -706,6 +748,8 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     if (!bad) bad = training_compare(d, r, hash);
     if (!bad && (m->pipe || training_leads(d))) bad = training_judge(d, t, m);
     if (!bad && m->pipe) bad = training_validate(d, t, m, &r->val_loss, &r->val_accuracy);
+    if (!bad && m->pipe && t->store) bad = ddp_pipe_export(m->pipe, t->store);
+    if (!bad && m->pipe) bad = training_sample_stages(d, t, m);
     if (bad || !training_leads(d)) return bad;
     training_describe(d, t, m);
     r->seconds = seconds;
@@ -725,12 +769,12 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     r->param_mb = (double)ddp_param_count(m->graph) * sizeof(float) / 1048576;
     r->state_mb = (double)own->stats.optimizer_bytes / 1048576;
     r->activation_mb = (double)ddp_activation_bytes(m->graph) / 1048576;
-    if (t->store) {
+    if (t->store && !m->pipe) {
         ddp_error why;
         bad = (int)ddp_weights_save(m->graph, t->store, &why);
         if (bad) return training_fail(d, r, bad, why.msg);
     }
-    bad = training_sample(d, t, m);
+    if (!m->pipe) bad = training_sample(d, t, m);
     r->complete = !bad;
     return bad;
 }

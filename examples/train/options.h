@@ -346,9 +346,6 @@ static ddp_status choose_stages(program *p, ddp_error *err)
                       p->edge_wire ? "--edge-wire " : "--edge-feedback", p->edge_wire ? p->edge_wire : "");
     if (p->edge_feedback && (t->edge.coding < DDP_EDGE_INT8 || t->edge.coding > DDP_EDGE_ADATOPK))
         return refuse(err, "--edge-feedback needs --edge-wire int8, topk:R or adatopk:R, whose rounding is sent later");
-    if (p->stages > 1 && (t->load || t->store || t->save || t->resume || p->sample))
-        return refuse(err, "--load, --export, --save, --resume and --sample with --stages %ld: a rank holds one stage of "
-                      "the model only; train without them", p->stages);
     t->stages = (int)p->stages;
     return DDP_OK;
 }

@@ -59,6 +59,7 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
 {
     const ddp__share *o = NULL;
 
+    *in = NULL;
     for (int i = 0; i < x->files && !o; i++) {
         *in = &x->shard[i];
         o = ddp__shard_has(*in, h, at);
@@ -66,7 +67,7 @@ static const ddp__share *ddp__shards_have(const ddp__shards *x, const ddp__share
     return o;
 }
 
-static int64_t ddp__share_run(const ddp__share *h, const ddp__share *o, int64_t at)
+static int64_t ddp__shard_run(const ddp__share *h, const ddp__share *o, int64_t at)
 {
     const int64_t own = h->from + h->count - at, theirs = o->from + o->count - at;
 
@@ -83,7 +84,7 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
     for (int i = 0; i < x->files; i++)
         if (!x->shard[i].f) missing = x->shard[i].path;
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++)
-        for (int64_t at = h->from; at < h->from + h->count; at += ddp__share_run(h, o, at)) {
+        for (int64_t at = h->from; at < h->from + h->count; at += ddp__shard_run(h, o, at)) {
             o = ddp__shards_have(x, h, at, &in);
             if (!o && *missing)
                 return ddp__fail(err, DDP_IO, "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
@@ -199,7 +200,7 @@ static ddp_status ddp__tensor_reshard(const ddp__shards *x, const ddp__tensor *t
         if (h->layer != t->l || (t->b >= 0 ? h->block != t->b : h->trained < 0)) continue;
         for (int64_t at = h->from; at < h->from + h->count; at += n) {
             o = ddp__shards_have(x, h, at, &in);
-            n = ddp__share_run(h, o, at);
+            n = ddp__shard_run(h, o, at);
             DDP__TRY(ddp__tensor_run(x, in, o, h, t, at, n, dry, err));
         }
     }

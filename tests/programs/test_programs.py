@@ -160,7 +160,6 @@ mistake("a schedule without stages", 2, ["--pipeline zb", "--stages"], "--pipeli
 mistake("micro-batches ahead without stages", 2, ["--ahead 2", "--stages"], "--ahead 2")
 mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
-mistake("a checkpoint of a pipeline", 2, ["--save", "--stages 2"], "--stages 2 --workers 2 --save there")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
 mistake("unknown model", 2, ["vgg99", "gpt2"], "--model vgg99")
@@ -555,6 +554,35 @@ def pipelines(folder):
     r = train(folder, *TEXT_MODEL, "--workers", 4, "--stages", 2, "--microbatches", 2, "--strategy", "dreamddp", "--period", 2,
               "--steps", 40, "--lr", 0.01)
     expect(r["final_loss"] < 0.95 * r["first_loss"], "2 x 2 under dreamddp learns nothing: %s" % r)
+
+
+@case("checkpoints, weights and samples of a pipeline: those of one worker, gone on with on other stages")
+def staged_files(folder):
+    model = [*TEXT_MODEL, "--strategy", "ssgd", "--deterministic", "--microbatches", 2, "--dropout", 0.1]
+
+    def stages(n, transport="tcp"):
+        return ["--workers", n, "--stages", n, "--pipeline", "zb", "--transport", transport] if n > 1 else []
+
+    def lasts(folder, *args):
+        out = run(folder, *model, *args, "--export", "trained", "--sample", 20)[0]
+        return out, open(os.path.join(folder, "trained"), "rb").read()
+    whole = lasts(folder, "--steps", 8)
+    for transport in "threads", "tcp":
+        cut = lasts(folder, "--steps", 8, *stages(3, transport))
+        expect(cut[1] == whole[1], "3 stages export other bytes")
+        expect(cut[0].split("{")[0] == whole[0].split("{")[0] != "", "3 stages draw %r, not %r" % (cut[0], whole[0]))
+    for at, (n, rest) in enumerate(((3, 3), (2, 3), (4, 1), (1, 2))):
+        save = "ck%d" % at
+        train(folder, *model, "--steps", 3 + at, *stages(n), "--save", save)
+        r = lasts(folder, "--steps", 8, *stages(rest), "--resume", save)
+        expect(r[1] == whole[1], "%d stages went on as %d with other bytes" % (n, rest))
+    begun = train(folder, *model, "--steps", 2, "--load", "trained")["param_hash"]
+    expect(train(folder, *model, "--steps", 2, "--load", "trained", *stages(2))["param_hash"] == begun, "--load on 2 stages")
+    sentence(run(folder, *model, *stages(2), "--layers", 3, "--load", "trained", code=1)[1], "trained", "is missing")
+    sentence(run(folder, *model, *stages(2), "--layers", 3, "--resume", "ck0", code=1)[1], "ck0", "of a model of")
+    rank = glob.glob(os.path.join(folder, "ck0", "*", "rank-0001.safetensors"))[0]
+    os.remove(rank)
+    sentence(run(folder, *model, "--steps", 8, *stages(2), "--resume", "ck0", code=1)[1], "layer", "rank-0001")
 
 
 @case("servers: a killed run goes on with the same parameters, a killed server is a lost peer")
