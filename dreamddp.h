@@ -3031,6 +3031,113 @@ DDP_API ddp_status ddp_pipe_layout_read(const char *placement, const char *cut, 
                                         ddp_pipe_layout *out, ddp_error *err);
 DDP_API void       ddp_pipe_layout_free(ddp_pipe_layout *l); /* all-zero is fine */
 
+/* ==== pipe/job.h ==== [pipe] */
+/* A job: a model as FusionLLM's OP-DAG, cut over nodes, that a broker describes to each node in JSON. */
+
+#define DDP_JOB_VERSION 1
+#define DDP_JOB_NAME    120 /* bytes of a name, its NUL included */
+
+/* Table 2 of FusionLLM (arXiv:2410.12707). */
+typedef enum ddp_job_type {
+    DDP_JOB_PLACEHOLDER, /* an input: inputs, labels. Of each node that reads it; never sent, has no gradient */
+    DDP_JOB_VARIABLE,    /* a parameter that is nobody's output */
+    DDP_JOB_PARAMETRIC, DDP_JOB_NON_PARAMETRIC, DDP_JOB_LOSS
+} ddp_job_type;
+
+/* Of one parametric operator; rate 0: the job's. */
+typedef struct ddp_job_rule {
+    char   name[16]; /* sgd, nesterov, adam or adamw; "": the job's */
+    double lr, momentum, weight_decay; /* momentum: of sgd and nesterov */
+} ddp_job_rule;
+
+typedef struct ddp_job_op {
+    char         name[DDP_JOB_NAME];
+    char         op[DDP_JOB_NAME];    /* of its kernel, built in or registered on the node; "" of a placeholder */
+    char         layer[DDP_JOB_NAME]; /* "": outside layers */
+    ddp_job_type type;
+    int          args[DDP_OP_INPUTS], arg_count; /* whose outputs it takes, in order */
+    int          tied;                /* whose parameter 0 it uses; -1: its own */
+    double       attribute[DDP_OP_ARGS];
+    ddp_dtype    dtype;
+    ddp_shape    shape;               /* of its output; dims -1: as the kernel says */
+    double       flops, backward_flops;
+    int          params, buffers;     /* -1: as the kernel says */
+    ddp_param    param[DDP_OP_PARAMS], buffer[DDP_OP_BUFFERS]; /* without names */
+    int          node;                /* where it runs, 0..nodes-1; -1: not cut yet */
+    int          requires_grad;       /* of a job that is cut: a parameter is at it or above it */
+    ddp_job_rule rule;
+    ddp_op       stand_in;            /* of a kernel that only other nodes need */
+} ddp_job_op;
+
+/* ddp_job_free: all-zero is fine. A job outlives the graphs that are built of it. */
+typedef struct ddp_job {
+    int          ops, nodes, node; /* node: whose description it is; -1: nobody's yet */
+    int          loss;             /* operator */
+    ddp_job_op  *op;               /* [ops] args before their users */
+    long         steps;
+    int          micro_batches;    /* of a step */
+    uint64_t     seed;             /* of initial values, dropout and the order of the data */
+    ddp_pipeline schedule;
+    ddp_job_rule rule;             /* of operators without their own */
+} ddp_job;
+
+/* A message between nodes: the record of section 3.4 of the paper. An output goes once to each node that uses it, from
+ * one to the next; its gradients are added up on the way back. */
+typedef struct ddp_op_data {
+    int  op;            /* name; its users are op_users */
+    int  user;          /* actual_op_user: the first of the operators, on the later node, that take it */
+    int  from, to;      /* nodes */
+    int  gradient;      /* 1: of the output, and goes back: "op-user" in Table 3 */
+    int  is_loss, require_grad;
+    long local_iter;
+    int  micro_batch;   /* in a description: how many there are */
+    const char *algorithm; /* compress_cfg: "none" */
+    double ratio;
+} ddp_op_data;
+
+/* ddp_job_of_graph - the operators of g, which nobody has cut yet; g may be on paper. Steps, rule and seed are the
+ *   caller's to fill. loss: a node of g.
+ * ddp_job_build - its operators, one node of the graph each, into g, which is empty but for registered operators; *loss as
+ *   for ddp_pipe_open. Shapes, costs and parameters that the job leaves open are filled. A kernel that g does not know is
+ *   an error where j->node runs it; elsewhere what the job says of it will do.
+ * ddp_job_cut - operator i to node node_of[i], which for placeholders is not read.
+ * ddp_job_stages - the same as ddp_pipe_config.stage_of asks for it, [ops].
+ * ddp_job_messages - what `node` sends and receives in one micro-batch, up to room; how many there are.
+ * Errors: DDP_ARG, DDP_UNSUPPORTED (a kernel that is not here), DDP_MEMORY; each names the operator. */
+DDP_API ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err);
+DDP_API ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_error *err);
+DDP_API ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err);
+DDP_API void       ddp_job_stages(const ddp_job *j, int *stage_of);
+DDP_API int        ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room);
+DDP_API void       ddp_job_free(ddp_job *j);
+
+/* ddp_job_read - of n bytes of JSON; name is for errors. *out is untouched on error.
+ * ddp_job_text - the description of `node` (-1: of the whole job): versioned JSON, with what the node sends and requires.
+ *   Freed by ddp_job_text_free; NULL: out of memory.
+ * Errors: DDP_FORMAT (names the place, or the operator and the value; another version; a hash that does not fit),
+ * DDP_MEMORY. */
+DDP_API ddp_status ddp_job_read(const char *name, const char *text, size_t n, ddp_job *out, ddp_error *err);
+DDP_API char      *ddp_job_text(const ddp_job *j, int node);
+DDP_API void       ddp_job_text_free(char *text);
+
+/* What one node trains of a job: an optimizer for each operator, and the operators' state by themselves, so that another
+ * cut can take them over.
+ *
+ * ddp_job_open - g: built of j. first: the step at which training goes on. NULL: *err. Freed by ddp_job_close, behind
+ *   ddp_close.
+ * ddp_job_optimizer - for ddp_set_optimizer; its rate is 1.
+ * ddp_job_floats - of operator i here: parameters, buffers and the state of its optimizer; 0: none here. Without state
+ *   (`bare`) it is what a file of weights holds.
+ * ddp_job_get, ddp_job_put - them, [ddp_job_floats]. put before the first step, of floats or of bare ones; get between
+ *   steps, after the first one. Return 0 or a ddp_status. */
+typedef struct ddp_job_part ddp_job_part;
+DDP_API ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error *err);
+DDP_API void          ddp_job_close(ddp_job_part *p);
+DDP_API ddp_optimizer ddp_job_optimizer(ddp_job_part *p);
+DDP_API size_t        ddp_job_floats(const ddp_job_part *p, int op, int bare);
+DDP_API int           ddp_job_get(ddp_job_part *p, int op, int bare, float *out);
+DDP_API int           ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats);
+
 /* ==== nn/models.h ==== [nn] */
 /* Ready-made models, built from the public operators of a graph. */
 
@@ -56191,6 +56298,897 @@ int ddp_pipe_export(ddp_pipe *p, const char *path)
                : ddp__fail(&p->d->host.error, DDP_MEMORY, "out of memory for writing %.200s", path);
     if (x.part) DDP_FREE(x.part);
     return s ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+/* ==== pipe/job.c ==== [pipe] */
+/* Jobs: from a graph, to a graph, cut over nodes, and what then travels between them. */
+
+/* ---- a variable: a parameter that is an output; its attributes are the dimensions ---- */
+
+static ddp_status ddp__variable_shape(ddp_op_spec *s, ddp_error *err)
+{
+    while (s->out.dims < 4 && s->arg[s->out.dims] >= 1 && s->arg[s->out.dims] <= 1e9) {
+        s->out.dim[s->out.dims] = (long)s->arg[s->out.dims];
+        s->out.dims++;
+    }
+    if (s->inputs || !s->out.dims || s->arg[s->out.dims] != 0)
+        return ddp__fail(err, DDP_ARG, "variable: no inputs, and as attributes one to four dimensions of at least 1");
+    s->params = 1;
+    s->param[0].name = "weight";
+    s->param[0].shape = s->out;
+    s->param[0].init = DDP_INIT_NORMAL;
+    s->param[0].scale = 1;
+    return DDP_OK;
+}
+
+static void ddp__variable_forward(const ddp_op_call *c)
+{
+    memcpy(c->out, c->param[0], (size_t)ddp_shape_count(&c->spec->out) * sizeof(float));
+}
+
+static void ddp__variable_backward(const ddp_op_call *c)
+{
+    const long n = ddp_shape_count(&c->spec->out);
+
+    for (long i = 0; c->grad_param[0] && i < n; i++) ((float *)c->grad_param[0])[i] += ((const float *)c->grad_out)[i];
+}
+
+static const ddp_op ddp__variable = {"variable", ddp__variable_shape, ddp__variable_forward, ddp__variable_backward};
+
+/* ---- from a graph ---- */
+
+static ddp_job_type ddp__job_type_of(const ddp_node *n, int is_loss)
+{
+    if (!n->op) return DDP_JOB_PLACEHOLDER;
+    if (is_loss) return DDP_JOB_LOSS;
+    if (n->op == &ddp__variable) return DDP_JOB_VARIABLE;
+    return n->spec.params ? DDP_JOB_PARAMETRIC : DDP_JOB_NON_PARAMETRIC;
+}
+
+/* What the kernel says of the operator. */
+static void ddp__job_fill(ddp_job_op *o, const ddp_node *n, int is_loss)
+{
+    o->type = ddp__job_type_of(n, is_loss);
+    o->dtype = n->type;
+    o->shape = n->spec.out;
+    o->flops = n->spec.flops;
+    o->backward_flops = n->spec.backward_flops;
+    o->params = n->spec.params;
+    o->buffers = n->spec.buffers;
+    memcpy(o->param, n->spec.param, sizeof o->param);
+    memcpy(o->buffer, n->spec.buffer, sizeof o->buffer);
+}
+
+/* "layer/operator", from the second of its kind in the layer on with its number; inputs by their own. */
+static void ddp__job_name(const ddp_graph *g, const ddp_node *n, ddp_job_op *o)
+{
+    int before = 0;
+
+    snprintf(o->layer, sizeof o->layer, "%s", n->layer >= 0 ? g->layer[n->layer].name : "");
+    if (!n->op) {
+        snprintf(o->name, sizeof o->name, "%s", n->name);
+        return;
+    }
+    for (int i = 0; i < n->index; i++) before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
+    snprintf(o->op, sizeof o->op, "%s", n->op->name);
+    snprintf(o->name, sizeof o->name, "%.60s%s%.40s", o->layer, *o->layer ? "/" : "", o->op);
+    if (before) snprintf(o->name + strlen(o->name), sizeof o->name - strlen(o->name), ".%d", before);
+}
+
+ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err)
+{
+    ddp_job j;
+
+    memset(&j, 0, sizeof j);
+    if (!g || !out || !loss || loss->graph != g)
+        return ddp__fail(err, DDP_ARG, "ddp_job_of_graph: a graph, its loss and a job are needed");
+    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    j.op = (ddp_job_op *)ddp__calloc((size_t)g->nodes, sizeof *j.op);
+    if (!j.op) return ddp__fail(err, DDP_MEMORY, "out of memory for a job of %d operators", g->nodes);
+    j.ops = g->nodes;
+    j.loss = loss->index;
+    j.node = -1;
+    j.steps = j.micro_batches = 1;
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        ddp_job_op *o = &j.op[i];
+        ddp__job_name(g, n, o);
+        o->arg_count = n->spec.inputs;
+        for (int k = 0; k < o->arg_count; k++) o->args[k] = n->input[k];
+        o->tied = n->tied;
+        o->node = -1;
+        memcpy(o->attribute, n->spec.arg, sizeof o->attribute);
+        ddp__job_fill(o, n, i == j.loss);
+    }
+    *out = j;
+    return DDP_OK;
+}
+
+void ddp_job_free(ddp_job *j)
+{
+    if (!j) return;
+    if (j->op) DDP_FREE(j->op);
+    memset(j, 0, sizeof *j);
+}
+
+/* ---- to a graph ---- */
+
+/* Of a kernel that this node does not have: the job says the rest, ddp__job_stand_in. */
+static ddp_status ddp__elsewhere_shape(ddp_op_spec *s, ddp_error *err)
+{
+    (void)s, (void)err;
+    return DDP_OK;
+}
+
+static void ddp__elsewhere(const ddp_op_call *c) { (void)c; }
+
+/* The kernel by name; one that only others run may be missing. */
+static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *stands_in, ddp_error *err)
+{
+    const ddp_op *known = g->builtin(o->op);
+
+    for (int i = 0; i < g->op_count; i++)
+        if (!strcmp(g->ops[i]->name, o->op)) known = g->ops[i];
+    if (!known && !strcmp(o->op, ddp__variable.name)) known = &ddp__variable, ddp_register_op(g, known);
+    *stands_in = !known || known->shape == ddp__elsewhere_shape;
+    if (!*stands_in) return DDP_OK;
+    if ((j->node >= 0 && o->node == j->node) || o->shape.dims < 0 || o->params < 0)
+        return ddp__fail(err, DDP_UNSUPPORTED, "operator %s is of kind %s, which this program does not know: register it "
+                         "by that name with ddp_register_op (examples/compnode/compnode.c shows how)", o->name, o->op);
+    o->stand_in.name = o->op;
+    o->stand_in.shape = ddp__elsewhere_shape;
+    o->stand_in.forward = o->stand_in.backward = ddp__elsewhere;
+    return known ? DDP_OK : (ddp_status)ddp_register_op(g, &o->stand_in);
+}
+
+static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
+{
+    ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
+
+    n->spec.out = o->shape;
+    n->spec.flops = o->flops;
+    n->spec.backward_flops = o->backward_flops;
+    n->spec.params = o->params;
+    n->spec.buffers = o->buffers;
+    memcpy(n->spec.param, o->param, sizeof n->spec.param);
+    memcpy(n->spec.buffer, o->buffer, sizeof n->spec.buffer);
+    n->has_gradient |= o->params > 0;
+    if (!l) return;
+    l->flops += o->flops;
+    for (int k = n->tied >= 0; k < o->params; k++) l->count += (size_t)ddp_shape_count(&o->param[k].shape);
+    for (int k = 0; k < o->buffers; k++) l->buffer_count += (size_t)ddp_shape_count(&o->buffer[k].shape);
+}
+
+static int ddp__job_same_shape(const ddp_shape *a, const ddp_shape *b)
+{
+    return a->dims == b->dims && !memcmp(a->dim, b->dim, (size_t)a->dims * sizeof *a->dim);
+}
+
+/* What the job says of shapes holds, and initial values start as it says. */
+static ddp_status ddp__job_agree(ddp_graph *g, ddp_node *n, const ddp_job_op *o, ddp_error *err)
+{
+    int same = o->params < 0 || o->params == n->spec.params;
+
+    if (o->shape.dims >= 0 && !ddp__job_same_shape(&o->shape, &n->spec.out))
+        return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says another shape than its kernel %s makes", o->name, o->op);
+    for (int k = 0; same && k < o->params; k++) {
+        same = ddp__job_same_shape(&o->param[k].shape, &n->spec.param[k].shape);
+        n->spec.param[k].init = o->param[k].init;
+        ddp_init_scale(g, n, k, o->param[k].scale);
+    }
+    if (!same)
+        return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says other parameters than its kernel %s has", o->name, o->op);
+    return DDP_OK;
+}
+
+/* Operators of a layer follow each other. */
+static ddp_status ddp__job_layer(ddp_job *j, ddp_graph *g, const ddp_job_op *o, ddp_error *err)
+{
+    const char *open = g->open_layer >= 0 ? g->layer[g->open_layer].name : "";
+
+    if (!strcmp(open, o->layer)) return DDP_OK;
+    if (*open) ddp_layer_end(g);
+    if (*o->layer) ddp_layer_begin(g, o->layer);
+    if (*o->layer && g->open_layer >= 0 && strcmp(g->layer[g->open_layer].name, o->layer))
+        return ddp__fail(err, DDP_ARG, "operator %s comes back to layer %s: operators of a layer follow each other",
+                         j->op[o - j->op].name, o->layer);
+    return g->error.code ? ddp__fail(err, g->error.code, "%s", g->error.msg) : DDP_OK;
+}
+
+static ddp_status ddp__job_node(ddp_job *j, ddp_graph *g, int i, ddp_error *err)
+{
+    ddp_job_op *o = &j->op[i];
+    ddp_node *args[DDP_OP_INPUTS], *n;
+    int stands_in = 0;
+
+    if (o->type == DDP_JOB_PLACEHOLDER) {
+        n = ddp_input_shape(g, o->name, o->dtype, &o->shape);
+    } else {
+        DDP__TRY(ddp__job_layer(j, g, o, err));
+        DDP__TRY(ddp__job_kernel(j, g, o, &stands_in, err));
+        for (int k = 0; k < o->arg_count; k++) args[k] = g->node[o->args[k]];
+        n = ddp_apply(g, o->op, o->arg_count, args, DDP_OP_ARGS, o->attribute, o->tied >= 0 ? g->node[o->tied] : NULL);
+    }
+    if (!n) return ddp__fail(err, g->error.code, "operator %.60s: %.400s", o->name, g->error.msg);
+    if (stands_in) ddp__job_stand_in(g, n, o);
+    else if (n->op) DDP__TRY(ddp__job_agree(g, n, o, err));
+    if (!stands_in) ddp__job_fill(o, n, i == j->loss);
+    return DDP_OK;
+}
+
+ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_error *err)
+{
+    if (!j || !g || !loss || !j->ops) return ddp__fail(err, DDP_ARG, "ddp_job_build: a job, a graph and a loss are needed");
+    if (g->nodes || g->built) return ddp__fail(err, DDP_USAGE, "ddp_job_build: the graph has operators already");
+    for (int i = 0; i < j->ops; i++) DDP__TRY(ddp__job_node(j, g, i, err));
+    if (g->open_layer >= 0) ddp_layer_end(g);
+    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    *loss = g->node[j->loss];
+    return DDP_OK;
+}
+
+/* ---- the cut ---- */
+
+ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err)
+{
+    if (!j || !node_of || nodes < 1) return ddp__fail(err, DDP_ARG, "ddp_job_cut: a job, a list and nodes are needed");
+    for (int i = 0; i < j->ops; i++)
+        if (j->op[i].type != DDP_JOB_PLACEHOLDER && (node_of[i] < 0 || node_of[i] >= nodes))
+            return ddp__fail(err, DDP_ARG, "the cut puts operator %s on node %d, nodes are 0..%d", j->op[i].name, node_of[i],
+                             nodes - 1);
+    j->nodes = nodes;
+    for (int i = 0; i < j->ops; i++) {
+        ddp_job_op *o = &j->op[i];
+        o->requires_grad = o->type == DDP_JOB_PARAMETRIC || o->type == DDP_JOB_VARIABLE;
+        for (int k = 0; k < o->arg_count; k++) o->requires_grad |= j->op[o->args[k]].requires_grad;
+    }
+    for (int i = j->ops - 1; i >= 0; i--) {
+        ddp_job_op *o = &j->op[i];
+        if (o->type != DDP_JOB_PLACEHOLDER) o->node = node_of[i];
+        for (int k = 0; k < o->arg_count; k++) /* a placeholder is where its first user is */
+            if (j->op[o->args[k]].type == DDP_JOB_PLACEHOLDER) j->op[o->args[k]].node = o->node;
+    }
+    return DDP_OK;
+}
+
+void ddp_job_stages(const ddp_job *j, int *stage_of)
+{
+    for (int i = 0; i < j->ops; i++) stage_of[i] = j->op[i].node;
+}
+
+/* The first operator on `node` that takes the output of i; -1: none does. */
+static int ddp__job_user(const ddp_job *j, int i, int node)
+{
+    for (int u = i + 1; u < j->ops; u++)
+        for (int k = 0; j->op[u].node == node && k < j->op[u].arg_count; k++)
+            if (j->op[u].args[k] == i) return u;
+    return -1;
+}
+
+int ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room)
+{
+    int n = 0;
+
+    for (int i = 0; i < j->ops; i++) {
+        int from = j->op[i].node;
+        if (j->op[i].type == DDP_JOB_PLACEHOLDER) continue;
+        for (int to = from + 1; to < j->nodes; to++) {
+            const int user = ddp__job_user(j, i, to), grad = j->op[i].requires_grad;
+            for (int back = 0; user >= 0 && (from == node || to == node) && back <= grad; back++, n++) {
+                const ddp_op_data m = {i, user, back ? to : from, back ? from : to, back, i == j->loss, grad, 0,
+                                       j->micro_batches, "none", 1};
+                if (n < room) out[n] = m;
+            }
+            if (user >= 0) from = to;
+        }
+    }
+    return n;
+}
+
+/* ==== pipe/job_json.c ==== [pipe] */
+/* The description of a job, versioned JSON: written for a node, and read with a sentence for all that can be wrong. */
+
+static const char *const ddp__job_types[] = {"placeholder", "variable", "parametric", "non-parametric", "loss"};
+static const char *const ddp__job_inits[] = {"zero", "one", "normal", "uniform"};
+static const char *const ddp__job_dtypes[] = {"f32", "i32"};
+
+/* ---- writing ---- */
+
+static void ddp__job_key(ddp__text *t, const char *key, const char *value)
+{
+    ddp__text_addf(t, "\"%s\": ", key);
+    ddp__json_string(t, value);
+}
+
+static void ddp__job_shape(ddp__text *t, const ddp_shape *s)
+{
+    ddp__text_addf(t, ", \"shape\": [");
+    for (int i = 0; i < s->dims; i++) ddp__text_addf(t, i ? ", %ld" : "%ld", s->dim[i]);
+    ddp__text_addf(t, "]");
+}
+
+static void ddp__job_numbers(ddp__text *t, const char *key, const double *x, int n)
+{
+    ddp__text_addf(t, ", \"%s\": [", key);
+    for (int i = 0; i < n; i++) {
+        if (i) ddp__text_addf(t, ", ");
+        ddp__json_number(t, x[i]);
+    }
+    ddp__text_addf(t, "]");
+}
+
+static void ddp__job_arrays(ddp__text *t, const char *key, const ddp_param *p, int n)
+{
+    if (n < 0) return;
+    ddp__text_addf(t, ", \"%s\": [", key);
+    for (int i = 0; i < n; i++) {
+        ddp__text_addf(t, "%s{\"init\": \"%s\", \"scale\": ", i ? ", " : "", ddp__job_inits[p[i].init]);
+        ddp__json_number(t, (double)p[i].scale);
+        ddp__job_shape(t, &p[i].shape);
+        ddp__text_addf(t, "}");
+    }
+    ddp__text_addf(t, "]");
+}
+
+static void ddp__job_rule_text(ddp__text *t, const ddp_job_rule *r)
+{
+    ddp__text_addf(t, ", \"optimizer\": {");
+    ddp__job_key(t, "name", r->name);
+    ddp__text_addf(t, ", \"lr\": ");
+    ddp__json_number(t, r->lr);
+    ddp__text_addf(t, ", \"momentum\": ");
+    ddp__json_number(t, r->momentum);
+    ddp__text_addf(t, ", \"weight_decay\": ");
+    ddp__json_number(t, r->weight_decay);
+    ddp__text_addf(t, "}");
+}
+
+/* The names of who takes the output of operator i. */
+static void ddp__job_users(ddp__text *t, const ddp_job *j, int i)
+{
+    int n = 0;
+
+    for (int u = i + 1; u < j->ops; u++)
+        for (int k = 0, more = 1; more && k < j->op[u].arg_count; k++) {
+            if (j->op[u].args[k] != i) continue;
+            if (n++) ddp__text_addf(t, ", ");
+            ddp__json_string(t, j->op[u].name);
+            more = 0;
+        }
+}
+
+/* A row of Table 2. */
+static void ddp__job_op_text(ddp__text *t, const ddp_job *j, int i)
+{
+    const ddp_job_op *o = &j->op[i];
+    int n = DDP_OP_ARGS;
+
+    ddp__text_addf(t, "%s\n  {", i ? "," : "");
+    ddp__job_key(t, "name", o->name);
+    ddp__text_addf(t, ", \"type\": \"%s\", \"users\": [", ddp__job_types[o->type]);
+    ddp__job_users(t, j, i);
+    ddp__text_addf(t, "], \"args\": [");
+    for (int k = 0; k < o->arg_count; k++) {
+        if (k) ddp__text_addf(t, ", ");
+        ddp__json_string(t, j->op[o->args[k]].name);
+    }
+    ddp__text_addf(t, "]");
+    if (o->node >= 0) ddp__text_addf(t, ", \"node\": %d", o->node);
+    if (o->type == DDP_JOB_PLACEHOLDER) {
+        ddp__text_addf(t, ", \"dtype\": \"%s\"", ddp__job_dtypes[o->dtype]);
+    } else {
+        while (n && o->attribute[n - 1] == 0) n--;
+        ddp__text_addf(t, ", ");
+        ddp__job_key(t, "op", o->op);
+        ddp__text_addf(t, ", ");
+        ddp__job_key(t, "layer", o->layer);
+        ddp__job_numbers(t, "attributes", o->attribute, n);
+        if (o->tied >= 0) ddp__text_addf(t, ", "), ddp__job_key(t, "tied", j->op[o->tied].name);
+        ddp__job_numbers(t, "flops", &o->flops, 1);
+        ddp__job_numbers(t, "backward_flops", &o->backward_flops, 1);
+        ddp__job_arrays(t, "parameters", o->param, o->params);
+        ddp__job_arrays(t, "buffers", o->buffer, o->buffers);
+        if (o->rule.name[0] || o->rule.lr > 0) ddp__job_rule_text(t, &o->rule);
+    }
+    if (o->shape.dims >= 0) ddp__job_shape(t, &o->shape);
+    ddp__text_addf(t, "}");
+}
+
+static void ddp__job_message_text(ddp__text *t, const ddp_job *j, const ddp_op_data *m)
+{
+    ddp__text_addf(t, "{");
+    ddp__job_key(t, "name", j->op[m->op].name);
+    ddp__text_addf(t, ", \"op_users\": [");
+    ddp__job_users(t, j, m->op);
+    ddp__text_addf(t, "], ");
+    ddp__job_key(t, "actual_op_user", j->op[m->user].name);
+    ddp__text_addf(t, ", \"from\": %d, \"to\": %d, \"is_loss\": %s, \"require_grad\": %s, \"local_iter\": %ld, "
+                   "\"micro_batch\": %d, \"compress_cfg\": {\"algorithm\": \"%s\", \"ratio\": ",
+                   m->from, m->to, m->is_loss ? "true" : "false", m->require_grad ? "true" : "false", m->local_iter,
+                   m->micro_batch, m->algorithm);
+    ddp__json_number(t, m->ratio);
+    ddp__text_addf(t, "}}");
+}
+
+/* Table 3: what the node requires and sends, activations and gradients. */
+static void ddp__job_messages_text(ddp__text *t, const ddp_job *j, int node)
+{
+    static const char *const lists[] = {"required_activations", "sent_activations", "required_gradients", "sent_gradients"};
+    const int n = ddp_job_messages(j, node, NULL, 0);
+    ddp_op_data *m = (ddp_op_data *)ddp__calloc((size_t)n, sizeof *m);
+
+    if (!m) t->failed = 1;
+    if (m) ddp_job_messages(j, node, m, n);
+    for (int list = 0; m && list < 4; list++) {
+        int written = 0;
+        ddp__text_addf(t, "\"%s\": [", lists[list]);
+        for (int i = 0; i < n; i++) {
+            if (m[i].gradient != list / 2 || (m[i].from == node) != list % 2) continue;
+            ddp__text_addf(t, "%s\n  ", written++ ? "," : "");
+            ddp__job_message_text(t, j, &m[i]);
+        }
+        ddp__text_addf(t, "],\n");
+    }
+    DDP_FREE(m);
+}
+
+char *ddp_job_text(const ddp_job *j, int node)
+{
+    ddp__text body, all;
+
+    if (!j || !j->ops) return NULL;
+    memset(&body, 0, sizeof body);
+    memset(&all, 0, sizeof all);
+    ddp__text_addf(&body, ",\n\"steps\": %ld, \"micro_batches\": %d, \"seed\": %llu, \"pipeline\": \"%s\",\n\"nodes\": %d, "
+                   "\"node\": %d, ", j->steps, j->micro_batches, (unsigned long long)j->seed, ddp_pipeline_name(j->schedule),
+                   j->nodes, node);
+    ddp__job_key(&body, "loss", j->op[j->loss].name);
+    ddp__job_rule_text(&body, &j->rule);
+    ddp__text_addf(&body, ",\n");
+    if (node >= 0) ddp__job_messages_text(&body, j, node);
+    ddp__text_addf(&body, "\"operators\": [");
+    for (int i = 0; i < j->ops; i++) ddp__job_op_text(&body, j, i);
+    ddp__text_addf(&body, "]}\n");
+    ddp__text_addf(&all, "{\"dreamddp_job\": %d, \"hash\": \"%016llx\"", DDP_JOB_VERSION,
+                   (unsigned long long)ddp__hash(DDP__HASH_START, body.data, body.size));
+    ddp__text_add(&all, body.data, body.size);
+    all.failed |= body.failed;
+    ddp__text_free(&body);
+    if (!all.failed) return all.data;
+    ddp__text_free(&all);
+    return NULL;
+}
+
+void ddp_job_text_free(char *text)
+{
+    if (text) DDP_FREE(text);
+}
+
+/* ---- reading ---- */
+
+typedef struct ddp__job_reader {
+    const char *name; /* of the text */
+    ddp_job    *j;
+    ddp_error  *err;
+} ddp__job_reader;
+
+static ddp_status ddp__job_bad(const ddp__job_reader *r, const ddp__json *at, const char *what)
+{
+    return ddp__fail(r->err, DDP_FORMAT, "%s, line %d, column %d: %s", r->name, at->line, at->column, what);
+}
+
+/* A member that may be missing: then *out stays. */
+static ddp_status ddp__job_number(const ddp__job_reader *r, const ddp__json *o, const char *key, double least, double most,
+                                  int whole, double *out)
+{
+    const ddp__json *v = ddp__json_get(o, key);
+    char what[160];
+
+    if (!v) return DDP_OK;
+    if (v->kind != DDP__JSON_NUMBER || !(v->number >= least && v->number <= most) || (whole && v->number != floor(v->number))) {
+        snprintf(what, sizeof what, "\"%s\" must be a %snumber from %g to %g", key, whole ? "whole " : "", least, most);
+        return ddp__job_bad(r, v, what);
+    }
+    *out = v->number;
+    return DDP_OK;
+}
+
+static ddp_status ddp__job_string(const ddp__job_reader *r, const ddp__json *o, const char *key, char *out, size_t room)
+{
+    const ddp__json *v = ddp__json_get(o, key);
+    char what[160];
+
+    if (!v) return DDP_OK;
+    if (v->kind != DDP__JSON_STRING || strlen(v->string) >= room) {
+        snprintf(what, sizeof what, "\"%s\" must be a text of at most %zu bytes", key, room - 1);
+        return ddp__job_bad(r, v, what);
+    }
+    snprintf(out, room, "%s", v->string);
+    return DDP_OK;
+}
+
+static ddp_status ddp__job_choice(const ddp__job_reader *r, const ddp__json *o, const char *key, const char *const *names,
+                                  int count, int *out)
+{
+    const ddp__json *v = ddp__json_get(o, key);
+    char what[160];
+
+    if (!v) return DDP_OK;
+    for (int i = 0; v->kind == DDP__JSON_STRING && i < count; i++)
+        if (!strcmp(v->string, names[i])) return *out = i, DDP_OK;
+    snprintf(what, sizeof what, "\"%s\" must be one of %s, %s ... %s", key, names[0], names[1], names[count - 1]);
+    return ddp__job_bad(r, v, what);
+}
+
+/* An array of at most `room` values; *out NULL where the member is missing. */
+static ddp_status ddp__job_list(const ddp__job_reader *r, const ddp__json *o, const char *key, int room, const ddp__json **out)
+{
+    const ddp__json *v = ddp__json_get(o, key);
+    char what[160];
+
+    *out = v;
+    if (!v || (v->kind == DDP__JSON_ARRAY && v->count <= room)) return DDP_OK;
+    snprintf(what, sizeof what, "\"%s\" must be an array of at most %d values", key, room);
+    return ddp__job_bad(r, v, what);
+}
+
+static ddp_status ddp__job_read_shape(const ddp__job_reader *r, const ddp__json *o, ddp_shape *out)
+{
+    const ddp__json *v;
+
+    DDP__TRY(ddp__job_list(r, o, "shape", 4, &v));
+    if (!v) return DDP_OK;
+    out->dims = 0;
+    for (v = v->first; v; v = v->next) {
+        if (v->kind != DDP__JSON_NUMBER || !(v->number >= 1 && v->number <= 1e9) || v->number != floor(v->number))
+            return ddp__job_bad(r, v, "a dimension must be a whole number from 1 to 1e+09");
+        out->dim[out->dims++] = (long)v->number;
+    }
+    return ddp_shape_count(out) <= 1000000000000 ? DDP_OK : ddp__job_bad(r, o, "\"shape\" has more than 1e+12 elements");
+}
+
+static ddp_status ddp__job_read_arrays(const ddp__job_reader *r, const ddp__json *o, const char *key, ddp_param *out, int room,
+                                       int *count)
+{
+    const ddp__json *v;
+
+    DDP__TRY(ddp__job_list(r, o, key, room, &v));
+    *count = v ? 0 : -1;
+    for (v = v ? v->first : NULL; v; v = v->next) {
+        double scale = 0;
+        int init = DDP_INIT_ZERO;
+        DDP__TRY(ddp__job_read_shape(r, v, &out->shape));
+        DDP__TRY(ddp__job_choice(r, v, "init", ddp__job_inits, 4, &init));
+        DDP__TRY(ddp__job_number(r, v, "scale", 0, 1e30, 0, &scale));
+        out->name = "weight";
+        out->init = (ddp_init)init;
+        out++->scale = (float)scale;
+        ++*count;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__job_read_rule(const ddp__job_reader *r, const ddp__json *o, ddp_job_rule *out)
+{
+    const ddp__json *v = ddp__json_get(o, "optimizer");
+
+    if (!v) return DDP_OK;
+    if (v->kind != DDP__JSON_OBJECT) return ddp__job_bad(r, v, "\"optimizer\" must be an object with name and lr");
+    DDP__TRY(ddp__job_string(r, v, "name", out->name, sizeof out->name));
+    DDP__TRY(ddp__job_number(r, v, "lr", 0, 1e6, 0, &out->lr));
+    DDP__TRY(ddp__job_number(r, v, "momentum", 0, 1, 0, &out->momentum));
+    return ddp__job_number(r, v, "weight_decay", 0, 1e6, 0, &out->weight_decay);
+}
+
+/* The operator of that name before `before`. */
+static ddp_status ddp__job_find(const ddp__job_reader *r, const ddp__json *v, int before, int *out)
+{
+    char what[DDP_JOB_NAME + 80];
+
+    if (v->kind != DDP__JSON_STRING) return ddp__job_bad(r, v, "the name of an operator is needed");
+    for (int i = 0; i < before; i++)
+        if (!strcmp(r->j->op[i].name, v->string)) return *out = i, DDP_OK;
+    snprintf(what, sizeof what, "no operator %.100s stands before its user", v->string);
+    return ddp__job_bad(r, v, what);
+}
+
+static ddp_status ddp__job_read_args(const ddp__job_reader *r, const ddp__json *v, int i)
+{
+    ddp_job_op *o = &r->j->op[i];
+    const ddp__json *list, *tied = ddp__json_get(v, "tied");
+
+    DDP__TRY(ddp__job_list(r, v, "args", DDP_OP_INPUTS, &list));
+    for (list = list ? list->first : NULL; list; list = list->next)
+        DDP__TRY(ddp__job_find(r, list, i, &o->args[o->arg_count++]));
+    if (tied) DDP__TRY(ddp__job_find(r, tied, i, &o->tied));
+    DDP__TRY(ddp__job_list(r, v, "attributes", DDP_OP_ARGS, &list));
+    list = list ? list->first : NULL;
+    for (int k = 0; list; list = list->next) {
+        if (list->kind != DDP__JSON_NUMBER || !(fabs(list->number) <= 1e9))
+            return ddp__job_bad(r, list, "an attribute must be a number from -1e+09 to 1e+09");
+        o->attribute[k++] = list->number;
+    }
+    return DDP_OK;
+}
+
+static ddp_status ddp__job_read_costs(const ddp__job_reader *r, const ddp__json *v, const char *key, double *out)
+{
+    const ddp__json *list;
+
+    DDP__TRY(ddp__job_list(r, v, key, 1, &list));
+    if (!list || !list->count) return DDP_OK;
+    if (list->first->kind != DDP__JSON_NUMBER || !(list->first->number >= 0))
+        return ddp__job_bad(r, list, "costs must be numbers of at least 0");
+    *out = list->first->number;
+    return DDP_OK;
+}
+
+static ddp_status ddp__job_read_op(const ddp__job_reader *r, const ddp__json *v, int i)
+{
+    ddp_job_op *o = &r->j->op[i];
+    double node = -1;
+    int type = -1, dtype = DDP_F32, same;
+
+    if (v->kind != DDP__JSON_OBJECT) return ddp__job_bad(r, v, "an operator must be an object with name and op");
+    o->tied = -1;
+    o->shape.dims = -1;
+    DDP__TRY(ddp__job_string(r, v, "name", o->name, sizeof o->name));
+    if (!o->name[0]) return ddp__job_bad(r, v, "an operator needs a name");
+    if (ddp__job_find(r, ddp__json_get(v, "name"), i, &same) == DDP_OK)
+        return ddp__job_bad(r, v, "two operators have this name");
+    DDP__TRY(ddp__job_string(r, v, "op", o->op, sizeof o->op));
+    DDP__TRY(ddp__job_string(r, v, "layer", o->layer, sizeof o->layer));
+    DDP__TRY(ddp__job_choice(r, v, "type", ddp__job_types, 5, &type));
+    DDP__TRY(ddp__job_choice(r, v, "dtype", ddp__job_dtypes, 2, &dtype));
+    DDP__TRY(ddp__job_number(r, v, "node", 0, (double)r->j->nodes - 1, 1, &node));
+    o->type = type >= 0 ? (ddp_job_type)type : o->op[0] ? DDP_JOB_NON_PARAMETRIC : DDP_JOB_PLACEHOLDER;
+    o->dtype = (ddp_dtype)dtype;
+    o->node = (int)node;
+    DDP__TRY(ddp__job_read_args(r, v, i));
+    DDP__TRY(ddp__job_read_shape(r, v, &o->shape));
+    DDP__TRY(ddp__job_read_costs(r, v, "flops", &o->flops));
+    DDP__TRY(ddp__job_read_costs(r, v, "backward_flops", &o->backward_flops));
+    DDP__TRY(ddp__job_read_arrays(r, v, "parameters", o->param, DDP_OP_PARAMS, &o->params));
+    DDP__TRY(ddp__job_read_arrays(r, v, "buffers", o->buffer, DDP_OP_BUFFERS, &o->buffers));
+    DDP__TRY(ddp__job_read_rule(r, v, &o->rule));
+    if (o->type == DDP_JOB_PLACEHOLDER && (o->op[0] || o->arg_count || o->shape.dims < 0))
+        return ddp__job_bad(r, v, "a placeholder needs a shape, and has no op and no args");
+    if (o->type != DDP_JOB_PLACEHOLDER && !o->op[0]) return ddp__job_bad(r, v, "an operator needs \"op\", the name of its kernel");
+    return DDP_OK;
+}
+
+/* What stands before the hash is the version's, and needs none. */
+static ddp_status ddp__job_check_hash(const ddp__job_reader *r, const ddp__json *root, const char *text, size_t n)
+{
+    const ddp__json *v = ddp__json_get(root, "hash");
+    char is[17];
+
+    if (!v) return DDP_OK;
+    for (size_t at = 0; v->kind == DDP__JSON_STRING && strlen(v->string) == 16 && at + 18 < n; at++) {
+        if (memcmp(text + at, v->string, 16)) continue;
+        snprintf(is, sizeof is, "%016llx", (unsigned long long)ddp__hash(DDP__HASH_START, text + at + 17, n - at - 17));
+        if (!strcmp(is, v->string)) return DDP_OK;
+        break;
+    }
+    return ddp__job_bad(r, v, "the description was changed or damaged on its way: its hash does not fit (a description that "
+                        "was edited goes without one)");
+}
+
+static ddp_status ddp__job_read_all(ddp__job_reader *r, const ddp__json *root, const char *text, size_t n)
+{
+    const ddp__json *v = ddp__json_get(root, "dreamddp_job"), *list;
+    double steps = 1, micro = 1, seed = 0, nodes = 0, node = -1;
+    char schedule[16] = "";
+    int i = 0;
+
+    if (!v || v->kind != DDP__JSON_NUMBER)
+        return ddp__fail(r->err, DDP_FORMAT, "%s: no job description: the member \"dreamddp_job\", its version, is missing",
+                         r->name);
+    if (v->number != (double)DDP_JOB_VERSION)
+        return ddp__fail(r->err, DDP_FORMAT, "%s: a job description of version %g, this program reads version %d: use the same "
+                         "release for the broker and all nodes", r->name, v->number, DDP_JOB_VERSION);
+    DDP__TRY(ddp__job_check_hash(r, root, text, n));
+    DDP__TRY(ddp__job_number(r, root, "steps", 1, 1e12, 1, &steps));
+    DDP__TRY(ddp__job_number(r, root, "micro_batches", 1, 1e6, 1, &micro));
+    DDP__TRY(ddp__job_number(r, root, "seed", 0, 9007199254740992.0, 1, &seed));
+    DDP__TRY(ddp__job_number(r, root, "nodes", 0, 1024, 1, &nodes));
+    DDP__TRY(ddp__job_number(r, root, "node", -1, nodes - 1, 1, &node));
+    DDP__TRY(ddp__job_string(r, root, "pipeline", schedule, sizeof schedule));
+    DDP__TRY(ddp__job_read_rule(r, root, &r->j->rule));
+    if (schedule[0]) DDP__TRY(ddp_pipeline_named(schedule, &r->j->schedule, r->err));
+    r->j->steps = (long)steps, r->j->micro_batches = (int)micro, r->j->seed = (uint64_t)seed;
+    r->j->nodes = (int)nodes, r->j->node = (int)node;
+    DDP__TRY(ddp__json_need(r->name, root, "operators", DDP__JSON_ARRAY, &list, r->err));
+    if (!list->count) return ddp__job_bad(r, list, "a job needs operators");
+    r->j->op = (ddp_job_op *)ddp__calloc((size_t)list->count, sizeof *r->j->op);
+    if (!r->j->op) return ddp__fail(r->err, DDP_MEMORY, "%s: out of memory for %ld operators", r->name, list->count);
+    r->j->ops = (int)list->count;
+    for (v = list->first; v; v = v->next) DDP__TRY(ddp__job_read_op(r, v, i++));
+    DDP__TRY(ddp__json_need(r->name, root, "loss", DDP__JSON_STRING, &v, r->err));
+    return ddp__job_find(r, v, r->j->ops, &r->j->loss);
+}
+
+ddp_status ddp_job_read(const char *name, const char *text, size_t n, ddp_job *out, ddp_error *err)
+{
+    ddp_job j;
+    ddp__job_reader r = {name, &j, err};
+    ddp__json *root;
+    ddp_status s;
+
+    memset(&j, 0, sizeof j);
+    if (!name || !text || !out) return ddp__fail(err, DDP_ARG, "ddp_job_read: a name, a text and a job are needed");
+    root = ddp__json_parse(name, text, n, err);
+    if (!root) return err ? err->code : DDP_FORMAT;
+    s = ddp__job_read_all(&r, root, text, n);
+    ddp__json_free(root);
+    if (s == DDP_OK) *out = j;
+    else ddp_job_free(&j);
+    return s;
+}
+
+/* ==== pipe/job_part.c ==== [pipe] */
+/* What one node trains of a job: an optimizer for each operator, and what another node needs to take an operator over. */
+
+/* An operator here. */
+typedef struct ddp__seat {
+    float        *params; /* of its own, in one piece; NULL: none */
+    size_t        count;
+    ddp_optimizer rule;
+    float        *state;  /* the context's, where the first update has found it */
+    float        *taken;  /* state to go on from, until then; NULL: zero */
+} ddp__seat;
+
+struct ddp_job_part {
+    ddp_graph *g;
+    ddp__seat *seat;   /* [nodes] */
+    int        nodes, states; /* states: floats for each parameter, of the rule that needs most */
+    long       first;
+};
+
+static int ddp__rule_make(const ddp_job_rule *own, const ddp_job_rule *job, ddp_optimizer *out)
+{
+    const ddp_job_rule *r = own->name[0] ? own : job;
+    const float lr = (float)(own->lr > 0 ? own->lr : job->lr), m = (float)r->momentum, decay = (float)r->weight_decay;
+
+    if (!strcmp(r->name, "sgd")) *out = ddp_sgd_decay(lr, m, decay);
+    else if (!strcmp(r->name, "nesterov")) *out = ddp_nesterov(lr, m, decay);
+    else if (!strcmp(r->name, "adam")) *out = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else if (!strcmp(r->name, "adamw")) *out = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else return 0;
+    return lr > 0;
+}
+
+/* Part of a layer's parameters is one operator's: the rule is elementwise, so each has its own, with its own state behind
+ * what those before it have. */
+static void ddp__part_update(const ddp_optimizer *self, const ddp_update *u)
+{
+    const ddp_job_part *p = (const ddp_job_part *)self->user;
+
+    for (int i = 0; i < p->nodes; i++) {
+        ddp__seat *s = &p->seat[i];
+        ddp_update own = *u;
+        size_t at;
+        if (!s->params || s->params < u->params || s->params >= u->params + u->count) continue;
+        at = (size_t)(s->params - u->params);
+        own.params = s->params;
+        own.grads = u->grads + at;
+        own.state = u->state ? u->state + (size_t)p->states * at : NULL;
+        own.count = s->count;
+        own.step = u->step + p->first;
+        own.lr = s->rule.lr;
+        if (s->taken && own.state) memcpy(own.state, s->taken, (size_t)p->states * s->count * sizeof(float));
+        if (s->taken) DDP_FREE(s->taken);
+        s->taken = NULL;
+        s->state = own.state;
+        s->rule.update(&s->rule, &own);
+    }
+}
+
+static size_t ddp__seat_buffers(const ddp_job_part *p, int i)
+{
+    const ddp_node *n = p->g->node[i];
+    size_t count = 0;
+
+    for (int k = 0; n->buffer[0] && k < n->spec.buffers; k++) count += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+    return count;
+}
+
+ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error *err)
+{
+    ddp_job_part *p = NULL;
+
+    if (!j || !g || !g->built || g->nodes != j->ops || ddp__graph_backend(g)) {
+        ddp__fail(err, DDP_ARG, "ddp_job_open: a graph that was built of this job, on the CPU, is needed");
+        return NULL;
+    }
+    p = (ddp_job_part *)ddp__calloc(1, sizeof *p);
+    if (p) p->seat = (ddp__seat *)ddp__calloc((size_t)g->nodes, sizeof *p->seat);
+    if (!p || !p->seat) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for the optimizers of %d operators", g->nodes);
+        ddp_job_close(p);
+        return NULL;
+    }
+    p->g = g;
+    p->nodes = g->nodes;
+    p->first = first;
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        ddp__seat *s = &p->seat[i];
+        if (n->spec.params && !ddp__rule_make(&j->op[i].rule, &j->rule, &s->rule)) {
+            ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, and a "
+                      "rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
+                      j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
+            ddp_job_close(p);
+            return NULL;
+        }
+        if (s->rule.state_per_param > p->states) p->states = s->rule.state_per_param;
+        if (n->here != (int)DDP__HERE_OWN || n->spec.params <= (n->tied >= 0)) continue;
+        s->params = n->param[n->tied >= 0];
+        for (int k = n->tied >= 0; k < n->spec.params; k++) s->count += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+    }
+    g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
+    return p;
+}
+
+void ddp_job_close(ddp_job_part *p)
+{
+    if (!p) return;
+    for (int i = 0; p->seat && i < p->nodes; i++)
+        if (p->seat[i].taken) DDP_FREE(p->seat[i].taken);
+    if (p->seat) DDP_FREE(p->seat);
+    DDP_FREE(p);
+}
+
+ddp_optimizer ddp_job_optimizer(ddp_job_part *p)
+{
+    ddp_optimizer o;
+
+    memset(&o, 0, sizeof o);
+    o.name = "of each operator";
+    o.state_per_param = p->states;
+    o.update = ddp__part_update;
+    o.lr = 1;
+    o.user = p;
+    return o;
+}
+
+size_t ddp_job_floats(const ddp_job_part *p, int op, int bare)
+{
+    if (!p || op < 0 || op >= p->nodes || p->g->node[op]->here != (int)DDP__HERE_OWN) return 0;
+    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__seat_buffers(p, op);
+}
+
+int ddp_job_get(ddp_job_part *p, int op, int bare, float *out)
+{
+    const size_t all = ddp_job_floats(p, op, bare);
+    const ddp__seat *s;
+    size_t buffers;
+
+    if (!all || !out) return (int)DDP_ARG;
+    s = &p->seat[op];
+    buffers = ddp__seat_buffers(p, op);
+    if (s->count) memcpy(out, s->params, s->count * sizeof *out);
+    if (buffers) memcpy(out + s->count, p->g->node[op]->buffer[0], buffers * sizeof *out);
+    if (bare || !p->states || !s->count) return 0;
+    if (!s->state) return (int)DDP_USAGE;
+    memcpy(out + s->count + buffers, s->state, (size_t)p->states * s->count * sizeof *out);
+    return 0;
+}
+
+int ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats)
+{
+    const size_t all = ddp_job_floats(p, op, 0), bare = ddp_job_floats(p, op, 1);
+    ddp__seat *s;
+
+    if (!all || !from || (floats != all && floats != bare)) return (int)DDP_ARG;
+    s = &p->seat[op];
+    if (s->count) memcpy(s->params, from, s->count * sizeof *from);
+    if (bare > s->count) memcpy(p->g->node[op]->buffer[0], from + s->count, (bare - s->count) * sizeof *from);
+    if (floats == bare) return 0;
+    s->taken = (float *)ddp__calloc(all - bare, sizeof *from);
+    if (!s->taken) return (int)DDP_MEMORY;
+    memcpy(s->taken, from + bare, (all - bare) * sizeof *from);
+    return 0;
 }
 
 #endif

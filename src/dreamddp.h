@@ -99,6 +99,7 @@
 #include "graph/graph.h"
 #include "pipe/edge_wire.h"
 #include "pipe/pipe.h"
+#include "pipe/job.h"
 #include "nn/models.h"
 #include "data/data.h"
 
@@ -351,6 +352,9 @@
 #include "pipe/layout.c"
 #include "pipe/shares.c"
 #include "pipe/weights.c"
+#include "pipe/job.c"
+#include "pipe/job_json.c"
+#include "pipe/job_part.c"
 #endif
 #endif
 #ifndef DDP_NO_REPORTS

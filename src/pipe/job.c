@@ -1,0 +1,286 @@
+/* Jobs: from a graph, to a graph, cut over nodes, and what then travels between them. */
+#include "graph/graph_internal.h"
+#include "pipe/job.h"
+
+/* ---- a variable: a parameter that is an output; its attributes are the dimensions ---- */
+
+static ddp_status ddp__variable_shape(ddp_op_spec *s, ddp_error *err)
+{
+    while (s->out.dims < 4 && s->arg[s->out.dims] >= 1 && s->arg[s->out.dims] <= 1e9) {
+        s->out.dim[s->out.dims] = (long)s->arg[s->out.dims];
+        s->out.dims++;
+    }
+    if (s->inputs || !s->out.dims || s->arg[s->out.dims] != 0)
+        return ddp__fail(err, DDP_ARG, "variable: no inputs, and as attributes one to four dimensions of at least 1");
+    s->params = 1;
+    s->param[0].name = "weight";
+    s->param[0].shape = s->out;
+    s->param[0].init = DDP_INIT_NORMAL;
+    s->param[0].scale = 1;
+    return DDP_OK;
+}
+
+static void ddp__variable_forward(const ddp_op_call *c)
+{
+    memcpy(c->out, c->param[0], (size_t)ddp_shape_count(&c->spec->out) * sizeof(float));
+}
+
+static void ddp__variable_backward(const ddp_op_call *c)
+{
+    const long n = ddp_shape_count(&c->spec->out);
+
+    for (long i = 0; c->grad_param[0] && i < n; i++) ((float *)c->grad_param[0])[i] += ((const float *)c->grad_out)[i];
+}
+
+static const ddp_op ddp__variable = {"variable", ddp__variable_shape, ddp__variable_forward, ddp__variable_backward};
+
+/* ---- from a graph ---- */
+
+static ddp_job_type ddp__job_type_of(const ddp_node *n, int is_loss)
+{
+    if (!n->op) return DDP_JOB_PLACEHOLDER;
+    if (is_loss) return DDP_JOB_LOSS;
+    if (n->op == &ddp__variable) return DDP_JOB_VARIABLE;
+    return n->spec.params ? DDP_JOB_PARAMETRIC : DDP_JOB_NON_PARAMETRIC;
+}
+
+/* What the kernel says of the operator. */
+static void ddp__job_fill(ddp_job_op *o, const ddp_node *n, int is_loss)
+{
+    o->type = ddp__job_type_of(n, is_loss);
+    o->dtype = n->type;
+    o->shape = n->spec.out;
+    o->flops = n->spec.flops;
+    o->backward_flops = n->spec.backward_flops;
+    o->params = n->spec.params;
+    o->buffers = n->spec.buffers;
+    memcpy(o->param, n->spec.param, sizeof o->param);
+    memcpy(o->buffer, n->spec.buffer, sizeof o->buffer);
+}
+
+/* "layer/operator", from the second of its kind in the layer on with its number; inputs by their own. */
+static void ddp__job_name(const ddp_graph *g, const ddp_node *n, ddp_job_op *o)
+{
+    int before = 0;
+
+    snprintf(o->layer, sizeof o->layer, "%s", n->layer >= 0 ? g->layer[n->layer].name : "");
+    if (!n->op) {
+        snprintf(o->name, sizeof o->name, "%s", n->name);
+        return;
+    }
+    for (int i = 0; i < n->index; i++) before += g->node[i]->op == n->op && g->node[i]->layer == n->layer;
+    snprintf(o->op, sizeof o->op, "%s", n->op->name);
+    snprintf(o->name, sizeof o->name, "%.60s%s%.40s", o->layer, *o->layer ? "/" : "", o->op);
+    if (before) snprintf(o->name + strlen(o->name), sizeof o->name - strlen(o->name), ".%d", before);
+}
+
+ddp_status ddp_job_of_graph(const ddp_graph *g, const ddp_node *loss, ddp_job *out, ddp_error *err)
+{
+    ddp_job j;
+
+    memset(&j, 0, sizeof j);
+    if (!g || !out || !loss || loss->graph != g)
+        return ddp__fail(err, DDP_ARG, "ddp_job_of_graph: a graph, its loss and a job are needed");
+    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    j.op = (ddp_job_op *)ddp__calloc((size_t)g->nodes, sizeof *j.op);
+    if (!j.op) return ddp__fail(err, DDP_MEMORY, "out of memory for a job of %d operators", g->nodes);
+    j.ops = g->nodes;
+    j.loss = loss->index;
+    j.node = -1;
+    j.steps = j.micro_batches = 1;
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        ddp_job_op *o = &j.op[i];
+        ddp__job_name(g, n, o);
+        o->arg_count = n->spec.inputs;
+        for (int k = 0; k < o->arg_count; k++) o->args[k] = n->input[k];
+        o->tied = n->tied;
+        o->node = -1;
+        memcpy(o->attribute, n->spec.arg, sizeof o->attribute);
+        ddp__job_fill(o, n, i == j.loss);
+    }
+    *out = j;
+    return DDP_OK;
+}
+
+void ddp_job_free(ddp_job *j)
+{
+    if (!j) return;
+    if (j->op) DDP_FREE(j->op);
+    memset(j, 0, sizeof *j);
+}
+
+/* ---- to a graph ---- */
+
+/* Of a kernel that this node does not have: the job says the rest, ddp__job_stand_in. */
+static ddp_status ddp__elsewhere_shape(ddp_op_spec *s, ddp_error *err)
+{
+    (void)s, (void)err;
+    return DDP_OK;
+}
+
+static void ddp__elsewhere(const ddp_op_call *c) { (void)c; }
+
+/* The kernel by name; one that only others run may be missing. */
+static ddp_status ddp__job_kernel(ddp_job *j, ddp_graph *g, ddp_job_op *o, int *stands_in, ddp_error *err)
+{
+    const ddp_op *known = g->builtin(o->op);
+
+    for (int i = 0; i < g->op_count; i++)
+        if (!strcmp(g->ops[i]->name, o->op)) known = g->ops[i];
+    if (!known && !strcmp(o->op, ddp__variable.name)) known = &ddp__variable, ddp_register_op(g, known);
+    *stands_in = !known || known->shape == ddp__elsewhere_shape;
+    if (!*stands_in) return DDP_OK;
+    if ((j->node >= 0 && o->node == j->node) || o->shape.dims < 0 || o->params < 0)
+        return ddp__fail(err, DDP_UNSUPPORTED, "operator %s is of kind %s, which this program does not know: register it "
+                         "by that name with ddp_register_op (examples/compnode/compnode.c shows how)", o->name, o->op);
+    o->stand_in.name = o->op;
+    o->stand_in.shape = ddp__elsewhere_shape;
+    o->stand_in.forward = o->stand_in.backward = ddp__elsewhere;
+    return known ? DDP_OK : (ddp_status)ddp_register_op(g, &o->stand_in);
+}
+
+static void ddp__job_stand_in(ddp_graph *g, ddp_node *n, const ddp_job_op *o)
+{
+    ddp__graph_layer *l = n->layer >= 0 ? &g->layer[n->layer] : NULL;
+
+    n->spec.out = o->shape;
+    n->spec.flops = o->flops;
+    n->spec.backward_flops = o->backward_flops;
+    n->spec.params = o->params;
+    n->spec.buffers = o->buffers;
+    memcpy(n->spec.param, o->param, sizeof n->spec.param);
+    memcpy(n->spec.buffer, o->buffer, sizeof n->spec.buffer);
+    n->has_gradient |= o->params > 0;
+    if (!l) return;
+    l->flops += o->flops;
+    for (int k = n->tied >= 0; k < o->params; k++) l->count += (size_t)ddp_shape_count(&o->param[k].shape);
+    for (int k = 0; k < o->buffers; k++) l->buffer_count += (size_t)ddp_shape_count(&o->buffer[k].shape);
+}
+
+static int ddp__job_same_shape(const ddp_shape *a, const ddp_shape *b)
+{
+    return a->dims == b->dims && !memcmp(a->dim, b->dim, (size_t)a->dims * sizeof *a->dim);
+}
+
+/* What the job says of shapes holds, and initial values start as it says. */
+static ddp_status ddp__job_agree(ddp_graph *g, ddp_node *n, const ddp_job_op *o, ddp_error *err)
+{
+    int same = o->params < 0 || o->params == n->spec.params;
+
+    if (o->shape.dims >= 0 && !ddp__job_same_shape(&o->shape, &n->spec.out))
+        return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says another shape than its kernel %s makes", o->name, o->op);
+    for (int k = 0; same && k < o->params; k++) {
+        same = ddp__job_same_shape(&o->param[k].shape, &n->spec.param[k].shape);
+        n->spec.param[k].init = o->param[k].init;
+        ddp_init_scale(g, n, k, o->param[k].scale);
+    }
+    if (!same)
+        return ddp__fail(err, DDP_MISMATCH, "operator %s: the job says other parameters than its kernel %s has", o->name, o->op);
+    return DDP_OK;
+}
+
+/* Operators of a layer follow each other. */
+static ddp_status ddp__job_layer(ddp_job *j, ddp_graph *g, const ddp_job_op *o, ddp_error *err)
+{
+    const char *open = g->open_layer >= 0 ? g->layer[g->open_layer].name : "";
+
+    if (!strcmp(open, o->layer)) return DDP_OK;
+    if (*open) ddp_layer_end(g);
+    if (*o->layer) ddp_layer_begin(g, o->layer);
+    if (*o->layer && g->open_layer >= 0 && strcmp(g->layer[g->open_layer].name, o->layer))
+        return ddp__fail(err, DDP_ARG, "operator %s comes back to layer %s: operators of a layer follow each other",
+                         j->op[o - j->op].name, o->layer);
+    return g->error.code ? ddp__fail(err, g->error.code, "%s", g->error.msg) : DDP_OK;
+}
+
+static ddp_status ddp__job_node(ddp_job *j, ddp_graph *g, int i, ddp_error *err)
+{
+    ddp_job_op *o = &j->op[i];
+    ddp_node *args[DDP_OP_INPUTS], *n;
+    int stands_in = 0;
+
+    if (o->type == DDP_JOB_PLACEHOLDER) {
+        n = ddp_input_shape(g, o->name, o->dtype, &o->shape);
+    } else {
+        DDP__TRY(ddp__job_layer(j, g, o, err));
+        DDP__TRY(ddp__job_kernel(j, g, o, &stands_in, err));
+        for (int k = 0; k < o->arg_count; k++) args[k] = g->node[o->args[k]];
+        n = ddp_apply(g, o->op, o->arg_count, args, DDP_OP_ARGS, o->attribute, o->tied >= 0 ? g->node[o->tied] : NULL);
+    }
+    if (!n) return ddp__fail(err, g->error.code, "operator %.60s: %.400s", o->name, g->error.msg);
+    if (stands_in) ddp__job_stand_in(g, n, o);
+    else if (n->op) DDP__TRY(ddp__job_agree(g, n, o, err));
+    if (!stands_in) ddp__job_fill(o, n, i == j->loss);
+    return DDP_OK;
+}
+
+ddp_status ddp_job_build(ddp_job *j, ddp_graph *g, ddp_node **loss, ddp_error *err)
+{
+    if (!j || !g || !loss || !j->ops) return ddp__fail(err, DDP_ARG, "ddp_job_build: a job, a graph and a loss are needed");
+    if (g->nodes || g->built) return ddp__fail(err, DDP_USAGE, "ddp_job_build: the graph has operators already");
+    for (int i = 0; i < j->ops; i++) DDP__TRY(ddp__job_node(j, g, i, err));
+    if (g->open_layer >= 0) ddp_layer_end(g);
+    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    *loss = g->node[j->loss];
+    return DDP_OK;
+}
+
+/* ---- the cut ---- */
+
+ddp_status ddp_job_cut(ddp_job *j, const int *node_of, int nodes, ddp_error *err)
+{
+    if (!j || !node_of || nodes < 1) return ddp__fail(err, DDP_ARG, "ddp_job_cut: a job, a list and nodes are needed");
+    for (int i = 0; i < j->ops; i++)
+        if (j->op[i].type != DDP_JOB_PLACEHOLDER && (node_of[i] < 0 || node_of[i] >= nodes))
+            return ddp__fail(err, DDP_ARG, "the cut puts operator %s on node %d, nodes are 0..%d", j->op[i].name, node_of[i],
+                             nodes - 1);
+    j->nodes = nodes;
+    for (int i = 0; i < j->ops; i++) {
+        ddp_job_op *o = &j->op[i];
+        o->requires_grad = o->type == DDP_JOB_PARAMETRIC || o->type == DDP_JOB_VARIABLE;
+        for (int k = 0; k < o->arg_count; k++) o->requires_grad |= j->op[o->args[k]].requires_grad;
+    }
+    for (int i = j->ops - 1; i >= 0; i--) {
+        ddp_job_op *o = &j->op[i];
+        if (o->type != DDP_JOB_PLACEHOLDER) o->node = node_of[i];
+        for (int k = 0; k < o->arg_count; k++) /* a placeholder is where its first user is */
+            if (j->op[o->args[k]].type == DDP_JOB_PLACEHOLDER) j->op[o->args[k]].node = o->node;
+    }
+    return DDP_OK;
+}
+
+void ddp_job_stages(const ddp_job *j, int *stage_of)
+{
+    for (int i = 0; i < j->ops; i++) stage_of[i] = j->op[i].node;
+}
+
+
+/* The first operator on `node` that takes the output of i; -1: none does. */
+static int ddp__job_user(const ddp_job *j, int i, int node)
+{
+    for (int u = i + 1; u < j->ops; u++)
+        for (int k = 0; j->op[u].node == node && k < j->op[u].arg_count; k++)
+            if (j->op[u].args[k] == i) return u;
+    return -1;
+}
+
+int ddp_job_messages(const ddp_job *j, int node, ddp_op_data *out, int room)
+{
+    int n = 0;
+
+    for (int i = 0; i < j->ops; i++) {
+        int from = j->op[i].node;
+        if (j->op[i].type == DDP_JOB_PLACEHOLDER) continue;
+        for (int to = from + 1; to < j->nodes; to++) {
+            const int user = ddp__job_user(j, i, to), grad = j->op[i].requires_grad;
+            for (int back = 0; user >= 0 && (from == node || to == node) && back <= grad; back++, n++) {
+                const ddp_op_data m = {i, user, back ? to : from, back ? from : to, back, i == j->loss, grad, 0,
+                                       j->micro_batches, "none", 1};
+                if (n < room) out[n] = m;
+            }
+            if (user >= 0) from = to;
+        }
+    }
+    return n;
+}

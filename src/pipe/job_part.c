@@ -1,0 +1,165 @@
+/* What one node trains of a job: an optimizer for each operator, and what another node needs to take an operator over. */
+#include "graph/graph_internal.h"
+#include "pipe/job.h"
+
+/* An operator here. */
+typedef struct ddp__seat {
+    float        *params; /* of its own, in one piece; NULL: none */
+    size_t        count;
+    ddp_optimizer rule;
+    float        *state;  /* the context's, where the first update has found it */
+    float        *taken;  /* state to go on from, until then; NULL: zero */
+} ddp__seat;
+
+struct ddp_job_part {
+    ddp_graph *g;
+    ddp__seat *seat;   /* [nodes] */
+    int        nodes, states; /* states: floats for each parameter, of the rule that needs most */
+    long       first;
+};
+
+static int ddp__rule_make(const ddp_job_rule *own, const ddp_job_rule *job, ddp_optimizer *out)
+{
+    const ddp_job_rule *r = own->name[0] ? own : job;
+    const float lr = (float)(own->lr > 0 ? own->lr : job->lr), m = (float)r->momentum, decay = (float)r->weight_decay;
+
+    if (!strcmp(r->name, "sgd")) *out = ddp_sgd_decay(lr, m, decay);
+    else if (!strcmp(r->name, "nesterov")) *out = ddp_nesterov(lr, m, decay);
+    else if (!strcmp(r->name, "adam")) *out = ddp_adam(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else if (!strcmp(r->name, "adamw")) *out = ddp_adamw(lr, 0.9f, 0.999f, 1e-8f, decay);
+    else return 0;
+    return lr > 0;
+}
+
+/* Part of a layer's parameters is one operator's: the rule is elementwise, so each has its own, with its own state behind
+ * what those before it have. */
+static void ddp__part_update(const ddp_optimizer *self, const ddp_update *u)
+{
+    const ddp_job_part *p = (const ddp_job_part *)self->user;
+
+    for (int i = 0; i < p->nodes; i++) {
+        ddp__seat *s = &p->seat[i];
+        ddp_update own = *u;
+        size_t at;
+        if (!s->params || s->params < u->params || s->params >= u->params + u->count) continue;
+        at = (size_t)(s->params - u->params);
+        own.params = s->params;
+        own.grads = u->grads + at;
+        own.state = u->state ? u->state + (size_t)p->states * at : NULL;
+        own.count = s->count;
+        own.step = u->step + p->first;
+        own.lr = s->rule.lr;
+        if (s->taken && own.state) memcpy(own.state, s->taken, (size_t)p->states * s->count * sizeof(float));
+        if (s->taken) DDP_FREE(s->taken);
+        s->taken = NULL;
+        s->state = own.state;
+        s->rule.update(&s->rule, &own);
+    }
+}
+
+static size_t ddp__seat_buffers(const ddp_job_part *p, int i)
+{
+    const ddp_node *n = p->g->node[i];
+    size_t count = 0;
+
+    for (int k = 0; n->buffer[0] && k < n->spec.buffers; k++) count += (size_t)ddp_shape_count(&n->spec.buffer[k].shape);
+    return count;
+}
+
+ddp_job_part *ddp_job_open(const ddp_job *j, ddp_graph *g, long first, ddp_error *err)
+{
+    ddp_job_part *p = NULL;
+
+    if (!j || !g || !g->built || g->nodes != j->ops || ddp__graph_backend(g)) {
+        ddp__fail(err, DDP_ARG, "ddp_job_open: a graph that was built of this job, on the CPU, is needed");
+        return NULL;
+    }
+    p = (ddp_job_part *)ddp__calloc(1, sizeof *p);
+    if (p) p->seat = (ddp__seat *)ddp__calloc((size_t)g->nodes, sizeof *p->seat);
+    if (!p || !p->seat) {
+        ddp__fail(err, DDP_MEMORY, "out of memory for the optimizers of %d operators", g->nodes);
+        ddp_job_close(p);
+        return NULL;
+    }
+    p->g = g;
+    p->nodes = g->nodes;
+    p->first = first;
+    for (int i = 0; i < g->nodes; i++) {
+        const ddp_node *n = g->node[i];
+        ddp__seat *s = &p->seat[i];
+        if (n->spec.params && !ddp__rule_make(&j->op[i].rule, &j->rule, &s->rule)) {
+            ddp__fail(err, DDP_ARG, "operator %s: optimizer \"%s\" with rate %g: choose sgd, nesterov, adam or adamw, and a "
+                      "rate above 0", j->op[i].name, j->op[i].rule.name[0] ? j->op[i].rule.name : j->rule.name,
+                      j->op[i].rule.lr > 0 ? j->op[i].rule.lr : j->rule.lr);
+            ddp_job_close(p);
+            return NULL;
+        }
+        if (s->rule.state_per_param > p->states) p->states = s->rule.state_per_param;
+        if (n->here != (int)DDP__HERE_OWN || n->spec.params <= (n->tied >= 0)) continue;
+        s->params = n->param[n->tied >= 0];
+        for (int k = n->tied >= 0; k < n->spec.params; k++) s->count += (size_t)ddp_shape_count(&n->spec.param[k].shape);
+    }
+    g->state->pass = (uint64_t)first * (uint64_t)j->micro_batches;
+    return p;
+}
+
+void ddp_job_close(ddp_job_part *p)
+{
+    if (!p) return;
+    for (int i = 0; p->seat && i < p->nodes; i++)
+        if (p->seat[i].taken) DDP_FREE(p->seat[i].taken);
+    if (p->seat) DDP_FREE(p->seat);
+    DDP_FREE(p);
+}
+
+ddp_optimizer ddp_job_optimizer(ddp_job_part *p)
+{
+    ddp_optimizer o;
+
+    memset(&o, 0, sizeof o);
+    o.name = "of each operator";
+    o.state_per_param = p->states;
+    o.update = ddp__part_update;
+    o.lr = 1;
+    o.user = p;
+    return o;
+}
+
+size_t ddp_job_floats(const ddp_job_part *p, int op, int bare)
+{
+    if (!p || op < 0 || op >= p->nodes || p->g->node[op]->here != (int)DDP__HERE_OWN) return 0;
+    return p->seat[op].count * (size_t)(bare ? 1 : 1 + p->states) + ddp__seat_buffers(p, op);
+}
+
+int ddp_job_get(ddp_job_part *p, int op, int bare, float *out)
+{
+    const size_t all = ddp_job_floats(p, op, bare);
+    const ddp__seat *s;
+    size_t buffers;
+
+    if (!all || !out) return (int)DDP_ARG;
+    s = &p->seat[op];
+    buffers = ddp__seat_buffers(p, op);
+    if (s->count) memcpy(out, s->params, s->count * sizeof *out);
+    if (buffers) memcpy(out + s->count, p->g->node[op]->buffer[0], buffers * sizeof *out);
+    if (bare || !p->states || !s->count) return 0;
+    if (!s->state) return (int)DDP_USAGE;
+    memcpy(out + s->count + buffers, s->state, (size_t)p->states * s->count * sizeof *out);
+    return 0;
+}
+
+int ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats)
+{
+    const size_t all = ddp_job_floats(p, op, 0), bare = ddp_job_floats(p, op, 1);
+    ddp__seat *s;
+
+    if (!all || !from || (floats != all && floats != bare)) return (int)DDP_ARG;
+    s = &p->seat[op];
+    if (s->count) memcpy(s->params, from, s->count * sizeof *from);
+    if (bare > s->count) memcpy(p->g->node[op]->buffer[0], from + s->count, (bare - s->count) * sizeof *from);
+    if (floats == bare) return 0;
+    s->taken = (float *)ddp__calloc(all - bare, sizeof *from);
+    if (!s->taken) return (int)DDP_MEMORY;
+    memcpy(s->taken, from + bare, (all - bare) * sizeof *from);
+    return 0;
+}

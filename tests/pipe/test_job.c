@@ -1,0 +1,599 @@
+/* [calm] Job descriptions: Figure 3 of FusionLLM literally, a graph there and back with the same bits, operators taken over
+ * by another cut, and all that can be wrong with a description. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "heap.h"
+
+/* Figure 3 with numbers; the nodes are the paper's less one. */
+static const char figure3[] =
+    "{\"dreamddp_job\": 1, \"loss\": \"CE\", \"micro_batches\": 2, \"seed\": 3,\n"
+    " \"optimizer\": {\"name\": \"sgd\", \"lr\": 0.1, \"momentum\": 0.9}, \"operators\": [\n"
+    " {\"name\": \"Input\", \"shape\": [2, 1, 4, 4]},\n"
+    " {\"name\": \"Conv\", \"op\": \"conv2d\", \"layer\": \"Conv\", \"args\": [\"Input\"], \"attributes\": [2, 3, 1, 1, 1, 1]},\n"
+    " {\"name\": \"TensorA\", \"op\": \"variable\", \"layer\": \"A\", \"type\": \"variable\", \"attributes\": [2, 2, 4, 4]},\n"
+    " {\"name\": \"ReLu\", \"op\": \"relu\", \"layer\": \"A\", \"args\": [\"TensorA\"]},\n"
+    " {\"name\": \"Add\", \"op\": \"add\", \"layer\": \"B\", \"args\": [\"ReLu\", \"Conv\"]},\n"
+    " {\"name\": \"Linear\", \"op\": \"linear\", \"layer\": \"B\", \"args\": [\"Add\"], \"attributes\": [5],\n"
+    "  \"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01}},\n"
+    " {\"name\": \"Label\", \"shape\": [2, 2, 4], \"dtype\": \"i32\"},\n"
+    " {\"name\": \"CE\", \"op\": \"cross_entropy\", \"layer\": \"B\", \"args\": [\"Linear\", \"Label\"]}]}\n";
+
+enum { RANKS = 4, STEPS = 4, OPS = 160 };
+
+static ddp_job read_job(const char *text)
+{
+    ddp_error err;
+    ddp_job j;
+
+    memset(&err, 0, sizeof err);
+    if (ddp_job_read("job.json", text, strlen(text), &j, &err)) fail_msg("%s", err.msg);
+    return j;
+}
+
+/* Fills what a description leaves to the kernels. */
+static void on_paper(ddp_job *j)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *loss;
+    ddp_error err;
+
+    if (ddp_job_build(j, g, &loss, &err)) fail_msg("%s", err.msg);
+    ddp_graph_free(g);
+}
+
+/* ---- training by descriptions ---- */
+
+typedef struct run {
+    ddp_config cfg;
+    char      *text[RANKS];   /* of each rank */
+    long       first, steps;
+    float     *saved[OPS];    /* what each operator leaves and takes over; NULL: nothing */
+    size_t     floats[OPS];
+    int        keep;
+    uint64_t   hash[RANKS];
+    float      loss[RANKS];
+} run;
+
+static void fill(void *at, const ddp_node *input, long step, int m)
+{
+    const long n = ddp_shape_count(&input->spec.out);
+    ddp_rng x = ddp_rng_seed((uint64_t)(step * 16 + m), strlen(input->name));
+
+    for (long i = 0; at && i < n; i++)
+        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 3);
+        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+}
+
+static int steps_of(ddp_ctx *d, run *r, const ddp_job *j, ddp_graph *g, ddp_pipe *p, ddp_job_part *part)
+{
+    ddp_optimizer o = ddp_job_optimizer(part);
+    int bad = ddp_set_optimizer(d, &o);
+
+    for (int i = 0; i < j->ops && !bad; i++)
+        if (r->saved[i] && ddp_job_floats(part, i, 0)) bad = ddp_job_put(part, i, r->saved[i], r->floats[i]);
+    for (long step = r->first; step < r->steps && !bad; step++) {
+        for (int m = 0; m < j->micro_batches; m++)
+            for (int i = 0; i < g->nodes; i++)
+                if (!g->node[i]->op) fill(ddp_pipe_input(p, m, g->node[i]->name), g->node[i], step, m);
+        bad = ddp_pipe_step(p);
+        if (!bad) bad = ddp_step_end(d);
+        r->loss[ddp_rank(d)] = ddp_pipe_loss(p);
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    for (int i = 0; r->keep && i < j->ops && !bad; i++) {
+        const size_t n = ddp_job_floats(part, i, 0);
+        if (!n) continue;
+        r->saved[i] = (float *)calloc(n, sizeof(float));
+        r->floats[i] = n;
+        bad = ddp_job_get(part, i, 0, r->saved[i]);
+    }
+    return bad ? bad : ddp_pipe_hash(p, &r->hash[ddp_rank(d)]);
+}
+
+static int worker(ddp_ctx *d, void *user)
+{
+    run *r = (run *)user;
+    int stage_of[OPS], bad = 0;
+    ddp_pipe_config c;
+    ddp_error err;
+    ddp_job j = read_job(r->text[ddp_rank(d)]);
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_job_part *part = NULL;
+    ddp_node *loss;
+    ddp_pipe *p;
+
+    assert_int_equal(j.node, ddp_rank(d));
+    if (ddp_job_build(&j, g, &loss, &err)) fail_msg("%s", err.msg);
+    ddp_job_stages(&j, stage_of);
+    memset(&c, 0, sizeof c);
+    c.stages = j.nodes;
+    c.stage_of = stage_of;
+    c.schedule = j.schedule;
+    p = ddp_pipe_open(d, g, loss, &c);
+    if (!p) fail_msg("%s", ddp_last_error(d)->msg);
+    part = ddp_job_open(&j, g, r->first, &err);
+    if (!part) fail_msg("%s", err.msg);
+    bad = steps_of(d, r, &j, g, p, part);
+    ddp_pipe_close(p);
+    ddp_job_close(part);
+    ddp_job_free(&j);
+    return bad;
+}
+
+/* Cuts after about as many operators for each, and runs the descriptions. */
+static void train(run *r, ddp_job *j, int nodes)
+{
+    int node_of[OPS];
+    ddp_error err;
+
+    memset(&err, 0, sizeof err);
+    assert_true(j->ops <= OPS);
+    for (int i = 0; i < j->ops; i++) node_of[i] = i * nodes / j->ops;
+    assert_int_equal(ddp_job_cut(j, node_of, nodes, &err), DDP_OK);
+    for (int n = 0; n < nodes; n++) {
+        r->text[n] = ddp_job_text(j, n);
+        assert_non_null(r->text[n]);
+    }
+    r->cfg.world = nodes;
+    r->cfg.micro_batches = j->micro_batches;
+    r->cfg.strategy = DDP_SSGD;
+    r->cfg.deterministic = r->cfg.no_env = 1;
+    r->cfg.transport = DDP_THREADS;
+    r->cfg.seed = j->seed;
+    r->cfg.peer_timeout_s = 60;
+    if (ddp_launch(&r->cfg, worker, r, &err)) fail_msg("%d nodes: %s", nodes, err.msg);
+    for (int n = 0; n < nodes; n++) {
+        ddp_job_text_free(r->text[n]);
+        assert_true(r->hash[n] == r->hash[0]);
+        assert_true(r->loss[n] == r->loss[0]);
+    }
+}
+
+static run run_of(ddp_job *j, int nodes)
+{
+    run r;
+
+    memset(&r, 0, sizeof r);
+    r.steps = STEPS;
+    train(&r, j, nodes);
+    return r;
+}
+
+/* ---- Figure 3 ---- */
+
+static ddp_job figure(void)
+{
+    static const int node_of[] = {0, 0, 1, 1, 2, 2, 2, 2};
+    ddp_job j = read_job(figure3);
+    ddp_error err;
+
+    on_paper(&j);
+    assert_int_equal(ddp_job_cut(&j, node_of, 3, &err), DDP_OK);
+    return j;
+}
+
+static void is_message(const ddp_job *j, const ddp_op_data *m, const char *name, const char *user, int from, int to, int gradient)
+{
+    assert_string_equal(j->op[m->op].name, name);
+    assert_string_equal(j->op[m->user].name, user);
+    assert_int_equal(m->from, from);
+    assert_int_equal(m->to, to);
+    assert_int_equal(m->gradient, gradient);
+    assert_true(m->require_grad && !m->is_loss && m->micro_batch == 2);
+}
+
+static void figure_3_has_the_operators_of_table_2(void **state)
+{
+    static const ddp_job_type type[] = {DDP_JOB_PLACEHOLDER, DDP_JOB_PARAMETRIC, DDP_JOB_VARIABLE, DDP_JOB_NON_PARAMETRIC,
+                                        DDP_JOB_NON_PARAMETRIC, DDP_JOB_PARAMETRIC, DDP_JOB_PLACEHOLDER, DDP_JOB_LOSS};
+    static const int node[] = {0, 0, 1, 1, 2, 2, 2, 2}, grad[] = {0, 1, 1, 1, 1, 1, 0, 1};
+    ddp_job j = figure();
+
+    (void)state;
+    for (int i = 0; i < j.ops; i++) {
+        assert_int_equal(j.op[i].type, type[i]);
+        assert_int_equal(j.op[i].node, node[i]);
+        assert_int_equal(j.op[i].requires_grad, grad[i]);
+    }
+    ddp_job_free(&j);
+}
+
+static void figure_3_has_the_messages_of_table_3(void **state)
+{
+    ddp_job j = figure();
+    ddp_op_data m[8];
+
+    (void)state;
+    assert_int_equal(ddp_job_messages(&j, 0, m, 8), 2);
+    is_message(&j, &m[0], "Conv", "Add", 0, 2, 0);
+    is_message(&j, &m[1], "Conv", "Add", 2, 0, 1);
+    assert_int_equal(ddp_job_messages(&j, 1, m, 8), 2);
+    is_message(&j, &m[0], "ReLu", "Add", 1, 2, 0);
+    is_message(&j, &m[1], "ReLu", "Add", 2, 1, 1);
+    assert_int_equal(ddp_job_messages(&j, 2, m, 8), 4);
+    ddp_job_free(&j);
+}
+
+static void has_text(const char *text, const char *part)
+{
+    if (!strstr(text, part)) fail_msg("missing: %s\nin: %s", part, text);
+}
+
+static void a_description_says_the_tables_literally(void **state)
+{
+    ddp_job j = figure();
+    char *one = ddp_job_text(&j, 0), *three = ddp_job_text(&j, 2);
+
+    (void)state;
+    has_text(one, "{\"name\": \"Conv\", \"type\": \"parametric\", \"users\": [\"Add\"], \"args\": [\"Input\"], \"node\": 0,");
+    has_text(one, "{\"name\": \"CE\", \"type\": \"loss\", \"users\": [], \"args\": [\"Linear\", \"Label\"], \"node\": 2,");
+    has_text(one, "\"required_activations\": [],\n\"sent_activations\": [\n  {\"name\": \"Conv\", \"op_users\": [\"Add\"], "
+                  "\"actual_op_user\": \"Add\", \"from\": 0, \"to\": 2, \"is_loss\": false, \"require_grad\": true, "
+                  "\"local_iter\": 0, \"micro_batch\": 2, \"compress_cfg\": {\"algorithm\": \"none\", \"ratio\": 1}}],\n"
+                  "\"required_gradients\": [\n  {\"name\": \"Conv\",");
+    has_text(one, "\"sent_gradients\": [],");
+    has_text(three, "\"sent_activations\": [],\n\"required_gradients\": [],\n\"sent_gradients\": [\n  {\"name\": \"Conv\"");
+    has_text(three, "\"optimizer\": {\"name\": \"adamw\", \"lr\": 0.01,");
+    ddp_job_text_free(one);
+    ddp_job_text_free(three);
+    ddp_job_free(&j);
+}
+
+static void figure_3_trains_as_one_worker_does(void **state)
+{
+    ddp_job j = figure();
+    run one = run_of(&j, 1), three = run_of(&j, 3);
+
+    (void)state;
+    assert_true(one.hash[0] == three.hash[0]);
+    assert_true(one.loss[0] == three.loss[0]);
+    ddp_job_free(&j);
+}
+
+/* ---- there and back ---- */
+
+static ddp_node *model(ddp_graph *g, int which)
+{
+    if (which == 0) {
+        ddp_gpt2_config c;
+        memset(&c, 0, sizeof c);
+        c.vocabulary = 19, c.context = 8, c.layers = 2, c.heads = 2, c.dim = 8, c.batch = 2, c.dropout = 0.1f;
+        return ddp_gpt2(g, &c, NULL);
+    }
+    if (which == 1) {
+        ddp_mlp_config c;
+        memset(&c, 0, sizeof c);
+        c.batch = 2, c.inputs = 7, c.hidden[0] = 9, c.hidden[1] = 5, c.hidden[2] = 11, c.classes = 5;
+        return ddp_mlp(g, &c, NULL);
+    } else {
+        ddp_resnet_config c;
+        memset(&c, 0, sizeof c);
+        c.depth = 18, c.classes = 3, c.size = 8, c.batch = 2, c.cifar = 1;
+        return ddp_resnet(g, &c, NULL);
+    }
+}
+
+static ddp_job job_of(int which)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *loss = model(g, which);
+    ddp_error err;
+    ddp_job j;
+
+    assert_non_null(loss);
+    assert_int_equal(ddp_job_of_graph(g, loss, &j, &err), DDP_OK);
+    ddp_graph_free(g);
+    j.micro_batches = 3;
+    j.seed = 5;
+    snprintf(j.rule.name, sizeof j.rule.name, which ? "sgd" : "adamw");
+    j.rule.lr = 0.01, j.rule.momentum = which ? 0.9 : 0, j.rule.weight_decay = 0.1;
+    return j;
+}
+
+typedef struct plain {
+    int      which;
+    uint64_t hash;
+} plain;
+
+/* The model as it is, with the library's own optimizer, no pipeline and no description. */
+static int plain_worker(ddp_ctx *d, void *user)
+{
+    plain *w = (plain *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss = model(g, w->which);
+    ddp_optimizer o = w->which ? ddp_sgd_decay(0.01f, 0.9f, 0.1f) : ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
+    int bad = ddp_graph_build(g);
+
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (long step = 0; step < STEPS && !bad; step++) {
+        for (int m = 0; m < 3 && !bad; m++) {
+            for (int i = 0; i < g->nodes; i++)
+                if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], step, m);
+            bad = ddp_forward(g);
+            if (!bad) bad = ddp_backward(g, loss);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    w->hash = 0;
+    for (int l = 0; !bad && l < g->layers; l++) w->hash = ddp_hash_floats(w->hash, g->layer[l].params, g->layer[l].count);
+    return bad;
+}
+
+static uint64_t plain_hash(int which)
+{
+    plain w = {which, 0};
+    ddp_config cfg;
+    ddp_error err;
+
+    memset(&cfg, 0, sizeof cfg);
+    cfg.world = 1, cfg.micro_batches = 3, cfg.strategy = DDP_SSGD, cfg.deterministic = cfg.no_env = 1, cfg.seed = 5;
+    cfg.transport = DDP_THREADS;
+    assert_int_equal(ddp_launch(&cfg, plain_worker, &w, &err), DDP_OK);
+    return w.hash;
+}
+
+static void descriptions_train_with_the_bits_of_the_graph(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 3; which++) {
+        ddp_job j = job_of(which);
+        for (int nodes = 1; nodes <= RANKS; nodes += which == 2 ? 3 : 1) {
+            run r = run_of(&j, nodes);
+            if (r.hash[0] != plain_hash(which)) fail_msg("model %d on %d nodes has other bits", which, nodes);
+        }
+        ddp_job_free(&j);
+    }
+}
+
+static void a_description_read_and_written_is_the_same(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 3; which++) {
+        ddp_job j = job_of(which), back;
+        char *text = ddp_job_text(&j, -1), *again;
+        back = read_job(text);
+        again = ddp_job_text(&back, -1);
+        assert_string_equal(text, again);
+        on_paper(&back); /* what it says holds */
+        ddp_job_text_free(text);
+        ddp_job_text_free(again);
+        ddp_job_free(&j);
+        ddp_job_free(&back);
+    }
+}
+
+/* The executor's own edges are those of the description. */
+static void messages_are_what_the_executor_sends(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 3; which++)
+        for (int node = 0; node < 3; node++) {
+            ddp_job j = job_of(which);
+            ddp_graph *g = ddp_graph_new(NULL);
+            int stage_of[OPS], n = 0, found;
+            ddp_op_data m[2 * OPS];
+            for (int i = 0; i < j.ops; i++) stage_of[i] = i * 3 / j.ops;
+            assert_int_equal(ddp_job_cut(&j, stage_of, 3, NULL), DDP_OK);
+            assert_non_null(model(g, which));
+            assert_int_equal(ddp_graph_cut(g, stage_of, 3, node), 0);
+            found = ddp_job_messages(&j, node, m, 2 * OPS);
+            for (int i = 0; i < g->nodes; i++)
+                n += ((g->node[i]->from >= 0) + (g->node[i]->to >= 0)) * (1 + g->node[i]->has_gradient);
+            assert_int_equal(found, n);
+            for (int k = 0; k < found; k++) {
+                const ddp_node *x = g->node[m[k].op];
+                const int out = (m[k].from == node) != m[k].gradient;
+                assert_int_equal(out ? x->to : x->from, m[k].from == node ? m[k].to : m[k].from);
+            }
+            ddp_graph_free(g);
+            ddp_job_free(&j);
+        }
+}
+
+/* Half of the steps on two nodes, the other half on three: operators go with parameters, running statistics, momentum. */
+static void another_cut_takes_operators_over_bit_for_bit(void **state)
+{
+    (void)state;
+    for (int which = 0; which < 3; which++) {
+        ddp_job j = job_of(which);
+        run whole, half;
+        snprintf(j.op[3].rule.name, sizeof j.op[3].rule.name, "nesterov");
+        j.op[3].rule.lr = 0.02, j.op[3].rule.momentum = 0.5;
+        whole = run_of(&j, 2);
+        memset(&half, 0, sizeof half);
+        half.steps = STEPS / 2;
+        half.keep = 1;
+        train(&half, &j, 2);
+        half.keep = 0;
+        half.first = half.steps;
+        half.steps = STEPS;
+        train(&half, &j, 3);
+        if (half.hash[0] != whole.hash[0]) fail_msg("model %d: taken over, it goes on with other bits", which);
+        for (int i = 0; i < j.ops; i++) free(half.saved[i]);
+        ddp_job_free(&j);
+    }
+}
+
+static void each_operator_has_its_own_optimizer(void **state)
+{
+    ddp_job j = job_of(1);
+    const uint64_t all = run_of(&j, 2).hash[0];
+    uint64_t one;
+
+    (void)state;
+    snprintf(j.op[2].rule.name, sizeof j.op[2].rule.name, "adam");
+    j.op[2].rule.lr = 0.001;
+    one = run_of(&j, 2).hash[0];
+    assert_true(one != all);
+    assert_true(one == run_of(&j, 1).hash[0]);
+    ddp_job_free(&j);
+}
+
+/* ---- what can be wrong ---- */
+
+/* The first `from` of Figure 3's description is `to` instead. */
+static void refuses(const char *from, const char *to, const char *says)
+{
+    char text[4096];
+    const char *at = strstr(figure3, from);
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *loss;
+    ddp_error err;
+    ddp_job j;
+    ddp_status s;
+
+    assert_non_null(at);
+    memset(&err, 0, sizeof err);
+    memset(&j, 0, sizeof j);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - figure3), figure3, to, at + strlen(from));
+    s = ddp_job_read("job.json", text, strlen(text), &j, &err);
+    if (s == DDP_OK) s = ddp_job_build(&j, g, &loss, &err);
+    if (s == DDP_OK) fail_msg("%s instead of %s passes", to, from);
+    if (!strstr(err.msg, says)) fail_msg("%s instead of %s says: %s", to, from, err.msg);
+    ddp_graph_free(g);
+    ddp_job_free(&j);
+}
+
+static void bad_descriptions_are_refused_in_a_sentence(void **state)
+{
+    (void)state;
+    refuses("\"dreamddp_job\": 1", "\"dreamddp_job\": 2", "of version 2, this program reads version 1");
+    refuses("\"dreamddp_job\": 1", "\"dreamddp\": 1", "no job description");
+    refuses("\"seed\": 3", "\"hash\": \"0123456789abcdef\"", "changed or damaged");
+    refuses("\"op\": \"relu\"", "\"op\": \"CustomReLU\"", "operator ReLu is of kind CustomReLU, which this program does not know");
+    refuses("\"ReLu\", \"Conv\"", "\"ReLu\", \"Convv\"", "no operator Convv stands before its user");
+    refuses("\"name\": \"Add\"", "\"name\": \"ReLu\"", "two operators have this name");
+    refuses("\"layer\": \"B\"", "\"layer\": \"Conv\"", "comes back to layer Conv");
+    refuses("[2, 1, 4, 4]", "[2, 1, 4.5, 4]", "a dimension must be");
+    refuses("[2, 2, 4, 4]", "[2, 2, 4, 5]", "operator Add");
+    refuses("\"loss\": \"CE\"", "\"loss\": \"MSE\"", "no operator MSE");
+    refuses("\"type\": \"variable\"", "\"type\": \"constant\"", "must be one of placeholder");
+    refuses("\"attributes\": [5]", "\"attributes\": [5], \"shape\": [2, 2, 4, 6]", "another shape than its kernel");
+    refuses("\"attributes\": [5]", "\"attributes\": [5], \"parameters\": [{\"shape\": [5, 3]}]", "other parameters than its kernel");
+    refuses("\"micro_batches\": 2", "\"micro_batches\": 0", "from 1 to");
+    refuses("\"shape\": [2, 1, 4, 4]", "\"dtype\": \"f32\"", "a placeholder needs a shape");
+}
+
+static ddp_status relu_shape(ddp_op_spec *s, ddp_error *err)
+{
+    (void)err;
+    s->out = s->in[0];
+    return DDP_OK;
+}
+
+static void relu_run(const ddp_op_call *c) { (void)c; }
+
+static const ddp_op custom = {"CustomReLU", relu_shape, relu_run, relu_run};
+
+/* A node can do without the kernels of others: what the description says of them will do. */
+static void only_the_node_that_runs_an_operator_needs_its_kernel(void **state)
+{
+    static const int node_of[] = {0, 0, 1, 1, 2, 2, 2, 2};
+    const char *at = strstr(figure3, "\"relu\"");
+    char text[4096], *own;
+    ddp_error err;
+    ddp_job j;
+
+    (void)state;
+    snprintf(text, sizeof text, "%.*s\"CustomReLU\"%s", (int)(at - figure3), figure3, at + 6);
+    j = read_job(text);
+    {
+        ddp_graph *g = ddp_graph_new(NULL);
+        ddp_node *loss;
+        assert_int_equal(ddp_register_op(g, &custom), 0);
+        assert_int_equal(ddp_job_build(&j, g, &loss, &err), DDP_OK);
+        ddp_graph_free(g);
+    }
+    assert_int_equal(ddp_job_cut(&j, node_of, 3, &err), DDP_OK);
+    for (int node = -1; node < 3; node++) {
+        ddp_graph *g = ddp_graph_new(NULL);
+        ddp_node *loss;
+        ddp_job part;
+        ddp_status s;
+        own = ddp_job_text(&j, node);
+        part = read_job(own);
+        s = ddp_job_build(&part, g, &loss, &err);
+        assert_int_equal(s, node == 1 ? DDP_UNSUPPORTED : DDP_OK);
+        if (node == 1) assert_non_null(strstr(err.msg, "operator ReLu is of kind CustomReLU"));
+        ddp_graph_free(g);
+        ddp_job_free(&part);
+        ddp_job_text_free(own);
+    }
+    ddp_job_free(&j);
+}
+
+/* Cut short, or with other bytes: an error or a graph, no crash; the sanitizers watch. */
+static void damaged_descriptions_never_crash(void **state)
+{
+    ddp_rng r = ddp_rng_seed(7, 0);
+    ddp_job j = figure();
+    char *whole = ddp_job_text(&j, 1);
+    const size_t n = strlen(whole);
+    char *text = (char *)malloc(n + 1);
+    int read = 0;
+
+    (void)state;
+    assert_non_null(text);
+    for (int i = 0; i < INSTANCES(6000); i++) {
+        const char *of = i % 2 ? whole : figure3;
+        const size_t all = strlen(of), left = i % 4 < 2 ? (size_t)ddp_rng_below(&r, (uint64_t)all) : all;
+        ddp_job part;
+        ddp_error err;
+        memcpy(text, of, left);
+        for (int k = (int)ddp_rng_below(&r, 4); k > 0 && left; k--)
+            text[ddp_rng_below(&r, (uint64_t)left)] = "0123456789\"{}[],:-e.aZ \n\\"[ddp_rng_below(&r, 25)];
+        memset(&err, 0, sizeof err);
+        if (ddp_job_read("job.json", text, left, &part, &err)) {
+            assert_true(err.msg[0] != 0);
+        } else {
+            ddp_graph *g = ddp_graph_new(NULL);
+            ddp_node *loss;
+            if (!ddp_job_build(&part, g, &loss, &err)) read++;
+            ddp_graph_free(g);
+            ddp_job_free(&part);
+        }
+    }
+    assert_true(read > 10);
+    for (size_t i = 0; i < n; i++) { /* the hash finds every changed byte behind it */
+        ddp_job part;
+        ddp_error err;
+        if (i % 37 || i < 60) continue;
+        memcpy(text, whole, n);
+        text[i] = (char)(text[i] ^ 1);
+        if (!ddp_job_read("job.json", text, n, &part, &err)) fail_msg("byte %zu may change", i);
+    }
+    free(text);
+    ddp_job_text_free(whole);
+    ddp_job_free(&j);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(figure_3_has_the_operators_of_table_2),
+        cmocka_unit_test(figure_3_has_the_messages_of_table_3),
+        cmocka_unit_test(a_description_says_the_tables_literally),
+        cmocka_unit_test(figure_3_trains_as_one_worker_does),
+        cmocka_unit_test(descriptions_train_with_the_bits_of_the_graph),
+        cmocka_unit_test(a_description_read_and_written_is_the_same),
+        cmocka_unit_test(messages_are_what_the_executor_sends),
+        cmocka_unit_test(another_cut_takes_operators_over_bit_for_bit),
+        cmocka_unit_test(each_operator_has_its_own_optimizer),
+        cmocka_unit_test(bad_descriptions_are_refused_in_a_sentence),
+        cmocka_unit_test(only_the_node_that_runs_an_operator_needs_its_kernel),
+        cmocka_unit_test(damaged_descriptions_never_crash),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
