@@ -1,0 +1,512 @@
+/* FusionLLM's broker: takes a job, estimates it, cuts it over the nodes that come, ships each its description, weights and
+ * data, collects the losses, and starts again when a node is lost.
+ *
+ *   cc -O2 -I. examples/broker/broker.c -o broker -lm -lpthread
+ *   ./broker --nodes 2 --model gpt2 --data dreamddp.h & ./compnode & ./compnode
+ *
+ * The last line of stdout is one JSON object with the results; --help lists the options. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <dirent.h>
+#include "../common/cli.h"
+#include "../common/channel.h"
+#include "work.h"
+#include "nodes.h"
+
+typedef struct broker {
+    work        w;
+    nodes       n;
+    ddp_network net;      /* of the nodes, in the order in which they came */
+    char       *net_text; /* what they emulate; NULL: their links as they are */
+    size_t      net_bytes;
+    float     **state[2]; /* [ops] the last checkpoint, and the one that is on its way */
+    size_t     *floats[2];
+    long        saved;    /* steps that the checkpoint has; 0: where the job starts */
+    int         device[NODES]; /* of stage s */
+    int         stages;
+    double      predicted_s, first_loss, last_loss[10];
+    long        losses;   /* of this attempt's steps */
+    channel_done done;
+    int         restarts;
+    ddp_progress progress;
+} broker;
+
+/* ---- the cut ---- */
+
+/* All nodes are asked at once; each must give an answer of this kind. */
+static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_error *err)
+{
+    int open = 0, from;
+
+    for (int i = 0; i < b->n.wanted; i++) open += b->n.peer[i].asked;
+    while (open) {
+        const channel_word w = next_word(&b->n, &from, ddp_now() + seconds);
+        if (!w) return refuse(err, DDP_PEER_LOST, "no answer of a node within %g s", seconds);
+        if (from < 0) continue;
+        if (w == WORD_LOST) return node_lost(&b->n, from), refuse(err, DDP_PEER_LOST, "node %d is gone", from);
+        if (w == WORD_FAIL) return b->n.peer[from].asked = 0, node_failed(&b->n, from, err);
+        if (w == kind && kind == WORD_SPEED)
+            sscanf(b->n.peer[from].c.data, "%lf %d", &b->n.peer[from].speed, &b->n.peer[from].port);
+        open -= b->n.peer[from].asked;
+        b->n.peer[from].asked = 0;
+        if (w == WORD_NETWORK) {
+            free(b->net_text);
+            b->net_bytes = b->n.peer[from].c.bytes;
+            b->net_text = (char *)malloc(b->net_bytes + 1);
+            if (b->net_text) memcpy(b->net_text, b->n.peer[from].c.data, b->net_bytes + 1);
+        }
+    }
+    return DDP_OK;
+}
+
+static ddp_status ask(broker *b, channel_word word, const void *data, size_t bytes, channel_word kind, ddp_error *err)
+{
+    for (int i = 0; i < b->n.wanted; i++) {
+        b->n.peer[i].asked = 1;
+        channel_send(b->n.peer[i].c.fd, word, data, bytes, NULL, 0);
+    }
+    return answers(b, kind, 300, err);
+}
+
+/* The links between the nodes, measured by themselves. */
+static ddp_status probe(broker *b, ddp_error *err)
+{
+    char path[64], text[200];
+    FILE *f;
+    ddp_status s;
+
+    if (b->n.wanted == 1) return ddp_network_new(1, &b->net, err);
+    for (int i = 0; i < b->n.wanted; i++) {
+        snprintf(text, sizeof text, "%d %d %s:%d", i, b->n.wanted, b->n.peer[0].host, b->n.peer[0].port);
+        b->n.peer[i].asked = 1;
+        channel_send(b->n.peer[i].c.fd, WORD_PROBE, text, strlen(text), NULL, 0);
+    }
+    s = answers(b, WORD_READY, 300, err);
+    if (s != DDP_OK) return s;
+    snprintf(path, sizeof path, "/tmp/broker.%ld.json", (long)getpid());
+    f = fopen(path, "wb");
+    if (f) fwrite(b->net_text ? b->net_text : "", 1, b->net_text ? b->net_bytes : 0, f), fclose(f);
+    s = ddp_network_read(path, NULL, &b->net, err);
+    remove(path);
+    free(b->net_text);
+    b->net_text = NULL;
+    return s;
+}
+
+static ddp_status network(broker *b, ddp_error *err)
+{
+    char *text = ddp_job_text(&b->w.j, -1);
+    ddp_status s = text ? ask(b, WORD_MEASURE, text, strlen(text), WORD_SPEED, err) : refuse(err, DDP_MEMORY, "out of memory for a job");
+
+    ddp_job_text_free(text);
+    if (s != DDP_OK) return s;
+    ddp_network_free(&b->net);
+    s = b->w.network ? ddp_network_read(b->w.network, NULL, &b->net, err) : probe(b, err);
+    if (s == DDP_OK && b->w.emulate && !b->net_text) {
+        b->net_text = read_text(b->w.network, &b->net_bytes, err);
+        if (!b->net_text) return err->code;
+    }
+    if (s == DDP_OK && b->net.devices != b->n.wanted)
+        return refuse(err, DDP_ARG, "%s has %d devices, --nodes says %d", b->w.network, b->net.devices, b->n.wanted);
+    if (s != DDP_OK || !strcmp(b->w.speed, "network")) return s;
+    if (!b->net.speed) b->net.speed = (double *)calloc((size_t)b->net.devices, sizeof *b->net.speed);
+    for (int i = 0; b->net.speed && i < b->net.devices; i++) b->net.speed[i] = b->n.peer[i].speed;
+    return b->net.speed ? DDP_OK : refuse(err, DDP_MEMORY, "out of memory for speeds");
+}
+
+/* Estimates and cuts: each operator to a node, nodes numbered along the pipeline. */
+static ddp_status cut(broker *b, ddp_error *err)
+{
+    ddp_job *j = &b->w.j;
+    ddp_graph *g = ddp_graph_new(NULL);
+    int *node_of = (int *)calloc((size_t)j->ops, sizeof *node_of), at = 0;
+    ddp_fence_options o;
+    ddp_fence_plan plan;
+    ddp_oplist list;
+    ddp_node *loss;
+    ddp_status s;
+
+    memset(&o, 0, sizeof o);
+    memset(&plan, 0, sizeof plan);
+    memset(&list, 0, sizeof list);
+    o.work.microbatches = j->micro_batches;
+    o.work.samples = (double)b->w.batch * (double)j->micro_batches;
+    s = node_of ? ddp_fence_solver_named(b->w.solver, &o.solver, err) : refuse(err, DDP_MEMORY, "out of memory for a cut");
+    if (s == DDP_OK) s = ddp_job_build(j, g, &loss, err);
+    if (s == DDP_OK) s = ddp_graph_oplist(g, &list, err);
+    if (s == DDP_OK) s = ddp_fence(&list, &b->net, &o, &plan, err);
+    ddp_graph_free(g);
+    if (s == DDP_OK) {
+        b->predicted_s = plan.work.pipeline_s;
+        b->stages = plan.segments;
+        for (int k = 0; k < plan.segments; k++) b->device[k] = plan.segment[k].device;
+        for (int i = 0, k = 0; i < j->ops; i++) {
+            if (j->op[i].type == DDP_JOB_PLACEHOLDER) continue;
+            while (k + 1 < plan.segments && at >= plan.segment[k].end) k++;
+            node_of[i] = k;
+            at++;
+        }
+        s = ddp_job_cut(j, node_of, plan.segments, err);
+    }
+    for (int k = 0; s == DDP_OK && !b->w.quiet && k < plan.segments; k++)
+        fprintf(stderr, "broker: stage %d on node %d (%s, %.1f GFLOP/s): operators %d to %d of %d, %s to %s\n", k, b->device[k],
+                b->n.peer[b->device[k]].host, 1e-9 * b->net.speed[b->device[k]], plan.segment[k].first, plan.segment[k].end - 1,
+                list.count, list.op[plan.segment[k].first].name, list.op[plan.segment[k].end - 1].name);
+    ddp_fence_plan_free(&plan);
+    ddp_oplist_free(&list);
+    free(node_of);
+    return s;
+}
+
+/* ---- shipping ---- */
+
+static peer *peer_of(broker *b, int stage) { return &b->n.peer[b->device[stage]]; }
+
+static ddp_status ship_jobs(broker *b, ddp_error *err)
+{
+    for (int k = 0; k < b->stages; k++) {
+        char *text = ddp_job_text(&b->w.j, k);
+        if (!text) return refuse(err, DDP_MEMORY, "out of memory for a description");
+        peer_of(b, k)->asked = 1;
+        channel_send(peer_of(b, k)->c.fd, WORD_JOB, text, strlen(text), NULL, 0);
+        ddp_job_text_free(text);
+    }
+    return answers(b, WORD_READY, 120, err);
+}
+
+static void ship_start(broker *b)
+{
+    channel_start start;
+    size_t used = 0;
+
+    memset(&start, 0, sizeof start);
+    snprintf(start.addr, sizeof start.addr, "%.63s:%d", peer_of(b, 0)->host, peer_of(b, 0)->port);
+    for (int k = 0; b->net_text && k < b->stages && used < sizeof start.devices; k++)
+        used += (size_t)snprintf(start.devices + used, sizeof start.devices - used, "%s%d", k ? "," : "@", b->device[k]);
+    start.first = b->saved, start.save_every = b->w.save_every;
+    start.world = b->stages, start.insecure = b->w.insecure, start.send_back = b->w.store != NULL;
+    start.peer_timeout_s = b->w.peer_timeout;
+    for (int i = 0; i < b->w.j.ops; i++) {
+        const channel_part part = {i, 0};
+        if (b->state[0][i])
+            channel_send(peer_of(b, b->w.j.op[i].node)->c.fd, WORD_STATE, &part, sizeof part, b->state[0][i],
+                         b->floats[0][i] * sizeof(float));
+    }
+    for (int k = 0; k < b->stages; k++) {
+        const int fd = peer_of(b, k)->c.fd;
+        if (b->net_text) channel_send(fd, WORD_NETWORK, b->net_text, b->net_bytes, NULL, 0);
+        start.rank = k;
+        peer_of(b, k)->asked = 1;
+        channel_send(fd, WORD_START, &start, sizeof start, NULL, 0);
+    }
+}
+
+/* 1: the node of stage k reads placeholder i. */
+static int reads(const ddp_job *j, int k, int i)
+{
+    for (int u = i + 1; u < j->ops; u++)
+        for (int a = 0; j->op[u].node == k && a < j->op[u].arg_count; a++)
+            if (j->op[u].args[a] == i) return 1;
+    return 0;
+}
+
+static void ship_data(broker *b, long step)
+{
+    ddp_job *j = &b->w.j;
+
+    for (int m = 0; m < j->micro_batches; m++) {
+        next_batch(&b->w, step, m);
+        for (int i = 0; i < j->ops; i++)
+            for (int k = 0; j->op[i].type == DDP_JOB_PLACEHOLDER && k < b->stages; k++) {
+                const channel_part part = {i, m};
+                if (!reads(j, k, i)) continue;
+                channel_send(peer_of(b, k)->c.fd, WORD_DATA, &part, sizeof part, b->w.at[i == b->w.y],
+                             4 * (size_t)work_count(&b->w, i));
+            }
+    }
+}
+
+/* ---- an attempt ---- */
+
+static void keep_state(broker *b, const channel *c)
+{
+    channel_part part;
+    const size_t floats = (c->bytes - sizeof part) / sizeof(float);
+
+    if (c->bytes < sizeof part) return;
+    memcpy(&part, c->data, sizeof part);
+    if (part.op < 0 || part.op >= b->w.j.ops) return;
+    free(b->state[1][part.op]);
+    b->state[1][part.op] = (float *)malloc(floats * sizeof(float) + 1);
+    if (b->state[1][part.op]) memcpy(b->state[1][part.op], c->data + sizeof part, floats * sizeof(float));
+    b->floats[1][part.op] = floats;
+}
+
+/* What was on its way is the checkpoint. */
+static void checkpoint(broker *b, long step)
+{
+    float **state = b->state[0];
+    size_t *floats = b->floats[0];
+
+    b->state[0] = b->state[1], b->floats[0] = b->floats[1];
+    b->state[1] = state, b->floats[1] = floats;
+    b->saved = step;
+}
+
+static void note_loss(broker *b, long step, double loss)
+{
+    if (step == 0) b->first_loss = loss;
+    b->last_loss[step % 10] = loss;
+    ddp_progress_step(&b->progress, step + 1, loss, (double)(b->w.batch * b->w.seq * b->w.j.micro_batches));
+}
+
+/* Ships data a step ahead and hears the nodes until all are done. DDP_PEER_LOST: a node is lost. */
+static ddp_status run(broker *b, ddp_error *err)
+{
+    const long steps = b->w.j.steps, every = b->w.save_every;
+    long sent = b->saved, heard = b->saved, hold = every ? (b->saved / every + 1) * every : steps;
+    int saves = 0, done = 0, from;
+
+    while (done < b->stages) {
+        channel_word w;
+        for (; sent < steps && sent < heard + 2 && sent < hold; sent++) ship_data(b, sent); /* behind a checkpoint: not before it is here */
+        w = next_word(&b->n, &from, ddp_now() + 3600);
+        if (!w) return DDP_ABORTED;
+        if (from < 0) continue;
+        if (w == WORD_LOST && !b->n.peer[from].asked) { /* a spare */
+            node_lost(&b->n, from);
+            continue;
+        }
+        if (w == WORD_LOST) return DDP_PEER_LOST;
+        if (w == WORD_FAIL) return b->n.peer[from].asked = 0, node_failed(&b->n, from, err);
+        if (w == WORD_STATE) keep_state(b, &b->n.peer[from].c);
+        if (w == WORD_LOSS) {
+            double loss;
+            memcpy(&loss, b->n.peer[from].c.data, sizeof loss);
+            note_loss(b, heard++, loss);
+        }
+        if (w == WORD_SAVED && ++saves == b->stages) {
+            checkpoint(b, hold < steps ? hold : steps);
+            saves = 0;
+            hold += every ? every : steps;
+        }
+        if (w == WORD_DONE) {
+            b->n.peer[from].asked = 0;
+            memcpy(&b->done, b->n.peer[from].c.data, sizeof b->done);
+            done++;
+        }
+    }
+    return DDP_OK;
+}
+
+static ddp_status attempt(broker *b, ddp_error *err)
+{
+    ddp_status s;
+
+    s = network(b, err);
+    if (s == DDP_OK) s = cut(b, err);
+    if (s == DDP_OK) s = ship_jobs(b, err);
+    if (s != DDP_OK) return s;
+    ship_start(b);
+    ddp_progress_start(&b->progress, b->w.quiet ? NULL : stderr, b->w.model ? b->w.model : b->w.job, b->w.j.steps);
+    s = run(b, err);
+    ddp_progress_end(&b->progress);
+    return s;
+}
+
+/* Attempts until one ends well. */
+static ddp_status train(broker *b, ddp_error *err)
+{
+    ddp_status s = gather(&b->n, 0, b->w.quiet, err);
+
+    while (s == DDP_OK) {
+        ddp_error why;
+        memset(&why, 0, sizeof why);
+        s = attempt(b, &why);
+        if (s == DDP_OK) return s;
+        if (cli_interrupted) return refuse(err, DDP_ABORTED, "interrupted");
+        *err = why;
+        if (s != DDP_PEER_LOST) return s;
+        memset(err, 0, sizeof *err);
+        if (settle(&b->n, err)) return err->code;
+        if (++b->restarts > b->w.restarts)
+            return refuse(err, DDP_PEER_LOST, "a node was lost for the %d. time, and --restarts is %ld", b->restarts, b->w.restarts);
+        if (b->saved) fprintf(stderr, "broker: a node was lost; the job goes on from its checkpoint after step %ld\n", b->saved);
+        else fprintf(stderr, "broker: a node was lost; the job starts again from the beginning (--save-every keeps checkpoints)\n");
+        s = gather(&b->n, b->w.join_timeout, b->w.quiet, err);
+    }
+    return s;
+}
+
+/* ---- weights ---- */
+
+/* A file of weights as the operators' state, or back: the whole model is built here. */
+static ddp_status weights(broker *b, int store, ddp_error *err)
+{
+    ddp_job *j = &b->w.j;
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_job_part *part = NULL;
+    ddp_node *loss;
+    int node = j->node;
+    ddp_status s;
+
+    j->node = -1;
+    s = ddp_job_build(j, g, &loss, err);
+    j->node = node;
+    if (s == DDP_OK && ddp_graph_build(g)) s = refuse(err, DDP_MEMORY, "%.400s", ddp_graph_error(g)->msg);
+    if (s == DDP_OK && !store) s = ddp_weights_load(g, b->w.load, err);
+    if (s == DDP_OK) part = ddp_job_open(j, g, 0, err);
+    if (s == DDP_OK && !part) s = err->code;
+    for (int i = 0; s == DDP_OK && i < j->ops; i++) {
+        const size_t n = ddp_job_floats(part, i, 1);
+        if (!n) continue;
+        if (!store) b->state[0][i] = (float *)malloc(n * sizeof(float)), b->floats[0][i] = n;
+        if (!b->state[0][i] || (store ? ddp_job_put(part, i, b->state[0][i], n) : ddp_job_get(part, i, 1, b->state[0][i])))
+            s = refuse(err, DDP_MEMORY, "the weights of operator %s did not come", j->op[i].name);
+    }
+    if (s == DDP_OK && store) s = ddp_weights_save(g, b->w.store, err);
+    ddp_job_close(part);
+    ddp_graph_free(g);
+    return s;
+}
+
+/* ---- the program ---- */
+
+static ddp_status print_results(const broker *b, ddp_error *err)
+{
+    const long steps = b->w.j.steps, last = steps / 10 + 1 < 10 ? steps / 10 + 1 : 10;
+    ddp_jsonl *out = ddp_jsonl_stream(stdout, err);
+    char hash[17];
+    double mean = 0;
+
+    for (long i = steps - last; i < steps; i++) mean += b->last_loss[i % 10] / (double)last;
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)b->done.hash);
+    ddp_jsonl_event(out, NULL);
+    ddp_jsonl_string(out, "model", b->w.model ? b->w.model : b->w.job);
+    ddp_jsonl_integer(out, "nodes", b->n.wanted);
+    ddp_jsonl_integer(out, "stages", b->stages);
+    ddp_jsonl_string(out, "solver", b->w.solver);
+    ddp_jsonl_integers(out, "devices", b->device, b->stages);
+    ddp_jsonl_number(out, "final_loss", mean);
+    ddp_jsonl_number(out, "first_loss", b->first_loss);
+    ddp_jsonl_integer(out, "steps", steps);
+    ddp_jsonl_number(out, "step_ms", 1e3 * b->done.step_s);
+    ddp_jsonl_number(out, "predicted_step_ms", 1e3 * b->predicted_s);
+    ddp_jsonl_integer(out, "restarts", b->restarts);
+    ddp_jsonl_string(out, "param_hash", hash);
+    ddp_jsonl_end(out);
+    return ddp_jsonl_close(out, err);
+}
+
+static ddp_status write_job(const broker *b, ddp_error *err)
+{
+    char *text = ddp_job_text(&b->w.j, -1);
+    FILE *f = text ? fopen(b->w.write_job, "wb") : NULL;
+    int bad = !f || fputs(text, f) < 0;
+
+    if (f) bad |= fclose(f) != 0;
+    ddp_job_text_free(text);
+    return bad ? refuse(err, DDP_IO, "cannot write %s: %s", b->w.write_job, strerror(errno)) : DDP_OK;
+}
+
+static ddp_status work_with_nodes(broker *b, ddp_error *err)
+{
+    const size_t ops = (size_t)b->w.j.ops;
+    ddp_status s;
+
+    for (int i = 0; i < 2; i++) {
+        b->state[i] = (float **)calloc(ops, sizeof *b->state[i]);
+        b->floats[i] = (size_t *)calloc(ops, sizeof *b->floats[i]);
+        if (!b->state[i] || !b->floats[i]) return refuse(err, DDP_MEMORY, "out of memory for a checkpoint");
+    }
+    s = b->w.load ? weights(b, 0, err) : DDP_OK;
+    if (s == DDP_OK) s = channel_listen(b->w.listen, b->w.insecure, &b->n.listens, err);
+    if (s == DDP_OK) s = train(b, err);
+    for (int i = 0; i < b->n.count; i++)
+        node_end(&b->n.peer[i], s == DDP_OK ? 0 : ddp_status_exit_code(s), s == DDP_OK ? "" : err->msg);
+    if (s == DDP_OK && b->w.store) s = weights(b, 1, err);
+    return s == DDP_OK ? print_results(b, err) : s;
+}
+
+static int parse(broker *b, int argc, char **argv)
+{
+    work *w = &b->w;
+    long nodes_spare = 0;
+    const cli_option table[] = {
+        {"--listen", CLI_TEXT, &w->listen, "HOST:PORT", "where nodes come [127.0.0.1:29600]"},
+        {"--nodes", CLI_COUNT, &w->nodes, "N", "of build/compnode that the job is cut over [2]"},
+        {"--spares", CLI_COUNT, &nodes_spare, "N", "more of them that may wait for one to be lost [0]"},
+        {"--model", CLI_TEXT, &w->model, "NAME", "gpt2, mlp, resnet18, resnet34, resnet50 or resnet101"},
+        {"--job", CLI_TEXT, &w->job, "FILE", "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
+        {"--data", CLI_TEXT, &w->data, "PATH", "folder of MNIST or CIFAR files; for gpt2 any file. Shipped to the nodes that read it"},
+        {"--steps", CLI_COUNT, &w->steps, "N", "steps [20]"},
+        {"--batch", CLI_COUNT, &w->batch, "N", "samples of a micro-batch [4]"},
+        {"--microbatches", CLI_COUNT, &w->microbatches, "N", "of a step [4]"},
+        {"--pipeline", CLI_TEXT, &w->pipeline, "NAME", "gpipe, 1f1b or zb [1f1b]"},
+        {"--layers", CLI_COUNT, &w->layers, "N", "gpt2: transformer blocks [4]"},
+        {"--heads", CLI_COUNT, &w->heads, "N", "gpt2: attention heads [4]"},
+        {"--dim", CLI_COUNT, &w->dim, "N", "gpt2: width [64]"},
+        {"--seq", CLI_COUNT, &w->seq, "N", "gpt2: tokens per sequence [64]"},
+        {"--hidden", CLI_TEXT, &w->widths, "N,N,..", "mlp: widths of the hidden layers [512,256]"},
+        {"--optimizer", CLI_TEXT, &w->optimizer, "NAME", "sgd, nesterov, adam or adamw; a job may have one for each operator [adamw]"},
+        {"--lr", CLI_REAL, &w->lr, "X", "learning rate [0.003]"},
+        {"--momentum", CLI_REAL, &w->momentum, "X", "of sgd and nesterov [0.9]"},
+        {"--weight-decay", CLI_REAL, &w->weight_decay, "X", "weight decay [0.01]"},
+        {"--seed", CLI_COUNT, &w->seed, "N", "of parameters and data order [0]"},
+        {"--solver", CLI_TEXT, &w->solver, "NAME", "of the cut: fence, equal_ops or equal_flops [fence]"},
+        {"--network", CLI_TEXT, &w->network, "FILE.json", "the links between the nodes, in the order in which they come [measured]"},
+        {"--emulate", CLI_FLAG, &w->emulate, "", "the nodes shape their links as --network says"},
+        {"--speed", CLI_TEXT, &w->speed, "NAME", "of the nodes: measured in a short warm-up, or network, its tflops [measured]"},
+        {"--load", CLI_TEXT, &w->load, "FILE", "begin with these weights (safetensors), shipped to the nodes"},
+        {"--export", CLI_TEXT, &w->store, "FILE", "write the trained weights (safetensors)"},
+        {"--save-every", CLI_COUNT, &w->save_every, "N", "steps between checkpoints, kept here; 0 = none [0]"},
+        {"--restarts", CLI_COUNT, &w->restarts, "N", "how often a lost node may be made up for [3]"},
+        {"--join-timeout", CLI_REAL, &w->join_timeout, "S", "seconds for another node to come then [60]"},
+        {"--peer-timeout", CLI_REAL, &w->peer_timeout, "S", "seconds of silence after which a node is lost [10]"},
+        {"--write-job", CLI_TEXT, &w->write_job, "FILE", "write the job's description and end"},
+        {"--insecure", CLI_FLAG, &w->insecure, "", "allow addresses beyond this machine, without encryption"},
+        {"--quiet", CLI_FLAG, &w->quiet, "", "no progress"},
+    };
+    const int code = cli_parse(argc, argv, "Cuts a model over the nodes that come, ships their parts, and trains it with them.", table,
+                               (int)(sizeof table / sizeof table[0]));
+
+    w->spares = nodes_spare;
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    broker *b = (broker *)calloc(1, sizeof *b);
+    work *w = b ? &b->w : NULL;
+    ddp_error err;
+    ddp_status s;
+    int code;
+
+    if (!b) return 1;
+    memset(&err, 0, sizeof err);
+    w->listen = "127.0.0.1:29600", w->nodes = 2, w->steps = 20, w->batch = 4, w->microbatches = 4, w->widths = "512,256";
+    w->layers = w->heads = 4, w->dim = w->seq = 64, w->optimizer = "adamw", w->lr = 3e-3, w->momentum = 0.9, w->weight_decay = 0.01;
+    w->solver = "fence", w->speed = "measured", w->restarts = 3, w->join_timeout = 60, w->peer_timeout = 10;
+    b->n.listens = -1;
+    code = parse(b, argc, argv);
+    if (code < 0) {
+        cli_catch_interrupt();
+        b->n.wanted = (int)w->nodes, b->n.most = (int)(w->nodes + w->spares);
+        s = work_open(w, &err);
+        if (s == DDP_OK) s = w->write_job ? write_job(b, &err) : work_with_nodes(b, &err);
+        if (s != DDP_OK) fprintf(stderr, "broker: %s\n", err.msg);
+        code = ddp_status_exit_code(s);
+    }
+    if (b->n.listens >= 0) close(b->n.listens);
+    for (int i = 0; i < 2; i++) {
+        for (int k = 0; b->state[i] && k < w->j.ops; k++) free(b->state[i][k]);
+        free((void *)b->state[i]);
+        free(b->floats[i]);
+    }
+    free(b->net_text);
+    ddp_network_free(&b->net);
+    work_close(w);
+    free(b);
+    return code;
+}

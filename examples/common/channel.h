@@ -1,0 +1,203 @@
+/* What a broker and its nodes say to each other: framed words over TCP. Training itself goes by the library's transport. */
+#ifndef EXAMPLES_CHANNEL_H
+#define EXAMPLES_CHANNEL_H
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+/* Up: hello, speed, network, ready, loss, state, saved, done, fail. Down: the others, network and state too. */
+typedef enum channel_word {
+    WORD_HELLO = 1, /* "version host" */
+    WORD_END,       /* "code sentence": the node's business is over */
+    WORD_MEASURE,   /* a job: how fast are its operators there? */
+    WORD_SPEED,     /* "FLOP/s port": and a free port there */
+    WORD_PROBE,     /* "rank world address": the links between all */
+    WORD_NETWORK,   /* JSON */
+    WORD_JOB,       /* the node's description */
+    WORD_READY,     /* it can be built here */
+    WORD_STATE,     /* channel_part, floats: an operator's parameters and state */
+    WORD_START,     /* channel_start */
+    WORD_DATA,      /* channel_part, values of an input */
+    WORD_LOSS,      /* double */
+    WORD_SAVED,     /* all operators of the node were sent */
+    WORD_DONE,      /* channel_done */
+    WORD_CANCEL,    /* this attempt is over */
+    WORD_FAIL,      /* channel_failure */
+    WORD_LOST       /* never sent: the connection is gone */
+} channel_word;
+
+enum { CHANNEL_VERSION = 1, CHANNEL_HELLO = 256 };
+
+typedef struct channel_head { uint32_t magic, word; uint64_t bytes; } channel_head;
+typedef struct channel_part { int32_t op, micro_batch; } channel_part;
+typedef struct channel_start {
+    char    addr[128];            /* of rank 0 */
+    char    devices[1024];        /* "@3,0,1": which of the network's is which rank, "": links as they are */
+    int64_t first, save_every;    /* steps */
+    double  peer_timeout_s;
+    int32_t rank, world, insecure, send_back;
+} channel_start;
+typedef struct channel_done { uint64_t hash; double step_s; int64_t bytes_sent; } channel_done;
+typedef struct channel_failure { int32_t code; char text[508]; } channel_failure;
+
+typedef struct channel { /* receives into a buffer of its own */
+    int          fd;
+    channel_word word;
+    char        *data;
+    size_t       bytes, room;
+} channel;
+
+static void channel_close(channel *c)
+{
+    if (c->fd >= 0) close(c->fd);
+    free(c->data);
+    memset(c, 0, sizeof *c);
+    c->fd = -1;
+}
+
+static ddp_status channel_refuse(ddp_error *err, ddp_status code, const char *fmt, const char *a, const char *b)
+{
+    snprintf(err->msg, sizeof err->msg, fmt, a, b);
+    return err->code = code;
+}
+
+/* Addresses beyond this machine go without encryption: only if the user says so. */
+static inline ddp_status channel_resolve(const char *spec, int insecure, struct addrinfo **list, ddp_error *err)
+{
+    struct addrinfo hints;
+    char host[256] = "";
+    const char *colon = strrchr(spec, ':');
+    int why;
+
+    if (!colon || colon == spec || !colon[1] || colon - spec >= (long)sizeof host)
+        return channel_refuse(err, DDP_ARG, "%s is no address: HOST:PORT, as 127.0.0.1:29600%s", spec, "");
+    memcpy(host, spec, (size_t)(colon - spec));
+    if (!insecure && strncmp(host, "127.", 4) && strcmp(host, "localhost"))
+        return channel_refuse(err, DDP_ARG, "%s lies beyond this machine, and what is sent is not encrypted: on a network that "
+                              "you trust, add --insecure%s", spec, "");
+    memset(&hints, 0, sizeof hints);
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_family = AF_INET;
+    why = getaddrinfo(host, colon + 1, &hints, list);
+    return why ? channel_refuse(err, DDP_ARG, "cannot resolve %s: %s", spec, gai_strerror(why)) : DDP_OK;
+}
+
+/* A peer that is silent for a minute in the middle of a word, or takes nothing, is lost. */
+static inline void channel_tune(int fd)
+{
+    const struct timeval minute = {60, 0};
+    int one = 1;
+
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &minute, sizeof minute);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &minute, sizeof minute);
+}
+
+static inline ddp_status channel_listen(const char *spec, int insecure, int *fd, ddp_error *err)
+{
+    struct addrinfo *list;
+    int one = 1, bad;
+
+    if (channel_resolve(spec, insecure, &list, err)) return err->code;
+    *fd = socket(AF_INET, SOCK_STREAM, 0);
+    if (*fd >= 0) setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    bad = *fd < 0 || bind(*fd, list->ai_addr, list->ai_addrlen) || listen(*fd, 64);
+    freeaddrinfo(list);
+    return bad ? channel_refuse(err, DDP_NET, "cannot listen on %s: %s", spec, strerror(errno)) : DDP_OK;
+}
+
+static inline ddp_status channel_dial(const char *spec, int insecure, int *fd, ddp_error *err)
+{
+    struct addrinfo *list;
+    int bad;
+
+    if (channel_resolve(spec, insecure, &list, err)) return err->code;
+    *fd = socket(AF_INET, SOCK_STREAM, 0);
+    bad = *fd < 0 || connect(*fd, list->ai_addr, list->ai_addrlen);
+    freeaddrinfo(list);
+    if (bad) return channel_refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", spec, strerror(errno));
+    channel_tune(*fd);
+    return DDP_OK;
+}
+
+/* A port that nobody listens on just now. */
+static inline int channel_free_port(void)
+{
+    struct sockaddr_in a;
+    socklen_t n = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0), port = 0;
+
+    memset(&a, 0, sizeof a);
+    a.sin_family = AF_INET;
+    if (fd >= 0 && !bind(fd, (struct sockaddr *)&a, sizeof a) && !getsockname(fd, (struct sockaddr *)&a, &n))
+        port = ntohs(a.sin_port);
+    if (fd >= 0) close(fd);
+    return port;
+}
+
+static int channel_put(int fd, const void *data, size_t n)
+{
+    const char *at = (const char *)data;
+
+    while (n) {
+        const ssize_t k = send(fd, at, n, MSG_NOSIGNAL);
+        if (k < 0 && errno == EINTR && !cli_interrupted) continue;
+        if (k <= 0) return 0;
+        at += k, n -= (size_t)k;
+    }
+    return 1;
+}
+
+/* A word of two parts, either of which may be empty. 0: the connection is gone. */
+static int channel_send(int fd, channel_word word, const void *a, size_t na, const void *b, size_t nb)
+{
+    const channel_head h = {0x6a706464u, (uint32_t)word, (uint64_t)(na + nb)};
+
+    return fd >= 0 && channel_put(fd, &h, sizeof h) && channel_put(fd, a, na) && channel_put(fd, b, nb);
+}
+
+static int channel_get(int fd, void *data, size_t n)
+{
+    char *at = (char *)data;
+
+    while (n) {
+        const ssize_t k = recv(fd, at, n, 0);
+        if (k < 0 && errno == EINTR && !cli_interrupted) continue;
+        if (k <= 0) return 0;
+        at += k, n -= (size_t)k;
+    }
+    return 1;
+}
+
+/* The next word, of at most `most` bytes; a NUL stands behind its data. 0: the connection is gone, or no such peer. */
+static int channel_receive(channel *c, size_t most)
+{
+    channel_head h;
+
+    if (!channel_get(c->fd, &h, sizeof h) || h.magic != 0x6a706464u || h.word < WORD_HELLO || h.word >= WORD_LOST ||
+        h.bytes > most) return 0;
+    if (h.bytes >= c->room) {
+        free(c->data);
+        c->room = (size_t)h.bytes + 1;
+        c->data = (char *)malloc(c->room);
+        if (!c->data) return c->room = 0, 0;
+    }
+    c->word = (channel_word)h.word;
+    c->bytes = (size_t)h.bytes;
+    c->data[c->bytes] = 0;
+    return channel_get(c->fd, c->data, c->bytes);
+}
+
+/* 1: something can be read within so many seconds. */
+static inline int channel_waits(int fd, double seconds)
+{
+    struct pollfd p = {fd, POLLIN, 0};
+
+    return poll(&p, 1, (int)(seconds * 1000)) > 0;
+}
+
+#endif /* EXAMPLES_CHANNEL_H */

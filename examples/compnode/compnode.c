@@ -1,0 +1,400 @@
+/* One node of a job: trains the operators that a broker gives it, and needs nothing but the broker's address.
+ *
+ *   cc -O2 -I. examples/compnode/compnode.c -o compnode -lm -lpthread
+ *   ./compnode --broker 127.0.0.1:29600
+ *
+ * Kernels of your own: register them in kernels() by the names that jobs call them by. */
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+#include "../common/cli.h"
+#include "../common/channel.h"
+
+/* ---- kernels of this node's own: the paper's example ---- */
+
+static ddp_status custom_relu_shape(ddp_op_spec *s, ddp_error *err)
+{
+    (void)err;
+    s->out = s->in[0];
+    s->flops = (double)ddp_shape_count(&s->out);
+    return s->inputs == 1 ? DDP_OK : DDP_ARG;
+}
+
+static void custom_relu_forward(const ddp_op_call *c)
+{
+    const float *x = (const float *)c->in[0];
+    for (long i = 0, n = ddp_shape_count(&c->spec->out); i < n; i++) ((float *)c->out)[i] = x[i] > 0 ? x[i] : 0;
+}
+
+static void custom_relu_backward(const ddp_op_call *c)
+{
+    const float *x = (const float *)c->in[0], *g = (const float *)c->grad_out;
+    float *out = (float *)c->grad_in[0];
+    for (long i = 0, n = ddp_shape_count(&c->spec->out); out && i < n; i++)
+        out[i] = (c->add_in[0] ? out[i] : 0) + (x[i] > 0 ? g[i] : 0);
+}
+
+static void kernels(ddp_graph *g)
+{
+    static const ddp_op relu = {"CustomReLU", custom_relu_shape, custom_relu_forward, custom_relu_backward};
+    ddp_register_op(g, &relu);
+}
+
+/* ---- the node ---- */
+
+typedef struct node {
+    channel     c;
+    const char *broker, *host;
+    long        threads;
+    int         insecure;
+    ddp_job     j;
+    char        network[64];           /* a file, or "" */
+    float     **state;                 /* [ops] to go on from; NULL: as the seed says */
+    size_t     *floats;
+} node;
+
+static void drop_job(node *n)
+{
+    for (int i = 0; n->state && i < n->j.ops; i++) free(n->state[i]);
+    free((void *)n->state);
+    free(n->floats);
+    n->state = NULL, n->floats = NULL;
+    ddp_job_free(&n->j);
+    if (n->network[0]) remove(n->network);
+    n->network[0] = 0;
+}
+
+static void send_failure(const node *n, const ddp_error *err)
+{
+    channel_failure f;
+
+    memset(&f, 0, sizeof f);
+    f.code = (int32_t)err->code;
+    snprintf(f.text, sizeof f.text, "%.500s", err->msg);
+    channel_send(n->c.fd, WORD_FAIL, &f, sizeof f, NULL, 0);
+}
+
+/* Seconds of one forward of an operator alone; 0: it cannot be run so. */
+static double time_of(const ddp_job *j, const ddp_job_op *o)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *in[DDP_OP_INPUTS];
+    double best = 0;
+    char name[16];
+
+    kernels(g);
+    for (int k = 0; k < o->arg_count; k++) {
+        const ddp_job_op *from = &j->op[o->args[k]];
+        snprintf(name, sizeof name, "in%d", k);
+        in[k] = from->dtype == DDP_F32 ? ddp_input_shape(g, name, DDP_F32, &from->shape) : NULL;
+        if (!in[k]) return ddp_graph_free(g), 0;
+    }
+    ddp_layer_begin(g, "operator");
+    ddp_apply(g, o->op, o->arg_count, in, DDP_OP_ARGS, o->attribute, NULL);
+    ddp_layer_end(g);
+    for (int i = 0, bad = ddp_graph_build(g); i < 4 && !bad; i++) {
+        const double begin = ddp_now();
+        if (ddp_evaluate(g)) break;
+        if (i && (best == 0 || ddp_now() - begin < best)) best = ddp_now() - begin; /* the first one warms up */
+    }
+    ddp_graph_free(g);
+    return best;
+}
+
+/* The warm-up: lambda S*(p) by least squares over the heaviest operators, each shape once. */
+static ddp_status measure(node *n, ddp_error *err)
+{
+    enum { MOST = 6 };
+    double flops[MOST], seconds[MOST], speed = 1e9, limit = INFINITY;
+    int count = 0;
+    char text[64];
+    ddp_job j;
+
+    if (ddp_job_read("the broker's job", n->c.data, n->c.bytes, &j, err)) return err->code;
+    for (int tries = 0; count < MOST && tries < 4 * MOST; tries++) {
+        const ddp_job_op *o = NULL;
+        for (int i = 0; i < j.ops; i++)
+            if (j.op[i].flops < limit && j.op[i].type != DDP_JOB_PLACEHOLDER && (!o || j.op[i].flops > o->flops)) o = &j.op[i];
+        if (!o || o->flops <= 0) break;
+        limit = o->flops;
+        seconds[count] = time_of(&j, o);
+        flops[count] = o->flops;
+        count += seconds[count] > 0;
+    }
+    ddp_job_free(&j);
+    if (count && ddp_speed_fit(flops, seconds, count, 1, &speed, err)) return err->code;
+    snprintf(text, sizeof text, "%.17g %d", speed, channel_free_port());
+    channel_send(n->c.fd, WORD_SPEED, text, strlen(text), NULL, 0);
+    return DDP_OK;
+}
+
+static void configure(const node *n, ddp_config *cfg, int rank, int world, const char *addr)
+{
+    memset(cfg, 0, sizeof *cfg);
+    cfg->no_env = 1;
+    cfg->rank = rank, cfg->world = world, cfg->addr = addr;
+    cfg->transport = DDP_TCP;
+    cfg->strategy = DDP_SSGD;
+    cfg->insecure = n->insecure;
+    cfg->threads = (int)n->threads;
+    cfg->cancel = &cli_interrupted;
+}
+
+static ddp_status keep_network(node *n, const char *text, size_t bytes, ddp_error *err)
+{
+    FILE *f;
+    int bad;
+
+    snprintf(n->network, sizeof n->network, "/tmp/compnode.%ld.json", (long)getpid());
+    f = fopen(n->network, "wb");
+    bad = !f || fwrite(text, 1, bytes, f) != bytes;
+    if (f) bad |= fclose(f) != 0;
+    return bad ? channel_refuse(err, DDP_IO, "cannot write %s: %s", n->network, strerror(errno)) : DDP_OK;
+}
+
+/* The links between all nodes; rank 0 tells the broker. */
+static ddp_status probe(node *n, ddp_error *err)
+{
+    char addr[128] = "", text[65536];
+    int rank, world;
+    ddp_probe_result r;
+    ddp_network net;
+    ddp_config cfg;
+    ddp_status s;
+    ddp_ctx *d;
+    FILE *f;
+
+    if (sscanf(n->c.data, "%d %d %127s", &rank, &world, addr) != 3) return channel_refuse(err, DDP_FORMAT, "%s%s", "no probe", "");
+    configure(n, &cfg, rank, world, addr);
+    d = ddp_open(&cfg, err);
+    if (!d) return err->code;
+    s = (ddp_status)ddp_probe(d, &r);
+    if (s) *err = *ddp_last_error(d);
+    if (s == DDP_OK && rank == 0) {
+        memset(&net, 0, sizeof net);
+        s = keep_network(n, "", 0, err);
+        if (s == DDP_OK) s = ddp_probe_network(&r, &net, err);
+        if (s == DDP_OK) s = ddp_network_write(&net, n->network, err);
+        ddp_network_free(&net);
+        f = s == DDP_OK ? fopen(n->network, "rb") : NULL;
+        if (f) channel_send(n->c.fd, WORD_NETWORK, text, fread(text, 1, sizeof text, f), NULL, 0);
+        if (f) fclose(f);
+    } else if (s == DDP_OK) {
+        channel_send(n->c.fd, WORD_READY, NULL, 0, NULL, 0);
+    }
+    if (s == DDP_OK) ddp_probe_free(&r);
+    ddp_close(d);
+    return s;
+}
+
+/* Takes the description, and says whether it can be built here. */
+static ddp_status take_job(node *n, ddp_error *err)
+{
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *loss;
+    ddp_status s;
+
+    drop_job(n);
+    kernels(g);
+    s = ddp_job_read("the broker's job", n->c.data, n->c.bytes, &n->j, err);
+    if (s == DDP_OK) s = ddp_job_build(&n->j, g, &loss, err);
+    ddp_graph_free(g);
+    if (s == DDP_OK) {
+        n->state = (float **)calloc((size_t)n->j.ops, sizeof *n->state);
+        n->floats = (size_t *)calloc((size_t)n->j.ops, sizeof *n->floats);
+        if (!n->state || !n->floats) s = channel_refuse(err, DDP_MEMORY, "%s%s", "out of memory for the job", "");
+    }
+    if (s == DDP_OK) channel_send(n->c.fd, WORD_READY, NULL, 0, NULL, 0);
+    return s;
+}
+
+static void take_state(node *n)
+{
+    size_t bytes;
+    channel_part p;
+
+    if (n->c.bytes < sizeof p) return;
+    bytes = n->c.bytes - sizeof p;
+    memcpy(&p, n->c.data, sizeof p);
+    if (p.op < 0 || p.op >= n->j.ops || !n->state) return;
+    free(n->state[p.op]);
+    n->state[p.op] = (float *)malloc(bytes + 1);
+    if (n->state[p.op]) memcpy(n->state[p.op], n->c.data + sizeof p, bytes);
+    n->floats[p.op] = bytes / sizeof(float);
+}
+
+/* What this node reads of a step, from the broker. */
+static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
+{
+    for (int m = 0; m < n->j.micro_batches; m++)
+        for (int i = 0; i < n->j.ops; i++) {
+            const size_t bytes = 4 * (size_t)ddp_shape_count(&n->j.op[i].shape);
+            void *at = n->j.op[i].type == DDP_JOB_PLACEHOLDER ? ddp_pipe_input(p, m, n->j.op[i].name) : NULL;
+            channel_part part;
+            if (!at) continue;
+            while (!channel_waits(n->c.fd, 1))
+                if (cli_interrupted) return ddp_abort(d, "interrupted"), DDP_ABORTED;
+            if (!channel_receive(&n->c, SIZE_MAX)) return ddp_abort(d, "the broker is gone"), DDP_ABORTED;
+            if (n->c.word == WORD_CANCEL) return ddp_abort(d, "the broker ended this attempt"), DDP_ABORTED;
+            if (n->c.bytes == sizeof part + bytes) memcpy(&part, n->c.data, sizeof part);
+            if (n->c.word != WORD_DATA || n->c.bytes != sizeof part + bytes || part.op != i || part.micro_batch != m)
+                return ddp_abort(d, "the broker sent other data than this node reads"), DDP_FORMAT;
+            memcpy(at, n->c.data + sizeof part, bytes);
+        }
+    return DDP_OK;
+}
+
+static int send_states(node *n, ddp_job_part *part, int bare)
+{
+    for (int i = 0; i < n->j.ops; i++) {
+        const size_t floats = ddp_job_floats(part, i, bare);
+        const channel_part head = {i, 0};
+        float *x = floats ? (float *)malloc(floats * sizeof *x) : NULL;
+        if (!floats) continue;
+        if (!x || ddp_job_get(part, i, bare, x) || !channel_send(n->c.fd, WORD_STATE, &head, sizeof head, x, floats * sizeof *x)) {
+            free(x);
+            return (int)DDP_MEMORY;
+        }
+        free(x);
+    }
+    channel_send(n->c.fd, WORD_SAVED, NULL, 0, NULL, 0);
+    return 0;
+}
+
+static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, ddp_job_part *part)
+{
+    const int tells = n->j.op[n->j.loss].node == n->j.node;
+    ddp_optimizer o = ddp_job_optimizer(part);
+    int bad = ddp_set_optimizer(d, &o);
+    const double begin = ddp_now();
+    channel_done done;
+    ddp_stats stats;
+
+    for (int i = 0; i < n->j.ops && !bad; i++)
+        if (n->state[i]) bad = ddp_job_put(part, i, n->state[i], n->floats[i]);
+    for (long step = (long)start->first; step < n->j.steps && !bad; step++) {
+        double loss;
+        bad = (int)fill(n, d, p);
+        if (!bad) bad = ddp_pipe_step(p);
+        if (!bad) bad = ddp_step_end(d);
+        if (bad) break;
+        loss = (double)ddp_pipe_loss(p);
+        if (tells) channel_send(n->c.fd, WORD_LOSS, &loss, sizeof loss, NULL, 0);
+        if (start->save_every && (step + 1) % start->save_every == 0 && step + 1 < n->j.steps) bad = send_states(n, part, 0);
+    }
+    memset(&done, 0, sizeof done);
+    done.step_s = (ddp_now() - begin) / (double)(n->j.steps - start->first);
+    if (!bad) bad = ddp_sync_all(d);
+    if (!bad) bad = ddp_pipe_hash(p, &done.hash);
+    if (!bad) ddp_get_stats(d, &stats), done.bytes_sent = stats.bytes_sent;
+    if (!bad && start->send_back) bad = send_states(n, part, 1);
+    if (!bad) channel_send(n->c.fd, WORD_DONE, &done, sizeof done, NULL, 0);
+    return bad;
+}
+
+static ddp_status train(node *n, ddp_error *err)
+{
+    char net[1200];
+    channel_start start;
+    ddp_job_part *part = NULL;
+    ddp_pipe_config c;
+    ddp_pipe *p = NULL;
+    ddp_node *loss;
+    ddp_config cfg;
+    ddp_graph *g;
+    ddp_ctx *d;
+    int *stage_of = (int *)calloc((size_t)n->j.ops + 1, sizeof *stage_of), bad;
+
+    memset(&start, 0, sizeof start);
+    if (n->c.bytes == sizeof start) memcpy(&start, n->c.data, sizeof start);
+    if (!stage_of || !start.world || !n->j.ops) return free(stage_of), channel_refuse(err, DDP_FORMAT, "%s%s", "a start without a job", "");
+    configure(n, &cfg, start.rank, start.world, start.addr);
+    cfg.deterministic = 1;
+    cfg.seed = n->j.seed;
+    cfg.micro_batches = n->j.micro_batches;
+    cfg.peer_timeout_s = start.peer_timeout_s;
+    snprintf(net, sizeof net, "%.60s%.1020s", n->network, start.devices);
+    if (start.devices[0]) cfg.net = net;
+    d = ddp_open(&cfg, err);
+    if (!d) return free(stage_of), err->code;
+    g = ddp_graph_new(d);
+    kernels(g);
+    bad = (int)ddp_job_build(&n->j, g, &loss, err);
+    memset(&c, 0, sizeof c);
+    c.schedule = n->j.schedule, c.stages = n->j.nodes, c.stage_of = stage_of;
+    if (!bad) ddp_job_stages(&n->j, stage_of), p = ddp_pipe_open(d, g, loss, &c);
+    if (!bad && !p) bad = (int)(*err = *ddp_last_error(d)).code;
+    if (!bad) part = ddp_job_open(&n->j, g, (long)start.first, err);
+    if (!bad && !part) bad = (int)err->code;
+    if (bad) {
+        ddp_abort(d, err->msg);
+    } else {
+        bad = steps(n, &start, d, p, part);
+        if (bad) *err = *ddp_last_error(d), err->code = (ddp_status)bad;
+    }
+    ddp_pipe_close(p);
+    ddp_close(d);
+    ddp_job_close(part);
+    free(stage_of);
+    return (ddp_status)bad;
+}
+
+/* Does what the broker says until it says that this is the end. Returns the exit code. */
+static int serve(node *n)
+{
+    ddp_error err;
+    ddp_status s;
+
+    for (;;) {
+        memset(&err, 0, sizeof err);
+        s = DDP_OK;
+        while (!channel_waits(n->c.fd, 1))
+            if (cli_interrupted) break;
+        if (cli_interrupted) return fprintf(stderr, "compnode: interrupted\n"), 130;
+        if (!channel_receive(&n->c, SIZE_MAX))
+            return fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker), 3;
+        switch (n->c.word) {
+        case WORD_END:
+            if (n->c.data[0] != '0') fprintf(stderr, "compnode: %s\n", strchr(n->c.data, ' ') ? strchr(n->c.data, ' ') + 1 : "");
+            return atoi(n->c.data);
+        case WORD_MEASURE: s = measure(n, &err); break;
+        case WORD_PROBE: s = probe(n, &err); break;
+        case WORD_JOB: s = take_job(n, &err); break;
+        case WORD_NETWORK: s = keep_network(n, n->c.data, n->c.bytes, &err); break;
+        case WORD_STATE: take_state(n); break;
+        case WORD_START: s = train(n, &err); break;
+        default: break; /* the end of an attempt that has ended here already */
+        }
+        if (s != DDP_OK) send_failure(n, &err);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    node n;
+    const cli_option table[] = {
+        {"--broker", CLI_TEXT, &n.broker, "HOST:PORT", "where build/broker listens [127.0.0.1:29600]"},
+        {"--host", CLI_TEXT, &n.host, "NAME", "how other nodes reach this one [as the broker does]"},
+        {"--threads", CLI_COUNT, &n.threads, "N", "operator threads [1]"},
+        {"--insecure", CLI_FLAG, &n.insecure, "", "allow addresses beyond this machine, without encryption"},
+    };
+    char hello[CHANNEL_HELLO];
+    ddp_error err;
+    int code;
+
+    memset(&n, 0, sizeof n);
+    n.broker = "127.0.0.1:29600", n.host = "-", n.threads = 1;
+    code = cli_parse(argc, argv, "Trains what a broker gives it of a job: needs nothing but the broker's address.", table,
+                     (int)(sizeof table / sizeof table[0]));
+    if (code >= 0) return code;
+    cli_catch_interrupt();
+    if (channel_dial(n.broker, n.insecure, &n.c.fd, &err)) {
+        fprintf(stderr, "compnode: %s\n", err.msg);
+        return ddp_status_exit_code(err.code);
+    }
+    snprintf(hello, sizeof hello, "%d %.200s", CHANNEL_VERSION, n.host);
+    channel_send(n.c.fd, WORD_HELLO, hello, strlen(hello), NULL, 0);
+    code = serve(&n);
+    drop_job(&n);
+    channel_close(&n.c);
+    return code;
+}
