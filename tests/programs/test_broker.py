@@ -1,0 +1,414 @@
+#!/usr/bin/env python3
+"""[timed] build/broker and build/compnode as a user meets them: the bits of one worker, lost nodes, mistakes.
+
+    tests/programs/test_broker.py [WORD...]     only the cases whose names contain one of the words
+
+Every case runs in its own folder, with its own port; no process of it may be left.
+"""
+import json
+import os
+import random
+import re
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build"))
+GPT = "--layers 2 --heads 2 --dim 16 --seq 16 --batch 2 --microbatches 3 --seed 7".split()
+MLP = "--model mlp --hidden 16,12,10,8 --batch 4 --microbatches 3 --seed 5".split()
+CASES = []
+
+
+def case(function):
+    CASES.append(function)
+    return function
+
+
+class Wrong(Exception):
+    pass
+
+
+def expect(holds, message):
+    if not holds:
+        raise Wrong(message)
+
+
+def images(folder):
+    """48 images of 6 x 5 in ten classes, as MNIST's files."""
+    os.makedirs(folder, exist_ok=True)
+    r = random.Random(3)
+    with open(os.path.join(folder, "train-images-idx3-ubyte"), "wb") as f:
+        f.write(struct.pack(">iiii", 2051, 48, 6, 5) + bytes(r.randrange(256) for _ in range(48 * 30)))
+    with open(os.path.join(folder, "train-labels-idx1-ubyte"), "wb") as f:
+        f.write(struct.pack(">ii", 2049, 48) + bytes(i % 10 for i in range(48)))
+
+
+class Job:
+    """A broker and its nodes, on a port of their own."""
+
+    def __init__(self, folder):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        self.folder, self.nodes, self.broker = folder, [], None
+
+    def start(self, program, *args):
+        env = {k: v for k, v in os.environ.items() if not k.startswith("DREAMDDP_")}
+        return subprocess.Popen([os.path.join(BUILD, program), *map(str, args)], cwd=self.folder, env=env, text=True,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def listen(self, *args):
+        self.broker = self.start("broker", "--listen", "127.0.0.1:%d" % self.port, *args)
+        end = time.time() + 20
+        while time.time() < end and self.broker.poll() is None:
+            with open("/proc/net/tcp") as f:
+                if re.search(r": 0100007F:%04X 00000000:0000 0A" % self.port, f.read()):
+                    return
+            time.sleep(0.02)
+
+    def node(self, *args):
+        n = self.start("compnode", "--broker", "127.0.0.1:%d" % self.port, *args)
+        self.nodes.append(n)
+        return n
+
+    def line(self, word):
+        """Reads the broker's complaints up to one with that word."""
+        for text in self.broker.stderr:
+            if word in text:
+                return text
+        raise Wrong("the broker never said %s" % word)
+
+    def end(self, code=0, timeout=90):
+        """Waits for all; what the broker printed, and what it and each node complained of."""
+        out, err = self.broker.communicate(timeout=timeout)
+        said = [n.communicate(timeout=20)[1].strip() for n in self.nodes]
+        expect(self.broker.returncode == code, "broker: exit %d, not %d: %s" % (self.broker.returncode, code, err.strip()))
+        if code == 0:
+            for n, text in zip(self.nodes, said):
+                expect(n.returncode in (0, -signal.SIGKILL) and not text, "a node: exit %d: %s" % (n.returncode, text))
+            return json.loads(out.strip().splitlines()[-1]), err, said
+        return out, err, said
+
+    def run(self, nodes, *args, code=0):
+        self.listen("--nodes", nodes, "--quiet", *args)
+        for _ in range(nodes):
+            self.node()
+        return self.end(code)[0] if code == 0 else self.end(code)
+
+    def close(self):
+        for p in [self.broker] + self.nodes:
+            if p and p.poll() is None:
+                p.kill()
+                p.wait()
+
+
+def trainer(folder, program, *args):
+    args = [a.replace("--microbatches", "--accumulate") if isinstance(a, str) else a for a in args]
+    r = subprocess.run([os.path.join(BUILD, program), *map(str, args), "--held-out", "0", "--schedule", "constant",
+                        "--deterministic", "--quiet"],
+                       cwd=folder, capture_output=True, text=True, timeout=60)
+    expect(r.returncode == 0, "%s: %s" % (program, r.stderr))
+    return json.loads(r.stdout.strip().splitlines()[-1])
+
+
+def same(a, b, what):
+    for key in ("param_hash", "first_loss"):
+        expect(a[key] == b[key], "%s: %s is %s, one worker's %s" % (what, key, a[key], b[key]))
+
+
+def network(folder, n, delay_ms=0.1, gbps=1.0):
+    path = os.path.join(folder, "net.json")
+    rows = [[0 if i == j else delay_ms for j in range(n)] for i in range(n)]
+    with open(path, "w") as f:
+        json.dump({"N": n, "delay_ms": rows, "bandwidth_gbps": [[gbps] * n for _ in range(n)], "tflops": [0.001 * (1 + i) for i in range(n)]}, f)
+    return path
+
+
+def quick(folder, n):
+    return ["--network", network(folder, n), "--speed", "network"]
+
+
+# A perceptron with skip edges, a kernel of the nodes' own, and an optimizer of one operator's own.
+def skip_graph(kernel="CustomReLU"):
+    def op(name, kind, *args, **more):
+        return dict({"name": name, "op": kind, "args": list(args)}, **more)
+    shape = {"shape": [4, 12], "parameters": [], "flops": [48]}
+    return {"dreamddp_job": 1, "steps": 5, "micro_batches": 3, "seed": 9, "loss": "loss",
+            "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9},
+            "operators": [
+                {"name": "inputs", "shape": [4, 30]}, {"name": "labels", "shape": [4, 1], "dtype": "i32"},
+                op("a", "linear", "inputs", layer="a", attributes=[12]),
+                op("b", kernel, "a", layer="a", **shape),
+                op("c", "linear", "b", layer="c", attributes=[12], optimizer={"name": "adamw", "lr": 0.01}),
+                op("d", "add", "c", "a", layer="c"),
+                op("e", kernel, "d", layer="e", **shape),
+                op("f", "linear", "e", layer="e", attributes=[12]),
+                op("g", "add", "f", "b", layer="e"),
+                op("h", "add", "g", "a", layer="h"),
+                op("logits", "linear", "h", layer="h", attributes=[10]),
+                op("loss", "cross_entropy", "logits", "labels", layer="h")]}
+
+
+def write(folder, name, value):
+    with open(os.path.join(folder, name), "w") as f:
+        f.write(value if isinstance(value, str) else json.dumps(value))
+    return name
+
+
+# ---- the same bits ----
+
+@case
+def three_nodes_train_a_perceptron_as_one_worker_does(job, folder):
+    images(os.path.join(folder, "data"))
+    one = trainer(folder, "train_image", *MLP, "--data", "data", "--steps", 6)
+    for solver in ("fence", "equal_flops", "equal_ops"):
+        r = Job(folder).run(3, *MLP, "--data", "data", "--steps", 6, "--lr", "0.001", "--solver", solver, *quick(folder, 3))
+        expect(r["stages"] == 3, "%s: %d stages" % (solver, r["stages"]))
+        same(r, one, solver)
+
+
+@case
+def three_nodes_train_a_gpt_as_one_worker_does(job, folder):
+    one = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 6, "--export", "one.safetensors")
+    for schedule in ("gpipe", "1f1b", "zb"):
+        r = Job(folder).run(3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 6, "--pipeline", schedule,
+                            "--export", "three.safetensors", *quick(folder, 3))
+        same(r, one, schedule)
+        expect(r["final_loss"] == one["final_loss"], "final loss %s, one worker's %s" % (r["final_loss"], one["final_loss"]))
+    with open(os.path.join(folder, "one.safetensors"), "rb") as a, open(os.path.join(folder, "three.safetensors"), "rb") as b:
+        expect(a.read() == b.read(), "the exported weights differ")
+
+
+@case
+def weights_of_a_file_are_shipped(job, folder):
+    trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 3, "--export", "w.safetensors")
+    one = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 4, "--load", "w.safetensors")
+    same(job.run(3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 4, "--load", "w.safetensors", *quick(folder, 3)), one,
+         "with weights of a file")
+
+
+@case
+def a_job_with_skip_edges_and_a_kernel_of_the_nodes_own(job, folder):
+    images(os.path.join(folder, "data"))
+    write(folder, "job.json", skip_graph())
+    one = Job(folder).run(1, "--job", "job.json", "--data", "data", *quick(folder, 1))
+    for n in (2, 3, 4):
+        same(Job(folder).run(n, "--job", "job.json", "--data", "data", *quick(folder, n)), one, "%d nodes" % n)
+    plain = skip_graph("relu")
+    write(folder, "plain.json", plain)
+    same(Job(folder).run(2, "--job", "plain.json", "--data", "data", *quick(folder, 2)), one, "with the library's relu")
+    del plain["operators"][4]["optimizer"]
+    write(folder, "plain.json", plain)
+    other = job.run(2, "--job", "plain.json", "--data", "data", *quick(folder, 2))
+    expect(other["param_hash"] != one["param_hash"], "the operator's own optimizer changes nothing")
+
+
+@case
+def a_written_job_is_the_model(job, folder):
+    images(os.path.join(folder, "data"))
+    direct = Job(folder).run(2, *MLP, "--data", "data", "--steps", 4, *quick(folder, 2))
+    b = job.start("broker", *MLP, "--data", "data", "--steps", 4, "--write-job", "job.json")
+    expect(b.wait(20) == 0, "--write-job: exit %d" % b.returncode)
+    same(job.run(3, "--job", "job.json", "--data", "data", *quick(folder, 3)), direct, "the written job")
+
+
+@case
+def speeds_and_links_are_measured(job, folder):
+    one = trainer(folder, "train_gpt", *GPT, "--data", "text", "--steps", 4)
+    same(job.run(3, "--model", "gpt2", *GPT, "--data", "text", "--steps", 4), one, "measured")
+
+
+# ---- lost nodes ----
+
+SLOW = ["--steps", 60, "--lr", "0.001"]
+
+
+def undisturbed(folder):
+    images(os.path.join(folder, "data"))
+    network(folder, 3, delay_ms=10)
+    return trainer(folder, "train_image", *MLP, "--data", "data", *SLOW)
+
+
+def lose_one(job, folder, says, *args):
+    job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 2, *args)
+    for _ in range(3):
+        job.node()
+    job.line("stage 2 on node")
+    time.sleep(2)
+    job.nodes[1].kill()
+    if "--spares" not in args:
+        expect(says in job.line("node was lost"), "the broker does not say: %s" % says)
+        job.node()
+    r, err, _ = job.end()
+    if "--spares" in args:
+        expect(says in err, "the broker does not say: %s: %s" % (says, err))
+    expect(r["restarts"] == 1, "%d restarts" % r["restarts"])
+    return r
+
+
+@case
+def a_lost_node_is_made_up_for_from_the_beginning(job, folder):
+    one = undisturbed(folder)
+    same(lose_one(job, folder, "starts again from the beginning"), one, "with a lost node")
+
+
+@case
+def a_lost_node_is_made_up_for_from_a_checkpoint(job, folder):
+    one = undisturbed(folder)
+    r = lose_one(job, folder, "goes on from its checkpoint after step", "--save-every", 4)
+    expect(r["param_hash"] == one["param_hash"], "with a checkpoint: %s, one worker's %s" % (r["param_hash"], one["param_hash"]))
+
+
+@case
+def a_spare_takes_the_place_of_a_lost_node(job, folder):
+    one = undisturbed(folder)
+    job.listen("--nodes", 3, "--spares", 1, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 2,
+               "--save-every", 5)
+    for _ in range(4):
+        job.node()
+        time.sleep(0.2)
+    job.line("stage 2 on node")
+    time.sleep(2)
+    job.nodes[0].kill()
+    r = job.end()[0]
+    expect(r["restarts"] == 1 and r["param_hash"] == one["param_hash"], "with a spare: %s" % r)
+
+
+@case
+def nobody_comes_in_the_place_of_a_lost_node(job, folder):
+    undisturbed(folder)
+    job.listen("--nodes", 3, *MLP, "--data", "data", *SLOW, "--network", "net.json", "--emulate", "--peer-timeout", 2, "--join-timeout", 1)
+    for _ in range(3):
+        job.node()
+    job.line("stage 2 on node")
+    time.sleep(1)
+    job.nodes[2].kill()
+    _, err, said = job.end(3)
+    expect("2 of 3 nodes came within 1 s" in err, err)
+    expect("2 of 3 nodes came within 1 s" in said[0] and "\n" not in said[0], "a node says: %s" % said[0])
+
+
+@case
+def a_broker_that_dies_ends_its_nodes(job, folder):
+    undisturbed(folder)
+    job.listen("--nodes", 2, *MLP, "--data", "data", *SLOW, "--steps", 100000, *quick(folder, 2))
+    for _ in range(2):
+        job.node()
+    job.line("stage 1 on node")
+    time.sleep(0.5)
+    job.broker.kill()
+    for n in job.nodes:
+        said = n.communicate(timeout=20)[1].strip()
+        expect(n.returncode == 3 and "is gone" in said and "\n" not in said, "exit %d: %s" % (n.returncode, said))
+
+
+# ---- mistakes ----
+
+@case
+def a_node_without_the_operator_says_which(job, folder):
+    images(os.path.join(folder, "data"))
+    write(folder, "job.json", skip_graph("SwishOfMine"))
+    out, err, said = job.run(3, "--job", "job.json", "--data", "data", *quick(folder, 3), code=2)
+    expect("is of kind SwishOfMine, which this program does not know: register it" in err and err.count("\n") == 1, err)
+    for text in said:
+        expect("SwishOfMine" in text and "\n" not in text, "a node says: %s" % text)
+    expect(not out, "results were printed")
+
+
+@case
+def a_node_that_nobody_expects_is_told_so(job, folder):
+    alone = job.node()
+    said = alone.communicate(timeout=20)[1].strip()
+    expect(alone.returncode == 1 and "no broker answers at" in said and "\n" not in said, said)
+    job.nodes = []
+    undisturbed(folder)
+    job.listen("--nodes", 2, *MLP, "--data", "data", *SLOW, "--network", network(folder, 2, 10), "--emulate")
+    job.node(), job.node()
+    job.line("stage 1 on node")
+    third = job.start("compnode", "--broker", "127.0.0.1:%d" % job.port)
+    said = third.communicate(timeout=20)[1].strip()
+    expect(third.returncode == 1 and "expects no other" in said and "\n" not in said, said)
+    job.end()
+
+
+@case
+def strangers_do_not_disturb(job, folder):
+    images(os.path.join(folder, "data"))
+    job.listen("--nodes", 1, "--quiet", *MLP, "--data", "data", "--steps", 3, *quick(folder, 1))
+    for words in (b"GET / HTTP/1.0\r\n\r\n", b"", struct.pack("<IIQ", 0x6a706464, 1, 1 << 40),
+                  struct.pack("<IIQ", 0x6a706464, 5, 4) + b"{}{}"):
+        with socket.create_connection(("127.0.0.1", job.port)) as s:
+            s.sendall(words)
+    with socket.create_connection(("127.0.0.1", job.port)) as s:
+        s.sendall(struct.pack("<IIQ", 0x6a706464, 1, 3) + b"9 -")
+        expect(b"speaks version 9, the broker version 1" in s.recv(1000), "another version is not told")
+    job.node()
+    job.end()
+
+
+@case
+def bad_jobs_are_refused_in_a_sentence(job, folder):
+    images(os.path.join(folder, "data"))
+    b = job.start("broker", *MLP, "--data", "data", "--write-job", "job.json")
+    b.wait(20)
+    with open(os.path.join(folder, "job.json")) as f:
+        good = f.read()
+    other = skip_graph()
+    other["operators"][0]["shape"] = [4, 29]
+    for text, says in ((good.replace('_job": 1', '_job": 2'), "of version 2"), (good.replace('"relu"', '"gelu"', 1), "changed or damaged"),
+                       (good[:len(good) // 2], "job.json, line"), ("[]", "no job description"),
+                       (json.dumps(other), "its samples have 30 values"),
+                       (json.dumps(skip_graph()).replace('"inputs"', '"pixels"'), "placeholder pixels"),
+                       (json.dumps(skip_graph()).replace('"parameters": [], ', ""), "CustomReLU, which this program does not know")):
+        write(folder, "job.json", text)
+        b = job.start("broker", "--job", "job.json", "--data", "data")
+        err = b.communicate(timeout=20)[1]
+        expect(b.returncode in (1, 2) and says in err and err.count("\n") == 1, "exit %d: %s" % (b.returncode, err))
+
+
+@case
+def mistakes_on_the_command_line(job, folder):
+    images(os.path.join(folder, "data"))
+    good = MLP + ["--data", "data"]
+    for args, says in ((["--nodes", 2], "--model"), (MLP, "--data is missing"), (good + ["--nodes", 0], "--nodes 0"),
+                       (good + ["--speed", "guess"], "--speed guess"), (good + ["--emulate"], "--emulate needs"),
+                       (good + ["--lr", 0], "--lr 0"), (good + ["--pipeline", "x"], "x"), (MLP + ["--data", "text"], "--model mlp"),
+                       (good + ["--listen", "10.1.2.3:4"], "--insecure"), (good + ["--listen", "nowhere"], "HOST:PORT"),
+                       (good + ["--load", "none.safetensors"], "none.safetensors"), (good + ["--steps", 0], "--steps 0")):
+        b = job.start("broker", *args)
+        err = b.communicate(timeout=20)[1]
+        expect(b.returncode in (1, 2) and says in err and err.count("\n") == 1, "%s: exit %d: %s" % (args, b.returncode, err))
+    n = job.start("compnode", "--broker", "nowhere")
+    expect("HOST:PORT" in n.communicate(timeout=20)[1] and n.returncode == 2, "compnode --broker nowhere: exit %d" % n.returncode)
+    _, err, said = job.run(2, *good, "--network", network(folder, 3), code=2)
+    expect("has 3 devices, --nodes says 2" in err and all("3 devices" in text for text in said), err)
+
+
+def main():
+    failed = 0
+    chosen = [c for c in CASES if not sys.argv[1:] or any(word in c.__name__ for word in sys.argv[1:])]
+    for c in chosen:
+        began = time.time()
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "text"), "w") as f:
+                f.write("the quick brown fox jumps over the lazy dog\n" * 40)
+            job = Job(folder)
+            try:
+                c(job, folder)
+                said = "ok"
+            except (Wrong, subprocess.TimeoutExpired) as e:
+                said, failed = "FAILED: %s" % e, failed + 1
+            finally:
+                job.close()
+        print("%-60s %5.1f s  %s" % (c.__name__.replace("_", " "), time.time() - began, said), flush=True)
+    print("%d cases, %d failed" % (len(chosen), failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
