@@ -101,18 +101,26 @@ static ddp_status network(broker *b, ddp_error *err)
 
     ddp_job_text_free(text);
     if (s != DDP_OK) return s;
-    ddp_network_free(&b->net);
-    s = b->w.network ? ddp_network_read(b->w.network, NULL, &b->net, err) : probe(b, err);
-    if (s == DDP_OK && b->w.emulate && !b->net_text) {
-        b->net_text = read_text(b->w.network, &b->net_bytes, err);
-        if (!b->net_text) return err->code;
-    }
-    if (s == DDP_OK && b->net.devices != b->n.wanted)
-        return refuse(err, DDP_ARG, "%s has %d devices, --nodes says %d", b->w.network, b->net.devices, b->n.wanted);
+    if (!b->w.network) ddp_network_free(&b->net), s = probe(b, err);
     if (s != DDP_OK || !strcmp(b->w.speed, "network")) return s;
     if (!b->net.speed) b->net.speed = (double *)calloc((size_t)b->net.devices, sizeof *b->net.speed);
     for (int i = 0; b->net.speed && i < b->net.devices; i++) b->net.speed[i] = b->n.peer[i].speed;
     return b->net.speed ? DDP_OK : refuse(err, DDP_MEMORY, "out of memory for speeds");
+}
+
+/* What is known of the links before anybody comes. */
+static ddp_status read_network(broker *b, ddp_error *err)
+{
+    const work *w = &b->w;
+
+    if (!w->network) return DDP_OK;
+    if (ddp_network_read(w->network, NULL, &b->net, err)) return err->code;
+    if (b->net.devices != w->nodes)
+        return refuse(err, DDP_ARG, "%s has %d devices, --nodes says %ld", w->network, b->net.devices, w->nodes);
+    if (!strcmp(w->speed, "network") && !b->net.speed)
+        return refuse(err, DDP_ARG, "%s has no tflops: leave --speed network out, and they are measured", w->network);
+    if (w->emulate) b->net_text = read_text(w->network, &b->net_bytes, err);
+    return w->emulate && !b->net_text ? err->code : DDP_OK;
 }
 
 /* Estimates and cuts: each operator to a node, nodes numbered along the pipeline. */
@@ -258,7 +266,7 @@ static void note_loss(broker *b, long step, double loss)
 {
     if (step == 0) b->first_loss = loss;
     b->last_loss[step % 10] = loss;
-    ddp_progress_step(&b->progress, step + 1, loss, (double)(b->w.batch * b->w.seq * b->w.j.micro_batches));
+    ddp_progress_step(&b->progress, step + 1, loss, b->w.tokens ? (double)(b->w.batch * b->w.seq * b->w.j.micro_batches) : 0);
 }
 
 /* Ships data a step ahead and hears the nodes until all are done. DDP_PEER_LOST: a node is lost. */
@@ -420,7 +428,8 @@ static ddp_status work_with_nodes(broker *b, ddp_error *err)
         b->floats[i] = (size_t *)calloc(ops, sizeof *b->floats[i]);
         if (!b->state[i] || !b->floats[i]) return refuse(err, DDP_MEMORY, "out of memory for a checkpoint");
     }
-    s = b->w.load ? weights(b, 0, err) : DDP_OK;
+    s = read_network(b, err);
+    if (s == DDP_OK && b->w.load) s = weights(b, 0, err);
     if (s == DDP_OK) s = channel_listen(b->w.listen, b->w.insecure, &b->n.listens, err);
     if (s == DDP_OK) s = train(b, err);
     for (int i = 0; i < b->n.count; i++)

@@ -264,8 +264,28 @@ static void figure_3_trains_as_one_worker_does(void **state)
 
 /* ---- there and back ---- */
 
+/* An output that every later layer uses. */
+static ddp_node *skips(ddp_graph *g)
+{
+    ddp_node *first, *x, *labels = ddp_input(g, "labels", DDP_I32, 2, 1);
+
+    ddp_layer_begin(g, "first");
+    x = first = ddp_linear(g, ddp_input(g, "x", DDP_F32, 2, 6), 6);
+    ddp_layer_end(g);
+    for (int i = 0; i < 4; i++) {
+        ddp_layer_begin(g, "skip");
+        x = ddp_add(g, ddp_linear(g, ddp_relu(g, x), 6), first);
+        ddp_layer_end(g);
+    }
+    ddp_layer_begin(g, "head");
+    x = ddp_cross_entropy(g, x, labels);
+    ddp_layer_end(g);
+    return x;
+}
+
 static ddp_node *model(ddp_graph *g, int which)
 {
+    if (which == 3) return skips(g);
     if (which == 0) {
         ddp_gpt2_config c;
         memset(&c, 0, sizeof c);
@@ -347,7 +367,7 @@ static uint64_t plain_hash(int which)
 static void descriptions_train_with_the_bits_of_the_graph(void **state)
 {
     (void)state;
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < 4; which++) {
         ddp_job j = job_of(which);
         for (int nodes = 1; nodes <= RANKS; nodes += which == 2 ? 3 : 1) {
             run r = run_of(&j, nodes);
@@ -360,7 +380,7 @@ static void descriptions_train_with_the_bits_of_the_graph(void **state)
 static void a_description_read_and_written_is_the_same(void **state)
 {
     (void)state;
-    for (int which = 0; which < 3; which++) {
+    for (int which = 0; which < 4; which++) {
         ddp_job j = job_of(which), back;
         char *text = ddp_job_text(&j, -1), *again;
         back = read_job(text);
@@ -378,7 +398,7 @@ static void a_description_read_and_written_is_the_same(void **state)
 static void messages_are_what_the_executor_sends(void **state)
 {
     (void)state;
-    for (int which = 0; which < 3; which++)
+    for (int which = 0; which < 4; which++)
         for (int node = 0; node < 3; node++) {
             ddp_job j = job_of(which);
             ddp_graph *g = ddp_graph_new(NULL);
@@ -409,19 +429,30 @@ static void another_cut_takes_operators_over_bit_for_bit(void **state)
     for (int which = 0; which < 3; which++) {
         ddp_job j = job_of(which);
         run whole, half;
+        float *left[OPS];
         snprintf(j.op[3].rule.name, sizeof j.op[3].rule.name, "nesterov");
         j.op[3].rule.lr = 0.02, j.op[3].rule.momentum = 0.5;
-        whole = run_of(&j, 2);
+        memset(&whole, 0, sizeof whole);
+        whole.steps = STEPS;
+        whole.keep = 1;
+        train(&whole, &j, 2);
         memset(&half, 0, sizeof half);
         half.steps = STEPS / 2;
         half.keep = 1;
         train(&half, &j, 2);
-        half.keep = 0;
+        memcpy((void *)left, half.saved, sizeof left);
         half.first = half.steps;
         half.steps = STEPS;
         train(&half, &j, 3);
         if (half.hash[0] != whole.hash[0]) fail_msg("model %d: taken over, it goes on with other bits", which);
-        for (int i = 0; i < j.ops; i++) free(half.saved[i]);
+        for (int i = 0; i < j.ops; i++) { /* running statistics and the optimizers' state too */
+            assert_true(whole.floats[i] == half.floats[i]);
+            if (whole.floats[i]) assert_memory_equal(whole.saved[i], half.saved[i], whole.floats[i] * sizeof(float));
+            if (j.op[i].buffers) assert_true(whole.saved[i][3 * j.op[i].shape.dim[1]] > 0); /* a running variance */
+            free(left[i]);
+            free(whole.saved[i]);
+            free(half.saved[i]);
+        }
         ddp_job_free(&j);
     }
 }
@@ -534,6 +565,30 @@ static void only_the_node_that_runs_an_operator_needs_its_kernel(void **state)
     ddp_job_free(&j);
 }
 
+/* What a whole model of unknown kernels needs is known all the same. */
+static void a_broker_needs_no_kernels(void **state)
+{
+    const char *at = strstr(figure3, "\"linear\""), *rest = strstr(at, "\"attributes\"");
+    char text[4096];
+    size_t count, all = 0;
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *loss;
+    ddp_error err;
+    ddp_job j;
+
+    (void)state;
+    snprintf(text, sizeof text, "%.*s\"CustomLinear\"%.*s\"shape\": [2, 2, 4, 5], \"flops\": [1280], \"parameters\": "
+             "[{\"shape\": [5, 4], \"init\": \"normal\", \"scale\": 0.1}, {\"shape\": [5]}], %s", (int)(at - figure3), figure3,
+             (int)(rest - at - 8), at + 8, rest);
+    j = read_job(text);
+    assert_int_equal(ddp_job_build(&j, g, &loss, &err), DDP_OK);
+    assert_int_equal(ddp_graph_build(g), 0);
+    for (int l = 0; l < ddp_layer_count(g); l++) all += (ddp_layer_params(g, l, &count), count);
+    assert_true(all == ddp_param_count(g) && all == 20 + 64 + 25);
+    ddp_graph_free(g);
+    ddp_job_free(&j);
+}
+
 /* Cut short, or with other bytes: an error or a graph, no crash; the sanitizers watch. */
 static void damaged_descriptions_never_crash(void **state)
 {
@@ -593,6 +648,7 @@ int main(void)
         cmocka_unit_test(each_operator_has_its_own_optimizer),
         cmocka_unit_test(bad_descriptions_are_refused_in_a_sentence),
         cmocka_unit_test(only_the_node_that_runs_an_operator_needs_its_kernel),
+        cmocka_unit_test(a_broker_needs_no_kernels),
         cmocka_unit_test(damaged_descriptions_never_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -385,8 +385,11 @@ def mistakes_on_the_command_line(job, folder):
         expect(b.returncode in (1, 2) and says in err and err.count("\n") == 1, "%s: exit %d: %s" % (args, b.returncode, err))
     n = job.start("compnode", "--broker", "nowhere")
     expect("HOST:PORT" in n.communicate(timeout=20)[1] and n.returncode == 2, "compnode --broker nowhere: exit %d" % n.returncode)
-    _, err, said = job.run(2, *good, "--network", network(folder, 3), code=2)
-    expect("has 3 devices, --nodes says 2" in err and all("3 devices" in text for text in said), err)
+    bad = network(folder, 3)
+    b = job.start("broker", *good, "--network", bad)
+    expect("has 3 devices, --nodes says 2" in b.communicate(timeout=20)[1] and b.returncode == 2, "a network of other nodes")
+    _, err, said = job.run(3, *good, "--network", bad, "--solver", "fastest", code=2)
+    expect("fastest" in err and all("fastest" in text and "\n" not in text for text in said), err)
 
 
 def main():
