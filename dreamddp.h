@@ -40250,6 +40250,8 @@ struct ddp_ctx {
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
+    int          edge_messages;  /* of a pipeline, which may be under way at a time, and their bytes */
+    size_t       edge_bytes;
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -42364,7 +42366,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
-/* The norm stays on the device. */
+/* A norm that nobody else waits for stays on the device. */
 static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
@@ -42380,23 +42382,29 @@ static void ddp__clip_there(ddp_ctx *d)
 
 ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
 {
+    const ddp_backend *b = d->host.backend;
     double squares = 0;
     float factor;
 
-    if (d->host.backend) {
+    if (b && !d->norm.before) {
         ddp__clip_there(d);
         return DDP_OK;
     }
     if (d->norm.before) DDP__TRY(d->norm.before(d->norm.user, &squares, err));
     for (int l = 0; l < d->layers; l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_piece *g = &d->unit[l].gradient[i];
+            double more = 0;
+            if (b) DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
+            else more = ddp__sum_squares(g->data, g->count);
+            squares += more;
+        }
     if (d->norm.after) DDP__TRY(d->norm.after(d->norm.user, &squares, err));
     factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
-            ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+            ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
     return DDP_OK;
 }
 
@@ -44647,8 +44655,8 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Messages that may be under way: what the strategy may post, and a few are the context's own. */
-static int ddp__device_room(const ddp_ctx *d) { return d->posted_room + 2 * d->layers + 16; }
+/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's own. */
+static int ddp__device_room(const ddp_ctx *d) { return d->posted_room + 2 * d->layers + 16 + d->edge_messages; }
 
 ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
@@ -44671,7 +44679,8 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
     if (d->coded_there) largest += largest / 3 + 1, total += total / 3 + 1; /* its blocks, too */
-    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float), total * sizeof(float), &d->stager, err));
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
+                              total * sizeof(float) + d->edge_bytes, &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
 
@@ -54183,6 +54192,7 @@ typedef struct ddp__hop {
 typedef struct ddp__guest {
     int  node, peer;
     long weight, gradient; /* tickets, -1: none */
+    float *arrived;        /* here, where the owner is on a device: its gradient on the way there; NULL */
 } ddp__guest;
 
 /* Messages that were given to the link from begin to end. */
@@ -54548,11 +54558,41 @@ ddp_status ddp__guests_begin(ddp_pipe *p)
     return DDP_OK;
 }
 
+static size_t ddp__guest_bytes(const ddp_pipe *p, const ddp__guest *u)
+{
+    return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
+}
+
+/* A gradient is asked for during the whole step: on a device it would block the memory of all messages behind it. */
+static ddp_status ddp__use_receive(ddp_pipe *p, ddp__guest *u)
+{
+    ddp_message m;
+
+    if (!u->arrived) return ddp__guest_post(p, DDP_RECEIVE, u, 1, &u->gradient);
+    p->piece[0].data = u->arrived;
+    p->piece[0].count = ddp__guest_bytes(p, u) / sizeof(float);
+    m = ddp__message(p->d, DDP_RECEIVE, p->piece, 1, DDP_NO_LAYER);
+    m.peer = u->peer;
+    m.filler = 0;
+    return ddp__post(p->d, &m, 0, &u->gradient, &p->d->host.error);
+}
+
+static ddp_status ddp__use_hold(ddp_pipe *p, ddp__guest *u)
+{
+    const long ticket = u->gradient;
+
+    if (!u->arrived || ticket == -1) return ddp__pipe_hold(p, &u->gradient);
+    u->gradient = -1;
+    DDP__TRY(ddp__post_wait(p->d, 0, ticket, &p->d->host.error));
+    ddp__host_upload(&p->d->host, p->g->node[u->node]->grad[0], u->arrived, ddp__guest_bytes(p, u));
+    return DDP_OK;
+}
+
 ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 {
     for (int i = 0; i < p->hosts; i++) {
         DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0, &p->host[i].weight));
-        if (trains) DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->host[i], 1, &p->host[i].gradient));
+        if (trains) DDP__TRY(ddp__use_receive(p, &p->host[i]));
     }
     return DDP_OK;
 }
@@ -54563,7 +54603,7 @@ static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
     for (int i = 0; i < p->hosts; i++) {
         if (p->g->node[p->host[i].node]->tied != owner) continue;
         DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
-        DDP__TRY(ddp__pipe_hold(p, &p->host[i].gradient));
+        DDP__TRY(ddp__use_hold(p, &p->host[i]));
     }
     return DDP_OK;
 }
@@ -54594,10 +54634,14 @@ int ddp__tied_open(ddp_pipe *p)
     if (!p->guest || !p->host) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
-        ddp__guest u = {i, 0, -1, -1};
+        ddp__guest u = {i, 0, -1, -1, NULL};
         if (!own || n->stage == own->stage) continue;
         if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
         if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
+    }
+    for (int i = 0; p->d->host.backend && i < p->hosts; i++) {
+        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_bytes(p, &p->host[i]), 1);
+        if (!p->host[i].arrived) return 0;
     }
     p->g->fetch_uses = ddp__uses_fetch;
     p->g->fetch_user = p;
@@ -54607,6 +54651,8 @@ int ddp__tied_open(ddp_pipe *p)
 void ddp__tied_close(ddp_pipe *p)
 {
     if (p->g) p->g->fetch_uses = NULL;
+    for (int i = 0; p->host && i < p->hosts; i++)
+        if (p->host[i].arrived) DDP_FREE(p->host[i].arrived);
     if (p->guest) DDP_FREE(p->guest);
     if (p->host) DDP_FREE(p->host);
 }
@@ -54962,8 +55008,15 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     return ddp__receive_ahead(p, -1);
 }
 
+/* A device sends through memory that the session makes, which the first hook would begin too late. */
+static ddp_status ddp__pipe_begin(ddp_pipe *p)
+{
+    return p->d->host.backend && !p->d->started ? ddp__session_start(p->d, &p->d->host.error) : DDP_OK;
+}
+
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
+    DDP__TRY(ddp__pipe_begin(p));
     ddp__lanes_begin(p);
     p->received = p->finished = p->losses = 0;
     p->asked = p->micro_batches;
@@ -54988,6 +55041,7 @@ int ddp_pipe_step(ddp_pipe *p)
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
+    DDP__TRY(ddp__pipe_begin(p));
     p->received = p->losses = 0;
     p->asked = n;
     p->trains = 0;
@@ -55699,9 +55753,6 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
     if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
                                          "choose a strategy without servers", ddp_servers(d));
-    if (d->cfg.clip_norm > 0 && c->stages > 1 && g->host->backend)
-        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages on a device, where each norm stays: leave it 0, "
-                         "or train on the CPU", (double)d->cfg.clip_norm, c->stages);
     if (g->element != sizeof(float) && c->stages > 1)
         return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
                          "between stages is float32: choose that", c->stages, g->element);
@@ -55709,6 +55760,18 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
         return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
                          "each stage", c->stages, d->world, c->stages);
     return DDP_OK;
+}
+
+/* What a device's messages take at a time: an edge's go out and come in while a micro-batch is held, those of tied
+ * weights at any time of a step. */
+static void ddp__pipe_room(ddp_pipe *p)
+{
+    p->d->edge_messages = 2 * p->micro_batches * (p->ins + p->outs) + 2 * (p->guests + p->hosts);
+    p->d->edge_bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+    for (int i = 0; i < p->guests + p->hosts; i++) {
+        const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
+        p->d->edge_bytes += 2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
+    }
 }
 
 static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
@@ -55732,7 +55795,10 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (!ddp__shares_open(p)) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
-        ddp__states_open(p)) return ddp__wires_open(p, err);
+        ddp__states_open(p)) {
+        ddp__pipe_room(p);
+        return ddp__wires_open(p, err);
+    }
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);

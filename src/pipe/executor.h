@@ -28,6 +28,7 @@ typedef struct ddp__hop {
 typedef struct ddp__guest {
     int  node, peer;
     long weight, gradient; /* tickets, -1: none */
+    float *arrived;        /* here, where the owner is on a device: its gradient on the way there; NULL */
 } ddp__guest;
 
 /* Messages that were given to the link from begin to end. */

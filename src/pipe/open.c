@@ -189,9 +189,6 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");
     if (ddp_servers(d)) return ddp__fail(err, DDP_UNSUPPORTED, "servers %d with a pipeline: a stage updates what it has: "
                                          "choose a strategy without servers", ddp_servers(d));
-    if (d->cfg.clip_norm > 0 && c->stages > 1 && g->host->backend)
-        return ddp__fail(err, DDP_UNSUPPORTED, "clip_norm %g with %d stages on a device, where each norm stays: leave it 0, "
-                         "or train on the CPU", (double)d->cfg.clip_norm, c->stages);
     if (g->element != sizeof(float) && c->stages > 1)
         return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
                          "between stages is float32: choose that", c->stages, g->element);
@@ -199,6 +196,18 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
         return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
                          "each stage", c->stages, d->world, c->stages);
     return DDP_OK;
+}
+
+/* What a device's messages take at a time: an edge's go out and come in while a micro-batch is held, those of tied
+ * weights at any time of a step. */
+static void ddp__pipe_room(ddp_pipe *p)
+{
+    p->d->edge_messages = 2 * p->micro_batches * (p->ins + p->outs) + 2 * (p->guests + p->hosts);
+    p->d->edge_bytes = ((size_t)p->states + 1) * p->g->plain.bytes[DDP__ARENA_OWN];
+    for (int i = 0; i < p->guests + p->hosts; i++) {
+        const ddp__guest *u = i < p->guests ? &p->guest[i] : &p->host[i - p->guests];
+        p->d->edge_bytes += 2 * (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
+    }
 }
 
 static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_error *err)
@@ -222,7 +231,10 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     DDP__TRY(ddp__pipe_cut_graph(p, c, err));
     if (!ddp__shares_open(p)) return ddp__fail(err, DDP_MEMORY, "out of memory for a list of %d layers", p->g->layers);
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
-        ddp__states_open(p)) return ddp__wires_open(p, err);
+        ddp__states_open(p)) {
+        ddp__pipe_room(p);
+        return ddp__wires_open(p, err);
+    }
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "
                      "held at a time: use smaller ones, more stages, 1f1b with fewer ahead, or recompute the blocks (--recompute of a trainer)",
                      p->stage, p->held, p->g->plain.bytes[DDP__ARENA_HELD]);

@@ -96,8 +96,15 @@ static ddp_status ddp__pipe_backward(ddp_pipe *p, const ddp_task *t)
     return ddp__receive_ahead(p, -1);
 }
 
+/* A device sends through memory that the session makes, which the first hook would begin too late. */
+static ddp_status ddp__pipe_begin(ddp_pipe *p)
+{
+    return p->d->host.backend && !p->d->started ? ddp__session_start(p->d, &p->d->host.error) : DDP_OK;
+}
+
 static ddp_status ddp__pipe_run(ddp_pipe *p)
 {
+    DDP__TRY(ddp__pipe_begin(p));
     ddp__lanes_begin(p);
     p->received = p->finished = p->losses = 0;
     p->asked = p->micro_batches;
@@ -122,6 +129,7 @@ int ddp_pipe_step(ddp_pipe *p)
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
 {
+    DDP__TRY(ddp__pipe_begin(p));
     p->received = p->losses = 0;
     p->asked = n;
     p->trains = 0;

@@ -23,11 +23,41 @@ ddp_status ddp__guests_begin(ddp_pipe *p)
     return DDP_OK;
 }
 
+static size_t ddp__guest_bytes(const ddp_pipe *p, const ddp__guest *u)
+{
+    return (size_t)ddp_shape_count(&p->g->node[u->node]->spec.param[0].shape) * sizeof(float);
+}
+
+/* A gradient is asked for during the whole step: on a device it would block the memory of all messages behind it. */
+static ddp_status ddp__use_receive(ddp_pipe *p, ddp__guest *u)
+{
+    ddp_message m;
+
+    if (!u->arrived) return ddp__guest_post(p, DDP_RECEIVE, u, 1, &u->gradient);
+    p->piece[0].data = u->arrived;
+    p->piece[0].count = ddp__guest_bytes(p, u) / sizeof(float);
+    m = ddp__message(p->d, DDP_RECEIVE, p->piece, 1, DDP_NO_LAYER);
+    m.peer = u->peer;
+    m.filler = 0;
+    return ddp__post(p->d, &m, 0, &u->gradient, &p->d->host.error);
+}
+
+static ddp_status ddp__use_hold(ddp_pipe *p, ddp__guest *u)
+{
+    const long ticket = u->gradient;
+
+    if (!u->arrived || ticket == -1) return ddp__pipe_hold(p, &u->gradient);
+    u->gradient = -1;
+    DDP__TRY(ddp__post_wait(p->d, 0, ticket, &p->d->host.error));
+    ddp__host_upload(&p->d->host, p->g->node[u->node]->grad[0], u->arrived, ddp__guest_bytes(p, u));
+    return DDP_OK;
+}
+
 ddp_status ddp__hosts_begin(ddp_pipe *p, int trains)
 {
     for (int i = 0; i < p->hosts; i++) {
         DDP__TRY(ddp__guest_post(p, DDP_SEND, &p->host[i], 0, &p->host[i].weight));
-        if (trains) DDP__TRY(ddp__guest_post(p, DDP_RECEIVE, &p->host[i], 1, &p->host[i].gradient));
+        if (trains) DDP__TRY(ddp__use_receive(p, &p->host[i]));
     }
     return DDP_OK;
 }
@@ -38,7 +68,7 @@ static ddp_status ddp__hosts_end(ddp_pipe *p, int owner)
     for (int i = 0; i < p->hosts; i++) {
         if (p->g->node[p->host[i].node]->tied != owner) continue;
         DDP__TRY(ddp__pipe_hold(p, &p->host[i].weight));
-        DDP__TRY(ddp__pipe_hold(p, &p->host[i].gradient));
+        DDP__TRY(ddp__use_hold(p, &p->host[i]));
     }
     return DDP_OK;
 }
@@ -69,10 +99,14 @@ int ddp__tied_open(ddp_pipe *p)
     if (!p->guest || !p->host) return 0;
     for (int i = 0; i < p->g->nodes; i++) {
         const ddp_node *n = p->g->node[i], *own = n->tied >= 0 ? p->g->node[n->tied] : NULL;
-        ddp__guest u = {i, 0, -1, -1};
+        ddp__guest u = {i, 0, -1, -1, NULL};
         if (!own || n->stage == own->stage) continue;
         if (n->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, own->stage), p->guest[p->guests++] = u;
         if (own->here == (int)DDP__HERE_OWN) u.peer = ddp__pipe_rank(p, n->stage), p->host[p->hosts++] = u;
+    }
+    for (int i = 0; p->d->host.backend && i < p->hosts; i++) {
+        p->host[i].arrived = (float *)ddp__calloc(ddp__guest_bytes(p, &p->host[i]), 1);
+        if (!p->host[i].arrived) return 0;
     }
     p->g->fetch_uses = ddp__uses_fetch;
     p->g->fetch_user = p;
@@ -82,6 +116,8 @@ int ddp__tied_open(ddp_pipe *p)
 void ddp__tied_close(ddp_pipe *p)
 {
     if (p->g) p->g->fetch_uses = NULL;
+    for (int i = 0; p->host && i < p->hosts; i++)
+        if (p->host[i].arrived) DDP_FREE(p->host[i].arrived);
     if (p->guest) DDP_FREE(p->guest);
     if (p->host) DDP_FREE(p->host);
 }

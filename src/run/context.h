@@ -128,6 +128,8 @@ struct ddp_ctx {
     double       gap_s[2];          /* of either: see ddp_profile; 0 where nothing was measured */
     ddp__norm_chain norm;        /* for clip_norm */
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
+    int          edge_messages;  /* of a pipeline, which may be under way at a time, and their bytes */
+    size_t       edge_bytes;
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */

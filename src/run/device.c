@@ -27,8 +27,8 @@ ddp_status ddp__device_open(ddp_ctx *d, ddp_error *err)
     return DDP_OK;
 }
 
-/* Messages that may be under way: what the strategy may post, and a few are the context's own. */
-static int ddp__device_room(const ddp_ctx *d) { return d->posted_room + 2 * d->layers + 16; }
+/* Messages that may be under way: what the strategy may post, a pipeline's, and a few are the context's own. */
+static int ddp__device_room(const ddp_ctx *d) { return d->posted_room + 2 * d->layers + 16 + d->edge_messages; }
 
 ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
 {
@@ -51,7 +51,8 @@ ddp_status ddp__device_start(ddp_ctx *d, ddp_error *err)
     if (d->levels && largest < DDP__PROBE_MOST * DDP__PROBE_FLOATS) /* probes cross sites too */
         largest = DDP__PROBE_MOST * DDP__PROBE_FLOATS;
     if (d->coded_there) largest += largest / 3 + 1, total += total / 3 + 1; /* its blocks, too */
-    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float), total * sizeof(float), &d->stager, err));
+    DDP__TRY(ddp__stager_open(d, ddp__device_room(d), largest * sizeof(float) + d->edge_bytes,
+                              total * sizeof(float) + d->edge_bytes, &d->stager, err));
     return d->cfg.nccl ? ddp__nccl_open(d, ddp__device_room(d), err) : DDP_OK;
 }
 

@@ -145,7 +145,7 @@ void ddp__update_layer(ddp_ctx *d, int layer, const float *from)
     ddp__clock_note(d, DDP__M_UPDATED, layer, DDP__OUTSIDE);
 }
 
-/* The norm stays on the device. */
+/* A norm that nobody else waits for stays on the device. */
 static void ddp__clip_there(ddp_ctx *d)
 {
     const ddp_backend *b = d->host.backend;
@@ -161,22 +161,28 @@ static void ddp__clip_there(ddp_ctx *d)
 
 ddp_status ddp__clip_gradients(ddp_ctx *d, ddp_error *err)
 {
+    const ddp_backend *b = d->host.backend;
     double squares = 0;
     float factor;
 
-    if (d->host.backend) {
+    if (b && !d->norm.before) {
         ddp__clip_there(d);
         return DDP_OK;
     }
     if (d->norm.before) DDP__TRY(d->norm.before(d->norm.user, &squares, err));
     for (int l = 0; l < d->layers; l++)
-        for (int i = 0; i < d->unit[l].gradients; i++)
-            squares += ddp__sum_squares(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count);
+        for (int i = 0; i < d->unit[l].gradients; i++) {
+            const ddp_piece *g = &d->unit[l].gradient[i];
+            double more = 0;
+            if (b) DDP__TRY(b->norm2(d->host.device, g->data, g->count, &more, err));
+            else more = ddp__sum_squares(g->data, g->count);
+            squares += more;
+        }
     if (d->norm.after) DDP__TRY(d->norm.after(d->norm.user, &squares, err));
     factor = ddp__clip_factor(squares, (double)d->cfg.clip_norm);
     if (factor == 1) return DDP_OK;
     for (int l = 0; l < d->layers; l++)
         for (int i = 0; i < d->unit[l].gradients; i++)
-            ddp__scale(d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
+            ddp__scale_there(d, d->unit[l].gradient[i].data, d->unit[l].gradient[i].count, factor);
     return DDP_OK;
 }
