@@ -185,6 +185,94 @@ static void who_is_done_may_leave_a_reduce_scatter(void **state)
     }
 }
 
+/* ---- the direct all-reduce is DT-FM's sharded exchange ---- */
+
+enum { SHARDED = 5, LONG = 60007 };
+
+static const ddp__wire_table *plain_wire[SHARDED];
+static ddp__wire_table tapped[SHARDED];
+
+/* What a rank has sent to a peer: values before the sum, and after it. */
+static struct { size_t part[2], result[2]; int others; } went[SHARDED][SHARDED]; /* from, and how many */
+
+static long tap(ddp__wire *w, int peer, const struct iovec *iov, int count)
+{
+    ddp__frame f;
+    const long took = plain_wire[w->rank]->send(w, peer, iov, count);
+
+    if (took > 0 && iov[0].iov_len == DDP__FRAME_BYTES && ddp__frame_decode((const unsigned char *)iov[0].iov_base, &f)) {
+        size_t *at = f.type == DDP__FRAME_PART ? went[w->rank][peer].part : went[w->rank][peer].result;
+        if (f.type != DDP__FRAME_PART && f.type != DDP__FRAME_RESULT) {
+            went[w->rank][peer].others += f.length > 0;
+            return took;
+        }
+        if (!at[1]) at[0] = f.offset;
+        if (at[0] + at[1] != f.offset) went[w->rank][peer].others++; /* a value twice, or out of order */
+        at[1] += ddp__frame_values(&f);
+    }
+    return took;
+}
+
+static void tap_wire(ddp__engine_config *cfg, int rank)
+{
+    plain_wire[rank] = cfg->wire->table;
+    tapped[rank] = *cfg->wire->table;
+    tapped[rank].send = tap;
+    cfg->wire->table = &tapped[rank];
+}
+
+static void reduce_in_a_group(net_rank *me, void *user)
+{
+    static const int ranks[] = {0, 2, 3};
+    float *data = (float *)calloc(LONG, sizeof *data);
+    ddp_piece piece;
+    ddp_message m;
+    int group = 0, in = 0;
+
+    if (user) net_ok(me, ddp__engine_group(me->engine, ranks, 3, &group, &me->err));
+    for (int i = 0; i < 3; i++) in |= ranks[i] == me->rank;
+    piece.data = data;
+    piece.count = LONG;
+    net_message(&m, DDP_ALL_REDUCE, &piece, 1);
+    m.group = group;
+    if (in || !user) net_ok(me, net_do(me, &m));
+    free(data);
+}
+
+/* Shard i of n. */
+static size_t shard(size_t n, size_t i) { return LONG / n * i + LONG % n * i / n; }
+
+/* Each member sends every other one that one's shard, each owner its summed shard to all: nothing else is sent. */
+static void a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it(void **state)
+{
+    static const int place[2][SHARDED] = {{0, 1, 2, 3, 4}, {0, -1, 1, 2, -1}};
+
+    (void)state;
+    for (int grouped = 0; grouped < 2; grouped++) {
+        const size_t members = grouped ? 3 : SHARDED;
+        int any = 1;
+        net_setup set;
+        net_defaults(&set, SHARDED);
+        set.cfg.chunk_bytes = 4096; /* several chunks to a shard */
+        set.tune = tap_wire;
+        memset(went, 0, sizeof went);
+        net_run(&set, reduce_in_a_group, grouped ? &any : NULL);
+        for (int a = 0; a < SHARDED; a++)
+            for (int b = 0; b < SHARDED; b++) {
+                const int i = place[grouped][a], j = place[grouped][b];
+                assert_int_equal(went[a][b].others, 0);
+                if (a == b || i < 0 || j < 0) {
+                    assert_int_equal(went[a][b].part[1] + went[a][b].result[1], 0);
+                    continue;
+                }
+                assert_int_equal(went[a][b].part[0], shard(members, (size_t)j));
+                assert_int_equal(went[a][b].part[1], shard(members, (size_t)j + 1) - shard(members, (size_t)j));
+                assert_int_equal(went[a][b].result[0], shard(members, (size_t)i));
+                assert_int_equal(went[a][b].result[1], shard(members, (size_t)i + 1) - shard(members, (size_t)i));
+            }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -192,6 +280,7 @@ int main(void)
         cmocka_unit_test(reduce_scatters_overlap),
         cmocka_unit_test(who_is_done_may_leave_a_reduce_scatter),
         cmocka_unit_test(reduce_scatter_is_a_public_call),
+        cmocka_unit_test(a_direct_all_reduce_sends_each_shard_to_its_owner_and_from_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

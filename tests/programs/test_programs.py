@@ -158,6 +158,39 @@ def csv(*rows, header="layer,params,forward_s,backward_s,comm_s"):
 mistake("stages that do not divide the workers", 2, ["--stages 3", "--workers 4"], "--stages 3 --workers 4")
 mistake("a schedule without stages", 2, ["--pipeline zb", "--stages"], "--pipeline zb")
 mistake("micro-batches ahead without stages", 2, ["--ahead 2", "--stages"], "--ahead 2")
+PLACE = '{"cost_s": 1, "assign": [[0, 3], [2, 1]]}\n'
+CUT = '{"pipeline_s": 1, "operators": 15, "segments": [%s]}'
+SEGMENT = '{"device": %d, "first": %d, "end": %d}'
+
+
+def cut(*segments):
+    return CUT % ", ".join(SEGMENT % s for s in segments)
+
+
+mistake("a placement for another number of workers", 2, ["place.json", "4 devices", "2 workers"],
+        "--workers 2 --placement place.json", files={"place.json": PLACE})
+mistake("a placement of other stages", 2, ["--stages 4", "place.json has 2"],
+        "--workers 4 --stages 4 --placement place.json", files={"place.json": PLACE})
+mistake("a device placed twice", 2, ["place.json", "of its own", "0..3"], "--workers 4 --placement place.json",
+        files={"place.json": PLACE.replace("3", "2")})
+mistake("a placement that is a cut", 1, ["cut.json", "plan place"], "--workers 4 --placement cut.json",
+        files={"cut.json": cut((0, 0, 15))})
+mistake("a placement that is not there", 1, ["no.json", "No such file"], "--workers 4 --placement no.json")
+mistake("a cut that misses an operator", 2, ["cut.json", "operator 6", "h.0", "once"], "--workers 2 --cut cut.json",
+        files={"cut.json": cut((0, 0, 6), (1, 7, 15))})
+mistake("a cut that doubles an operator", 2, ["cut.json", "operator 6", "device 0", "device 1"],
+        "--workers 2 --cut cut.json", files={"cut.json": cut((0, 0, 7), (1, 6, 15))})
+mistake("a cut with a cycle", 2, ["cut.json", "device 0 to device 1 and back", "cycle"], "--workers 2 --cut cut.json",
+        files={"cut.json": cut((0, 0, 3), (1, 3, 6), (0, 6, 15))})
+mistake("a cut of another model", 2, ["cut.json", "15 operators", "25"], "--layers 2 --workers 2 --cut cut.json",
+        files={"cut.json": cut((0, 0, 6), (1, 6, 15))})
+mistake("a cut of more stages than workers", 2, ["cut.json", "3 stages", "2 workers"], "--workers 2 --cut cut.json",
+        files={"cut.json": cut((0, 0, 6), (4, 6, 9), (1, 9, 15))})
+mistake("a cut and a placement that disagree", 2, ["cut.json", "3 stages", "placement has 2"],
+        "--workers 4 --placement place.json --cut cut.json",
+        files={"place.json": PLACE, "cut.json": cut((0, 0, 6), (4, 6, 9), (1, 9, 15))})
+mistake("stages that sleep", 2, ["--emulate-compute", "nothing"], "--workers 4 --placement place.json --emulate-compute p.csv",
+        files={"place.json": PLACE, "p.csv": csv("a,1,1,1,1")})
 mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
@@ -583,6 +616,42 @@ def staged_files(folder):
     rank = glob.glob(os.path.join(folder, "ck0", "*", "rank-0001.safetensors"))[0]
     os.remove(rank)
     sentence(run(folder, *model, "--steps", 8, *stages(2), "--resume", "ck0", code=1)[1], "layer", "rank-0001")
+
+
+@case("param_hash: a placement and a cut of the planners change no bit")
+def check(folder):
+    model = [*TEXT_MODEL, "--strategy", "wfbp", "--deterministic", "--steps", 6]
+    one = {n: train(folder, *model, "--workers", n, "--accumulate", 2)["param_hash"] for n in (1, 2, 3)}
+    links = ("delay_ms", 3, 10), ("bandwidth_gbps", 2, 1)
+    write(folder, "net.json", json.dumps(dict(
+        {"N": 6, "D_dp": 2, "D_pp": 3, "c_pp_bytes": 4096, "c_dp_bytes": 9000, "tflops": [1] * 6, "variant": {"c_pp_bytes": 1}},
+        **{k: [[near if a % 2 == b % 2 else far for b in range(6)] for a in range(6)] for k, near, far in links})))
+    chain = [{"name": "o%d" % i, "args": ["o%d" % (i - 1)] if i else [], "flops": 1e9, "output_bytes": 1e4, "param_bytes": 0}
+             for i in range(25)]
+    write(folder, "chain.json", json.dumps(chain))
+    plan = os.path.join(BUILD, "plan")
+    run(folder, "place", "--network", "net.json", "--solver", "all", "--candidates", 50, "--json", "place.json", program=plan)
+    run(folder, "fence", "--graph", "chain.json", "--network", "net.json", "--json", "cut.json", program=plan)
+    write(folder, "three.json", '{"cost_s": 1, "assign": [[4, 0], [5, 1], [3, 2]]}')
+    for replicas, more in ((2, ["--placement", "place.json"]), (1, ["--cut", "cut.json"]),
+                           (1, ["--cut", "cut.json", "--net", "net.json:variant@5,4,3,2,1,0"]),
+                           (2, ["--placement", "place.json", "--stages", 3, "--net", "net.json"])):
+        for transport in "threads", "tcp":
+            r = train(folder, *model, "--workers", 6, "--microbatches", 2, "--transport", transport, *more)
+            expect(r["param_hash"] == one[replicas], "%s: %s" % (more, r["param_hash"]))
+    pipelined = [train(folder, *model, "--workers", 6, "--microbatches", 2, *more) for more in
+                 (["--stages", 2], ["--placement", "three.json"])]
+    expect(pipelined[0]["param_hash"] == one[3], "three replicas in order: %s" % pipelined[0])
+    expect(abs(pipelined[1]["val_loss"] - pipelined[0]["val_loss"]) < 1e-3, "three replicas in another: %s" % pipelined)
+    addr = "127.0.0.1:%d" % free_port()
+    for name, first in ("a.json", 10), ("b.json", 12):
+        write(folder, name, cut((0, 0, first), (1, first, 25)).replace("15", "25"))
+    ranks = [start(folder, *model, "--workers", 2, "--rank", r, "--addr", addr, "--cut", name)
+             for r, name in enumerate(("a.json", "b.json"))]
+    for p in ranks:
+        code, out, err = finish(p, folder)
+        expect(code == 1 and not out, "exit %d: %s" % (code, err))
+        sentence(err, "pipeline layout", "every rank with the same")
 
 
 @case("servers: a killed run goes on with the same parameters, a killed server is a lost peer")
