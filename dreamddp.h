@@ -2320,7 +2320,8 @@ typedef struct ddp_stage_cost {
 } ddp_stage_cost;
 
 /* What one stage sends a later one: for each micro-batch one message, and its gradient back. A message occupies the
- * sender's uplink and, alpha_s later, the receiver's downlink, each shared with the stage's other messages. */
+ * sender's uplink, one after the other, and, alpha_s later, the receiver's downlink, which bytes of several senders pass
+ * in the order in which they come. */
 typedef struct ddp_boundary {
     int    from, to;
     double forward_s, backward_s; /* of the link, seconds */
@@ -2335,7 +2336,7 @@ typedef struct ddp_pipeline_costs {
     const ddp_boundary   *boundary; /* [boundaries]; NULL: none */
 } ddp_pipeline_costs;
 
-/* A stage computes, sends and receives at the same time, each in order: three slots. */
+/* A stage computes, sends and receives at the same time: three slots, of which messages alone may overlap as they come. */
 typedef struct ddp_pipeline_slot {
     int      stage, boundary; /* -1: computing */
     ddp_task task;
@@ -53908,7 +53909,7 @@ int ddp_pipeline_tasks(const ddp_pipeline_shape *p, int stage, ddp_task *out)
 
 /* Messages of one boundary in one direction; micro-batches follow each other. */
 typedef struct ddp__played_way {
-    int     sent, arrived;
+    int     sent, begun, arrived; /* begun: the first byte is at the receiver; one at a time of a way */
     double *first_byte; /* [micro_batches] at the receiver */
     double *arrives;    /* [micro_batches] */
 } ddp__played_way;
@@ -53919,12 +53920,14 @@ typedef struct ddp__played_send { int way, micro_batch; double ready; } ddp__pla
 typedef struct ddp__played_stage {
     ddp_task *task;
     int       tasks, next;
-    double    free_at[3];         /* its slots: computing, sending, receiving */
+    double    free_at[2];         /* its slots: computing, sending */
+    int       arriving;           /* messages, each as fast as the downlink; from `since` on */
+    double    since, backlog;     /* seconds of what has come to the downlink and has not passed it */
     ddp__played_send *send;       /* in order */
     int       sends, sent;
 } ddp__played_stage;
 
-enum { DDP__SLOT_COMPUTE, DDP__SLOT_SEND, DDP__SLOT_RECEIVE };
+enum { DDP__SLOT_COMPUTE, DDP__SLOT_SEND };
 
 typedef struct ddp__played {
     const ddp_pipeline_costs *c;
@@ -53965,16 +53968,20 @@ static double ddp__send_ready(const ddp__played *x, int s)
     return k->sent < k->sends ? k->send[k->sent].ready : HUGE_VAL;
 }
 
-/* The way whose next message reaches stage s first. */
+/* The way of which a message begins or ends first to come to stage s. */
 static double ddp__receive_ready(const ddp__played *x, int s, int *way)
 {
     double first = HUGE_VAL;
 
     for (int w = 0; w < 2 * x->c->boundaries; w++) {
         const ddp__played_way *y = &x->way[w];
-        if (ddp__played_end(ddp__played_boundary(x, w), w % 2) != s || y->arrived == y->sent) continue;
-        if (!(y->first_byte[y->arrived] < first)) continue;
-        first = y->first_byte[y->arrived];
+        const ddp_boundary *b = ddp__played_boundary(x, w);
+        const int ends = y->arrived < y->begun;
+        double at;
+        if (ddp__played_end(b, w % 2) != s || y->arrived == y->sent) continue;
+        at = y->first_byte[y->arrived] + (ends ? ddp__played_cost(b, w % 2) : 0);
+        if (!(at < first)) continue;
+        first = at;
         *way = w;
     }
     return first;
@@ -54031,14 +54038,23 @@ static void ddp__play_send(ddp__played *x, int s, double begin)
     y->first_byte[y->sent++] = begin + b->alpha_s;
 }
 
-static void ddp__play_receive(ddp__played *x, int s, int way, double begin)
+/* Bytes pass the downlink in the order in which they come: a message is there when what has come before its last byte has
+ * passed, others' bytes included. */
+static void ddp__play_receive(ddp__played *x, int s, int way, double now)
 {
     ddp__played_way *y = &x->way[way];
-    const double end = begin + ddp__played_cost(ddp__played_boundary(x, way), way % 2);
+    ddp__played_stage *k = &x->stage[s];
 
-    ddp__slot_add(x, s, way, DDP_TASK_RECEIVE, y->arrived, begin, end);
-    x->stage[s].free_at[DDP__SLOT_RECEIVE] = end;
-    y->arrives[y->arrived++] = end;
+    k->backlog = fmax(0, k->backlog + (k->arriving - 1) * (now - k->since));
+    k->since = now;
+    if (y->arrived == y->begun) {
+        y->begun++;
+        k->arriving++;
+        return;
+    }
+    k->arriving--;
+    ddp__slot_add(x, s, way, DDP_TASK_RECEIVE, y->arrived, y->first_byte[y->arrived], now + k->backlog);
+    y->arrives[y->arrived++] = now + k->backlog;
 }
 
 /* The earliest of all that could begin: nothing that follows from it can be earlier. 0: all is done. */
@@ -54048,12 +54064,13 @@ static int ddp__play_next(ddp__played *x)
     int stage = -1, slot = 0, way = 0;
 
     for (int s = 0; s < x->c->shape.stages; s++) {
+        const double *free_at = x->stage[s].free_at;
         int from = 0;
-        const double ready[3] = {ddp__compute_ready(x, s), ddp__send_ready(x, s), ddp__receive_ready(x, s, &from)};
+        const double begin[3] = {fmax(ddp__compute_ready(x, s), free_at[DDP__SLOT_COMPUTE]),
+                                 fmax(ddp__send_ready(x, s), free_at[DDP__SLOT_SEND]), ddp__receive_ready(x, s, &from)};
         for (int i = 0; i < 3; i++) {
-            const double begin = ready[i] > x->stage[s].free_at[i] ? ready[i] : x->stage[s].free_at[i];
-            if (!(begin < least)) continue;
-            least = begin;
+            if (!(begin[i] < least)) continue;
+            least = begin[i];
             stage = s, slot = i, way = from;
         }
     }

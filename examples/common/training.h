@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 
 #include "sampling.h"
+#include "sleeping.h"
 #include "watcher.h"
 
 enum { TRAINING_LAYERS = 512, TRAINING_SPANS = 20000, TRAINING_SLOTS = 20000, TRAINING_NOTES = 64 };
@@ -118,6 +119,7 @@ typedef struct training {
     int               probe;        /* measure all links first, and order the ring by them */
     const ddp_profile *emulate;     /* NULL, or layers that only sleep for these times */
     double            emulate_scale; /* their parameters are divided by this */
+    double            emulate_bytes; /* of stages: of what passes between two layers, of a micro-batch, before that */
     const char       *sleep;        /* NULL, or "S,S,..": seconds that each worker sleeps in every step, as if it
                                        computed; the last is of those behind it too */
     int               alone;        /* only who leads evaluates: workers of servers may be steps apart */
@@ -323,9 +325,10 @@ static int training_build(ddp_ctx *d, const training *t, training_model *m)
     int bad;
 
     memset(m, 0, sizeof *m);
-    if (t->emulate) return training_build_emulated(d, t, m);
+    if (t->emulate && t->stages < 2) return training_build_emulated(d, t, m);
     m->graph = ddp_graph_new(d);
-    m->loss = training_add_model(m->graph, t, t->model.batch, t->model.context, &m->logits);
+    m->loss = t->emulate ? sleeping_model(m->graph, t->emulate, t->emulate_scale, t->emulate_bytes) :
+                           training_add_model(m->graph, t, t->model.batch, t->model.context, &m->logits);
     if (t->stages > 1) return training_build_stage(d, t, m);
     bad = ddp_graph_build(m->graph);
     if (bad) {
@@ -436,7 +439,7 @@ static int training_stage_step(ddp_ctx *d, const training *t, training_model *m,
 {
     int bad;
 
-    for (m->micro_batch = 0; m->micro_batch < t->accumulate; m->micro_batch++) training_fill(d, t, m, pass + m->micro_batch);
+    for (m->micro_batch = 0; m->micro_batch < t->accumulate && !t->emulate; m->micro_batch++) training_fill(d, t, m, pass + m->micro_batch);
     m->micro_batch = 0;
     bad = ddp_pipe_step(m->pipe);
     *loss = bad ? NAN : (double)ddp_pipe_loss(m->pipe);
@@ -450,8 +453,8 @@ static int training_step(ddp_ctx *d, const training *t, training_model *m, long 
     int bad = 0;
 
     *loss = 0;
-    if (t->emulate) return training_emulated_step(d, t, m);
     if (m->pipe) return training_stage_step(d, t, m, pass, loss);
+    if (t->emulate) return training_emulated_step(d, t, m);
     for (a = 0; !bad && a < t->accumulate; a++) {
         training_fill(d, t, m, pass + a);
         bad = ddp_forward(m->graph);

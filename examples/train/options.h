@@ -219,6 +219,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
          "seconds that each worker sleeps in a step; the last is of the others too [0]"},
         {"--emulate-scale", CLI_REAL, &p->emulate_scale, "F",
          "divide their parameters by F; scale --net the same way [1]"},
+        {"--emulate-bytes", CLI_REAL, &p->t.emulate_bytes, "N",
+         "with --stages: bytes that pass between two layers, of a micro-batch, before --emulate-scale [0]"},
         {"--check-writes", CLI_FLAG, &p->check_writes, "",
          "report writes to a layer that is in flight"},
         {"--save", CLI_TEXT, &p->t.save, "FOLDER", "write checkpoints into this folder"},
@@ -340,6 +342,8 @@ static ddp_status choose_stages(program *p, ddp_error *err)
     if (p->stages < 1 || p->workers % p->stages)
         return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
     if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
+    if (t->emulate_bytes > 0 && (!p->emulate || p->stages == 1))
+        return refuse(err, "--emulate-bytes %g needs --emulate-compute P.csv and --stages N, at least 2", t->emulate_bytes);
     if (p->ahead && p->stages == 1) return refuse(err, "--ahead %ld needs --stages N, at least 2", p->ahead);
     if ((p->edge_wire || p->edge_feedback) && p->stages == 1)
         return refuse(err, "%s%s needs --stages N, at least 2: without stages nothing crosses between them",
@@ -367,10 +371,10 @@ static ddp_status check(const program *p, ddp_error *err)
     if (p->accumulate < 1) return refuse(err, "--accumulate 0: at least 1 micro-batch is needed");
     if (p->accumulate > 1000000)
         return refuse(err, "--accumulate %ld: at most 1000000 micro-batches; use a larger --batch", p->accumulate);
-    if (p->emulate && (p->stages > 1 || p->placement || p->cut))
-        return refuse(err, "--emulate-compute with stages: layers that sleep pass nothing on");
     if (p->ahead > 1000000)
         return refuse(err, "--ahead %ld: at most 1000000; as many as --microbatches is all there can be", p->ahead);
+    if (!(p->t.emulate_bytes >= 0 && p->t.emulate_bytes <= 1e12))
+        return refuse(err, "--emulate-bytes %g: from 0 to 1e12 bytes", p->t.emulate_bytes);
     if (p->threads == 0) return refuse(err, "--threads 0: at least 1 operator thread is needed");
     if (!(p->lr > 0)) return refuse(err, "--lr %g: it must be above 0; 0.003 suits adamw", p->lr);
     if (!(p->muon_lr > 0)) return refuse(err, "--muon-lr %g: it must be above 0; 0.02 suits muon", p->muon_lr);
@@ -418,8 +422,8 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load, p->t.resume);
     if (p->emulate && (p->t.load || p->t.store))
         return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
-    if (p->emulate && (p->accumulate > 1 || p->epochs))
-        return refuse(err, "--emulate-compute has no data; leave out --accumulate and --epochs");
+    if (p->emulate && ((p->accumulate > 1 && p->stages == 1) || p->epochs))
+        return refuse(err, "--emulate-compute has no data; leave out --epochs, and --accumulate without --stages");
     return DDP_OK;
 }
 

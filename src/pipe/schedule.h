@@ -52,7 +52,8 @@ typedef struct ddp_stage_cost {
 } ddp_stage_cost;
 
 /* What one stage sends a later one: for each micro-batch one message, and its gradient back. A message occupies the
- * sender's uplink and, alpha_s later, the receiver's downlink, each shared with the stage's other messages. */
+ * sender's uplink, one after the other, and, alpha_s later, the receiver's downlink, which bytes of several senders pass
+ * in the order in which they come. */
 typedef struct ddp_boundary {
     int    from, to;
     double forward_s, backward_s; /* of the link, seconds */
@@ -67,7 +68,7 @@ typedef struct ddp_pipeline_costs {
     const ddp_boundary   *boundary; /* [boundaries]; NULL: none */
 } ddp_pipeline_costs;
 
-/* A stage computes, sends and receives at the same time, each in order: three slots. */
+/* A stage computes, sends and receives at the same time: three slots, of which messages alone may overlap as they come. */
 typedef struct ddp_pipeline_slot {
     int      stage, boundary; /* -1: computing */
     ddp_task task;

@@ -178,11 +178,13 @@ typedef struct oracle {
     const ddp_pipeline_costs *c;
     ddp_task task[STAGES][3 * MICRO];
     int  tasks[STAGES], next[STAGES];
-    long until[STAGES][3];                    /* its slots are taken */
+    long until[STAGES][2];                    /* its slots are taken */
+    long backlog[STAGES];                     /* ticks of bytes that wait before the downlink */
     int  queue[STAGES][WAYS * MICRO], queued[STAGES], sent[STAGES];
     long queued_at[STAGES][WAYS * MICRO];
     long first[WAYS][MICRO], arrives[WAYS][MICRO];
-    int  sends[WAYS], arrived[WAYS];
+    int  sends[WAYS], coming[WAYS], arrived[WAYS];
+    long rest[WAYS];                          /* of the message that comes in */
     long end;
 } oracle;
 
@@ -204,7 +206,7 @@ static int travels(const oracle *o, int w, const ddp_task *t)
 static int oracle_stage(oracle *o, int s, long now)
 {
     const ddp_stage_cost *k = &o->c->stage[s];
-    int began = 0, best = -1;
+    int began = 0;
 
     if (o->next[s] < o->tasks[s] && o->until[s][0] <= now) {
         const ddp_task *t = &o->task[s][o->next[s]];
@@ -235,15 +237,21 @@ static int oracle_stage(oracle *o, int s, long now)
         o->first[w][o->sends[w]++] = now + (long)o->c->boundary[w / 2].alpha_s;
         began = 1;
     }
-    for (int w = 0; w < 2 * o->c->boundaries; w++)
-        if (to_of(o, w) == s && o->arrived[w] < o->sends[w] &&
-            (best < 0 || o->first[w][o->arrived[w]] < o->first[best][o->arrived[best]])) best = w;
-    if (best >= 0 && o->until[s][2] <= now && o->first[best][o->arrived[best]] <= now) {
-        o->until[s][2] = now + cost_of(o, best);
-        o->arrives[best][o->arrived[best]++] = o->until[s][2];
-        began = 1;
-    }
     return began;
+}
+
+/* From now to now + 1: a tick's worth of bytes of every message that comes in is queued, one passes. */
+static void oracle_downlink(oracle *o, int s, long now)
+{
+    for (int w = 0; w < 2 * o->c->boundaries; w++) {
+        if (to_of(o, w) != s) continue;
+        if (!o->rest[w] && o->coming[w] < o->sends[w] && o->first[w][o->coming[w]] <= now)
+            o->coming[w]++, o->rest[w] = cost_of(o, w);
+        if (o->rest[w]) o->backlog[s]++;
+    }
+    if (o->backlog[s]) o->backlog[s]--;
+    for (int w = 0; w < 2 * o->c->boundaries; w++)
+        if (to_of(o, w) == s && o->rest[w] && --o->rest[w] == 0) o->arrives[w][o->arrived[w]++] = now + 1 + o->backlog[s];
 }
 
 static long oracle_time(const ddp_pipeline_costs *c)
@@ -261,6 +269,7 @@ static long oracle_time(const ddp_pipeline_costs *c)
             again = 0;
             for (int s = 0; s < c->shape.stages; s++) again |= oracle_stage(&o, s, now);
         }
+        for (int s = 0; s < c->shape.stages; s++) oracle_downlink(&o, s, now);
         left = 0;
         for (int s = 0; s < c->shape.stages; s++) left |= o.next[s] < o.tasks[s];
     }
@@ -292,7 +301,6 @@ static void steps_take_as_long_as_ticks_counted(void **state)
                 edge[c.boundaries].from = from, edge[c.boundaries].to = to;
                 edge[c.boundaries].forward_s = 1 + (double)ddp_rng_below(&r, 6);
                 edge[c.boundaries].backward_s = 1 + (double)ddp_rng_below(&r, 6);
-                /* ties of what reaches a stage at the same time are broken by number on both sides */
                 edge[c.boundaries].alpha_s = (double)ddp_rng_below(&r, 4);
                 edge[c.boundaries++].one_way = ddp_rng_below(&r, 5) == 0;
             }
@@ -302,7 +310,7 @@ static void steps_take_as_long_as_ticks_counted(void **state)
     }
 }
 
-/* Each slot does one thing at a time, and all work and every message is there. */
+/* A stage computes one thing and sends one at a time, and all work and every message is there. */
 static void slots_do_not_overlap(void **state)
 {
     const ddp_stage_cost cost[3] = {{2, 2, 1}, {3, 2, 2}, {1, 3, 1}};
@@ -319,7 +327,7 @@ static void slots_do_not_overlap(void **state)
             for (int b = 0; b < a; b++) {
                 const ddp_pipeline_slot *x = &t.slot[a], *y = &t.slot[b];
                 if (x->stage != y->stage || (x->boundary < 0) != (y->boundary < 0)) continue;
-                if (x->boundary >= 0 && x->task.kind != y->task.kind) continue;
+                if (x->boundary >= 0 && (x->task.kind != DDP_TASK_SEND || y->task.kind != DDP_TASK_SEND)) continue;
                 assert_true(x->begin_s >= y->end_s - 1e-12 || y->begin_s >= x->end_s - 1e-12);
             }
         ddp_pipeline_times_free(&t);

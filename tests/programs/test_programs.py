@@ -189,8 +189,6 @@ mistake("a cut of more stages than workers", 2, ["cut.json", "3 stages", "2 work
 mistake("a cut and a placement that disagree", 2, ["cut.json", "3 stages", "placement has 2"],
         "--workers 4 --placement place.json --cut cut.json",
         files={"place.json": PLACE, "cut.json": cut((0, 0, 6), (4, 6, 9), (1, 9, 15))})
-mistake("stages that sleep", 2, ["--emulate-compute", "nothing"], "--workers 4 --placement place.json --emulate-compute p.csv",
-        files={"place.json": PLACE, "p.csv": csv("a,1,1,1,1")})
 mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
