@@ -1,0 +1,565 @@
+/* [calm] Compressed edges: a pipeline has the bits of stages that run one after the other in one process, each array coded
+ * and decoded in between; bottlenecks at cuts are those of a model that has them; bad settings are one sentence each. */
+#define _DEFAULT_SOURCE
+#define DREAMDDP_IMPLEMENTATION
+#include "dreamddp.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/mman.h>
+#ifdef __cplusplus
+extern "C" {
+#endif
+#include <cmocka.h>
+#ifdef __cplusplus
+}
+#endif
+#include "graph/graph_internal.h"
+#include "heap.h"
+
+enum { STAGES = 4, MICRO = 4, STEPS = 3, BATCH = 3, WIDE = 40, NODES = 64, VALUES = 30000 };
+
+/* What a run leaves, in memory that processes share. */
+typedef struct board {
+    float    value[VALUES];
+    float    loss[STAGES];
+    uint64_t hash[STAGES];
+    double   bytes;
+    char     error[DDP_ERROR_TEXT];
+} board;
+
+typedef struct job {
+    ddp_edge_wire edge;
+    ddp_pipeline  schedule;
+    ddp_transport transport;
+    const char   *net;
+    int           skips, narrow, spoil, whole; /* whole: of one worker */
+    board        *b;
+} job;
+
+static ddp_node *squeeze(ddp_graph *g, ddp_node *x, int narrow) { return narrow ? ddp_bottleneck(g, x, WIDE / narrow) : x; }
+
+/* Four layers; with skips the first one's output goes to the second and the third. narrow: with bottlenecks between
+ * them, as the cut puts them. */
+static ddp_node *model(ddp_graph *g, int skips, int narrow)
+{
+    ddp_node *x = ddp_input(g, "x", DDP_F32, BATCH, 24), *labels = ddp_input(g, "labels", DDP_I32, BATCH, 1), *first, *y;
+
+    ddp_layer_begin(g, "a");
+    first = ddp_relu(g, ddp_linear(g, x, WIDE));
+    ddp_layer_end(g);
+    first = squeeze(g, first, narrow);
+    y = first;
+    if (skips) first = squeeze(g, first, narrow);
+    ddp_layer_begin(g, "b");
+    y = ddp_relu(g, ddp_linear(g, y, WIDE));
+    ddp_layer_end(g);
+    y = squeeze(g, y, narrow);
+    ddp_layer_begin(g, "c");
+    y = ddp_linear(g, y, WIDE);
+    if (skips) y = ddp_add(g, y, first);
+    ddp_layer_end(g);
+    y = squeeze(g, y, narrow);
+    ddp_layer_begin(g, "d");
+    y = ddp_cross_entropy(g, ddp_linear(g, y, 5), labels);
+    ddp_layer_end(g);
+    return y;
+}
+
+/* A stage for each layer. */
+static void cut_by_layer(const ddp_graph *g, int *stage_of)
+{
+    for (int i = 0; i < g->nodes; i++) stage_of[i] = g->node[i]->layer < 0 ? 0 : g->node[i]->layer;
+}
+
+static void fill(void *at, const ddp_node *input, int step, int m)
+{
+    const long n = ddp_shape_count(&input->spec.out);
+    ddp_rng x = ddp_rng_seed((uint64_t)(step * 16 + m), strlen(input->name));
+
+    for (long i = 0; at && i < n; i++)
+        if (input->type == DDP_I32) ((int32_t *)at)[i] = (int32_t)ddp_rng_below(&x, 5);
+        else ((float *)at)[i] = (float)ddp_rng_normal(&x);
+}
+
+/* Parameters of own operators, each at its place in the whole model. */
+static void keep(const ddp_graph *g, float *value)
+{
+    size_t at = 0;
+
+    for (int i = 0; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.params; k++) {
+            const size_t n = (size_t)ddp_shape_count(&g->node[i]->spec.param[k].shape);
+            if (g->node[i]->here == (int)DDP__HERE_OWN) memcpy(value + at, g->node[i]->param[k], n * sizeof *value);
+            at += n;
+            assert_true(at <= VALUES);
+        }
+}
+
+/* ---- the pipeline ---- */
+
+static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
+{
+    int cut[NODES], bad = 0;
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    ddp_pipe_config c;
+    ddp_pipe *p;
+
+    cut_by_layer(g, cut);
+    memset(&c, 0, sizeof c);
+    c.schedule = j->schedule, c.stages = STAGES, c.stage_of = cut, c.edge = j->edge;
+    p = ddp_pipe_open(d, g, loss, &c);
+    if (!p) return (int)ddp_last_error(d)->code;
+    bad = ddp_set_optimizer(d, &o);
+    for (int step = 0; step < STEPS && !bad; step++) {
+        for (int m = 0; m < MICRO; m++)
+            for (int i = 0; i < g->nodes; i++) {
+                void *at = g->node[i]->op ? NULL : ddp_pipe_input(p, m, g->node[i]->name);
+                if (!g->node[i]->op) fill(at, g->node[i], step, m);
+                if (at && j->spoil && g->node[i]->type == DDP_F32) *(float *)at = NAN;
+            }
+        bad = ddp_pipe_step(p);
+        if (!bad) bad = ddp_step_end(d);
+        if (!bad) j->b->loss[ddp_pipe_stage(p)] = ddp_pipe_loss(p);
+        if (!bad) bad = ddp_pipe_evaluate(p, 2); /* leaves everything as it is */
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    if (!bad) bad = ddp_pipe_hash(p, &j->b->hash[ddp_pipe_stage(p)]);
+    if (!bad) keep(g, j->b->value);
+    if (ddp_pipe_stage(p) == 1) j->b->bytes = ddp_pipe_bytes(p);
+    ddp_pipe_close(p);
+    return bad;
+}
+
+static int train_whole(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
+{
+    ddp_optimizer o = ddp_sgd(0.1f, 0);
+    int bad = ddp_graph_build(g);
+
+    if (!bad) bad = ddp_set_optimizer(d, &o);
+    for (int step = 0; step < STEPS && !bad; step++) {
+        for (int m = 0; m < MICRO && !bad; m++) {
+            for (int i = 0; i < g->nodes; i++)
+                if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], step, m);
+            bad = ddp_forward(g);
+            if (!bad) bad = ddp_backward(g, loss);
+        }
+        if (!bad) bad = ddp_step_end(d);
+    }
+    if (!bad) bad = ddp_sync_all(d);
+    j->b->hash[0] = 0;
+    for (int l = 0; !bad && l < g->layers; l++)
+        j->b->hash[0] = ddp_hash_floats(j->b->hash[0], g->layer[l].params, g->layer[l].count);
+    return bad;
+}
+
+static int worker(ddp_ctx *d, void *user)
+{
+    const job *j = (const job *)user;
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss = model(g, j->skips, j->narrow);
+
+    if (!loss) return (int)ddp_graph_error(g)->code;
+    return j->whole ? train_whole(d, j, g, loss) : train_pipe(d, j, g, loss);
+}
+
+static int run(job *j)
+{
+    ddp_config cfg;
+    ddp_error err;
+    int bad;
+
+    memset(&cfg, 0, sizeof cfg);
+    memset(&err, 0, sizeof err);
+    memset(j->b, 0, sizeof *j->b);
+    cfg.world = j->whole ? 1 : STAGES;
+    cfg.micro_batches = MICRO;
+    cfg.deterministic = cfg.no_env = 1;
+    cfg.transport = j->transport ? j->transport : DDP_THREADS;
+    cfg.strategy = DDP_SSGD;
+    cfg.net = j->net;
+    cfg.peer_timeout_s = 60;
+    bad = ddp_launch(&cfg, worker, j, &err);
+    snprintf(j->b->error, sizeof j->b->error, "%s", err.msg);
+    return bad;
+}
+
+/* ---- the reference: stages of one process ---- */
+
+typedef struct reference {
+    ddp_graph *g[STAGES];
+    ddp_node  *loss[STAGES];
+    ddp_state *s[STAGES];
+    float      residual[2][STAGES][NODES][BATCH * WIDE]; /* of what a stage sends */
+} reference;
+
+static int larger(const float *x, int a, int b)
+{
+    const float p = fabsf(x[a]), q = fabsf(x[b]);
+
+    return p > q || (p >= q && a < b);
+}
+
+/* The k largest by counting for each how many are larger. */
+static void largest(const float *x, int n, int k, float *out)
+{
+    for (int i = 0; i < n; i++) {
+        int before = 0;
+        for (int o = 0; o < n; o++) before += o != i && larger(x, o, i);
+        out[i] = before < k ? x[i] : 0;
+    }
+}
+
+static void round_bf16(const float *x, int n, float *out)
+{
+    for (int i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, &x[i], 4);
+        u += 0x7fff + (u >> 16 & 1);
+        u &= 0xffff0000u;
+        memcpy(&out[i], &u, 4);
+    }
+}
+
+/* How many floats cross from a stage to the next one. */
+static double crossing(const job *j, int from, int to)
+{
+    const int edge = from < to ? from : to;
+
+    return j->skips && edge == 1 ? 2 : 1;
+}
+
+/* What x is at the other end. */
+static void cross(const job *j, const float *x, int n, int from, int to, float *residual, float *out)
+{
+    const ddp_edge_wire *w = &j->edge;
+    float sum[BATCH * WIDE];
+    unsigned char message[4096];
+    double ratio = w->ratio;
+    size_t bytes;
+    ddp_error err;
+
+    for (int i = 0; i < n; i++) sum[i] = w->feedback ? residual[i] + x[i] : x[i];
+    if (w->coding == DDP_EDGE_ADATOPK)
+        ratio = (w->factor > 0 ? w->factor : 3) * w->ratio * (crossing(j, from, to) / (j->skips ? 2 : 1));
+    if (w->coding == DDP_EDGE_F32) memcpy(out, x, (size_t)n * sizeof *x);
+    else if (w->coding == DDP_EDGE_BF16) round_bf16(sum, n, out);
+    else if (w->coding == DDP_EDGE_INT8) {
+        assert_int_equal(ddp_pack_quantised(DDP_PACK_INT8, sum, (size_t)n, message, sizeof message, &bytes, &err), DDP_OK);
+        assert_int_equal(ddp_unpack_store(message, bytes, out, (size_t)n, &err), DDP_OK);
+    } else if (ratio <= 2.3) memcpy(out, x, (size_t)n * sizeof *x); /* would be no smaller: as it is */
+    else largest(sum, n, (int)ceil(n / ratio), out);
+    if (w->feedback)
+        for (int i = 0; i < n; i++) residual[i] = sum[i] - out[i];
+}
+
+/* Everything that enters stage s, or gradients of what leaves it, from the other stages' states. */
+static void fetch(const job *j, reference *r, int s, int gradients)
+{
+    for (int i = 0; i < r->g[s]->nodes; i++) {
+        const ddp_node *n = r->g[s]->node[i];
+        const int other = gradients ? n->to : n->from, count = (int)ddp_shape_count(&n->spec.out);
+        if (!n->op || other < 0 || (gradients && !n->has_gradient)) continue;
+        assert_true(count <= BATCH * WIDE);
+        if (gradients)
+            cross(j, (float *)ddp_state_gradient(r->s[other], r->g[other]->node[i]), count, other, s,
+                  r->residual[1][other][i], (float *)ddp_state_gradient(r->s[s], n));
+        else
+            cross(j, (float *)ddp_state_data(r->s[other], r->g[other]->node[i]), count, other, s, r->residual[0][other][i],
+                  (float *)ddp_state_data(r->s[s], n));
+    }
+}
+
+static void update(ddp_graph *g)
+{
+    for (int l = 0; l < g->layers; l++)
+        for (size_t i = 0; i < g->layer[l].count; i++) {
+            g->layer[l].params[i] -= 0.1f * (g->layer[l].grads[i] * (1.0f / MICRO));
+            g->layer[l].grads[i] = 0;
+        }
+}
+
+static void train_reference(const job *j)
+{
+    reference *r = (reference *)calloc(1, sizeof *r);
+    double sum = 0;
+
+    assert_non_null(r);
+    memset(j->b, 0, sizeof *j->b);
+    for (int s = 0; s < STAGES; s++) {
+        int cut[NODES];
+        r->g[s] = ddp_graph_new(NULL);
+        r->loss[s] = model(r->g[s], j->skips, 0);
+        cut_by_layer(r->g[s], cut);
+        assert_int_equal(ddp_graph_cut(r->g[s], cut, STAGES, s), 0);
+        assert_int_equal(ddp_graph_build(r->g[s]), 0);
+        r->s[s] = ddp_state_new(r->g[s]);
+    }
+    for (int step = 0; step < STEPS; step++) {
+        sum = 0;
+        for (int m = 0; m < MICRO; m++) {
+            for (int s = 0; s < STAGES; s++) {
+                for (int i = 0; i < r->g[s]->nodes; i++)
+                    if (!r->g[s]->node[i]->op && r->g[s]->node[i]->here == (int)DDP__HERE_OWN)
+                        fill(ddp_state_data(r->s[s], r->g[s]->node[i]), r->g[s]->node[i], step, m);
+                fetch(j, r, s, 0);
+                assert_int_equal(ddp__cut_forward(r->s[s], 1), 0);
+            }
+            sum += (double)*(float *)ddp_state_data(r->s[STAGES - 1], r->loss[STAGES - 1]);
+            for (int s = STAGES - 1; s >= 0; s--) {
+                fetch(j, r, s, 1);
+                assert_int_equal(ddp__cut_backward(r->s[s], r->loss[s], DDP__CUT_BOTH), 0);
+            }
+        }
+        for (int s = 0; s < STAGES; s++) update(r->g[s]);
+    }
+    j->b->loss[0] = (float)(sum / MICRO);
+    for (int s = 0; s < STAGES; s++) {
+        keep(r->g[s], j->b->value);
+        ddp_state_free(r->s[s]);
+        ddp_graph_free(r->g[s]);
+    }
+    free(r);
+}
+
+/* ---- tests ---- */
+
+static board *boards(void)
+{
+    board *b = (board *)mmap(NULL, 2 * sizeof *b, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    assert_true(b != MAP_FAILED);
+    return b;
+}
+
+static void compare(const job *like, board *b)
+{
+    job reference_job = *like, j = *like;
+
+    reference_job.b = b, j.b = b + 1;
+    train_reference(&reference_job);
+    for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++)
+        for (int t = 0; t < (p == DDP_PIPELINE_1F1B ? 2 : 1); t++) {
+            j.schedule = (ddp_pipeline)p;
+            j.transport = t ? DDP_TCP : DDP_THREADS;
+            if (run(&j)) fail_msg("%s", b[1].error);
+            if (memcmp(b[0].value, b[1].value, sizeof b->value) || memcmp(&b[0].loss[0], &b[1].loss[0], sizeof(float)))
+                fail_msg("coding %d, ratio %g, feedback %d, skips %d, %s, %s: not the reference's bits (loss %.9g, %.9g)",
+                         (int)j.edge.coding, j.edge.ratio, j.edge.feedback, j.skips, ddp_pipeline_name(j.schedule),
+                         t ? "tcp" : "threads", (double)b[0].loss[0], (double)b[1].loss[0]);
+        }
+}
+
+static void a_coded_edge_is_coding_and_decoding_between_stages(void **state)
+{
+    static const ddp_edge_wire all[] = {{DDP_EDGE_F32, 0, 0, 0},       {DDP_EDGE_BF16, 0, 0, 0},     {DDP_EDGE_INT8, 0, 0, 0},
+                                        {DDP_EDGE_INT8, 0, 0, 1},      {DDP_EDGE_TOPK, 10, 0, 0},    {DDP_EDGE_TOPK, 10, 0, 1},
+                                        {DDP_EDGE_TOPK, 1, 0, 0},      {DDP_EDGE_TOPK, 1000, 0, 0},  {DDP_EDGE_ADATOPK, 4, 0, 0},
+                                        {DDP_EDGE_ADATOPK, 4, 1, 1}};
+    board *b = boards();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int skips = 0; skips < 2; skips++) {
+            job j;
+            memset(&j, 0, sizeof j);
+            j.edge = all[i];
+            j.skips = skips;
+            compare(&j, b);
+        }
+    munmap(b, 2 * sizeof *b);
+}
+
+static void bytes_are_those_of_the_messages(void **state)
+{
+    const size_t n = BATCH * WIDE;
+    board *b = boards();
+    job j;
+
+    (void)state;
+    memset(&j, 0, sizeof j);
+    j.b = b;
+    assert_int_equal(run(&j), 0); /* stage 1 sends an activation and a gradient in each micro-batch */
+    assert_true(b->bytes == (double)(MICRO * 2 * 4 * n));
+    j.edge.coding = DDP_EDGE_TOPK, j.edge.ratio = 10;
+    assert_int_equal(run(&j), 0);
+    assert_true(b->bytes == (double)(MICRO * 2 * (24 + 8 * (n / 10))));
+    j.edge.coding = DDP_EDGE_INT8;
+    assert_int_equal(run(&j), 0);
+    assert_true(b->bytes == (double)(MICRO * 2 * (24 + n + 4 * 2)));
+    munmap(b, 2 * sizeof *b);
+}
+
+/* From rank 1 to rank 0 the link is ten times slower than the others: it alone keeps 1 of 30.6, the others 1 of 3.06. */
+static void the_slowest_link_is_compressed_most(void **state)
+{
+    static const char path[] = "build/test_edges_net.json";
+    FILE *f = fopen(path, "w");
+    board *b = boards();
+    job j;
+
+    (void)state;
+    assert_non_null(f);
+    fprintf(f, "{\"N\": 4, \"delay_ms\": [[0,1,1,1],[1,0,1,1],[1,1,0,1],[1,1,1,0]], \"bandwidth_gbps\": "
+               "[[0,0.1,0.1,0.1],[0.01,0,0.1,0.1],[0.1,0.1,0,0.1],[0.1,0.1,0.1,0]]}");
+    fclose(f);
+    memset(&j, 0, sizeof j);
+    j.b = b;
+    j.net = path;
+    j.edge.coding = DDP_EDGE_ADATOPK, j.edge.ratio = 10.2;
+    assert_int_equal(run(&j), 0); /* stage 1: an activation over a fast link, a gradient over the slow one */
+assert_true(b->bytes == (double)(MICRO * (24 + 8 * (BATCH * WIDE / 3) + 24 + 8 * (BATCH * WIDE / 30))));
+    remove(path);
+    munmap(b, 2 * sizeof *b);
+}
+
+static void bottlenecks_at_cuts_are_the_models_own(void **state)
+{
+    board *b = boards();
+
+    (void)state;
+    for (int skips = 0; skips < 2; skips++) {
+        job whole, j;
+        memset(&j, 0, sizeof j);
+        j.skips = skips;
+        j.edge.coding = DDP_EDGE_BOTTLENECK, j.edge.ratio = 8;
+        whole = j;
+        whole.whole = 1, whole.narrow = 8;
+        whole.b = b, j.b = b + 1;
+        assert_int_equal(run(&whole), 0);
+        for (int p = DDP_PIPELINE_GPIPE; p <= DDP_PIPELINE_ZB; p++) {
+            j.schedule = (ddp_pipeline)p;
+            if (run(&j)) fail_msg("%s", j.b->error);
+            for (int s = 0; s < STAGES; s++) assert_true(whole.b->hash[0] == j.b->hash[s]);
+            assert_true(j.b->bytes == (double)(MICRO * (skips ? 3 : 2) * BATCH * 4 * WIDE / 8));
+        }
+    }
+    munmap(b, 2 * sizeof *b);
+}
+
+static double loss_of(ddp_graph *g, const ddp_node *loss)
+{
+    assert_int_equal(ddp_forward(g), 0);
+    return (double)ddp_value(g, loss);
+}
+
+/* Along a random direction of each parameter the loss changes as its gradient says. */
+static void check_gradient(ddp_graph *g, ddp_node *loss)
+{
+    ddp_rng r = ddp_rng_seed(11, 2);
+    float direction[VALUES];
+
+    for (int i = 0; i < g->nodes; i++) {
+        if (!g->node[i]->op) fill(ddp_data(g, g->node[i]->name), g->node[i], 1, 1);
+        for (int k = 0; k < g->node[i]->spec.params; k++) /* not zero, where every gradient behind it is */
+            for (long v = 0; v < ddp_shape_count(&g->node[i]->spec.param[k].shape); v++)
+                g->node[i]->param[k][v] = 0.4f * (float)ddp_rng_normal(&r);
+    }
+    (void)loss_of(g, loss);
+    assert_int_equal(ddp_backward(g, loss), 0);
+    for (int i = 0; i < g->nodes; i++)
+        for (int k = 0; k < g->node[i]->spec.params; k++) {
+            float *w = g->node[i]->param[k];
+            const long n = ddp_shape_count(&g->node[i]->spec.param[k].shape);
+            const float step = 2e-3f;
+            double slope = 0, up, down;
+            for (long v = 0; v < n; v++) {
+                direction[v] = (float)ddp_rng_normal(&r) / sqrtf((float)n);
+                slope += (double)direction[v] * (double)g->node[i]->grad[k][v];
+            }
+            for (long v = 0; v < n; v++) w[v] += step * direction[v];
+            up = loss_of(g, loss);
+            for (long v = 0; v < n; v++) w[v] -= 2 * step * direction[v];
+            down = loss_of(g, loss);
+            for (long v = 0; v < n; v++) w[v] += step * direction[v];
+            if (!(fabs((up - down) / (2 * (double)step) - slope) < 2e-3 + 2e-2 * fabs(slope)))
+                fail_msg("node %d (%s), parameter %d: slope %g, gradient says %g", i, g->node[i]->op->name, k,
+                         (up - down) / (2 * (double)step), slope);
+        }
+}
+
+/* In front of a linear layer, of rows or of images; nothing has a kink. */
+static void check_bottleneck(int images)
+{
+    const ddp_shape image = {4, {2, 6, 3, 3}}, rows = {3, {2, 4, 6, 0}};
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_node *x = ddp_input_shape(g, "x", DDP_F32, images ? &image : &rows), *labels = ddp_input(g, "labels", DDP_I32, 2, 1);
+
+    x = ddp_bottleneck(g, x, 2);
+    ddp_layer_begin(g, "head");
+    x = ddp_cross_entropy(g, ddp_linear(g, ddp_flatten(g, x), 5), labels);
+    ddp_layer_end(g);
+    assert_int_equal(ddp_graph_build(g), 0);
+    check_gradient(g, x);
+    ddp_graph_free(g);
+}
+
+static void a_bottleneck_has_its_gradients(void **state)
+{
+    (void)state;
+    check_bottleneck(0);
+    check_bottleneck(1);
+}
+
+static void refused(job *j, ddp_status code, const char *says)
+{
+    assert_int_equal(run(j), code);
+    if (!strstr(j->b->error, says)) fail_msg("'%s' does not say '%s'", j->b->error, says);
+}
+
+static void bad_settings_are_one_sentence(void **state)
+{
+    static const char *const wrong[] = {"", "foo", "topk", "topk:", "topk:x", "topk:0.5", "topk:nan", "topk:10:2", "int8:4",
+                                        "adatopk:10:0", "adatopk:10:3:1", "bottleneck", "bottleneck:0", "topk:1e10", "f32 "};
+    board *b = boards();
+    ddp_edge_wire w = {DDP_EDGE_INT8, 7, 8, 1};
+    ddp_graph *g = ddp_graph_new(NULL);
+    ddp_error err;
+    job j;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        assert_int_equal(ddp_edge_wire_parse(wrong[i], &w, &err), DDP_ARG);
+        assert_non_null(strstr(err.msg, wrong[i]));
+        assert_true(w.coding == DDP_EDGE_INT8 && w.ratio > 6 && w.factor > 7);
+    }
+    assert_int_equal(ddp_edge_wire_parse(NULL, &w, &err), DDP_ARG);
+    assert_int_equal(ddp_edge_wire_parse("adatopk:10:1.5", &w, &err), DDP_OK);
+    assert_true(w.coding == DDP_EDGE_ADATOPK && !(w.ratio < 10 || w.ratio > 10) && !(w.factor < 1.5 || w.factor > 1.5));
+    assert_int_equal(w.feedback, 1);
+
+    memset(&j, 0, sizeof j);
+    j.b = b;
+    j.edge.coding = (ddp_edge_coding)9;
+    refused(&j, DDP_ARG, "edge wire 9 is unknown");
+    j.edge.coding = DDP_EDGE_TOPK;
+    refused(&j, DDP_ARG, "edge wire topk of ratio 0: it must be from 1");
+    j.edge.coding = DDP_EDGE_BF16, j.edge.feedback = 1;
+    refused(&j, DDP_ARG, "error feedback with edge wire bf16");
+    j.edge.feedback = 0;
+    j.edge.coding = DDP_EDGE_BOTTLENECK, j.edge.ratio = 41;
+    refused(&j, DDP_ARG, "of 40 channels nothing is left to cross; take at most bottleneck:40");
+    j.edge.coding = DDP_EDGE_TOPK, j.edge.ratio = 10, j.spoil = 1;
+    refused(&j, DDP_NUMERIC, "stage 0 cannot send activations of micro-batch 0");
+
+    assert_null(ddp_bottleneck(g, ddp_input(g, "x", DDP_F32, 2, 6), 7));
+    assert_non_null(strstr(ddp_graph_error(g)->msg, "a bottleneck of width 7 in what is 6 wide: 1 to 6 are possible"));
+    ddp_graph_free(g);
+    munmap(b, 2 * sizeof *b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_coded_edge_is_coding_and_decoding_between_stages),
+        cmocka_unit_test(bytes_are_those_of_the_messages),
+        cmocka_unit_test(the_slowest_link_is_compressed_most),
+        cmocka_unit_test(bottlenecks_at_cuts_are_the_models_own),
+        cmocka_unit_test(a_bottleneck_has_its_gradients),
+        cmocka_unit_test(bad_settings_are_one_sentence),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
