@@ -1,5 +1,6 @@
 /* [calm] Compressed edges: a pipeline has the bits of stages that run one after the other in one process, each array coded
- * and decoded in between; bottlenecks at cuts are those of a model that has them; bad settings are one sentence each. */
+ * and decoded in between; bottlenecks at cuts are those of a model that has them; bad settings are one sentence each. A
+ * step allocates nothing, and memory may end at any allocation of the opening. */
 #define _DEFAULT_SOURCE
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
@@ -19,6 +20,12 @@ extern "C" {
 #include "graph/graph_internal.h"
 #include "heap.h"
 
+/* Allocations of this thread; that one fails, 0: none. */
+static __thread long taken, fail_at;
+
+void *heap_realloc(void *p, size_t bytes) { return ++taken == fail_at ? NULL : realloc(p, bytes); }
+void  heap_free(void *p) { free(p); }
+
 enum { STAGES = 4, MICRO = 4, STEPS = 3, BATCH = 3, WIDE = 40, NODES = 64, VALUES = 30000 };
 
 /* What a run leaves, in memory that processes share. */
@@ -36,6 +43,7 @@ typedef struct job {
     ddp_transport transport;
     const char   *net;
     int           skips, narrow, spoil, whole; /* whole: of one worker */
+    long          fail_at;                     /* rank 1's allocation in ddp_pipe_open */
     board        *b;
 } job;
 
@@ -110,7 +118,10 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
     cut_by_layer(g, cut);
     memset(&c, 0, sizeof c);
     c.schedule = j->schedule, c.stages = STAGES, c.stage_of = cut, c.edge = j->edge;
+    taken = 0;
+    fail_at = ddp_rank(d) == 1 ? j->fail_at : 0;
     p = ddp_pipe_open(d, g, loss, &c);
+    fail_at = 0;
     if (!p) return (int)ddp_last_error(d)->code;
     bad = ddp_set_optimizer(d, &o);
     for (int step = 0; step < STEPS && !bad; step++) {
@@ -120,7 +131,9 @@ static int train_pipe(ddp_ctx *d, const job *j, ddp_graph *g, ddp_node *loss)
                 if (!g->node[i]->op) fill(at, g->node[i], step, m);
                 if (at && j->spoil && g->node[i]->type == DDP_F32) *(float *)at = NAN;
             }
+        taken = 0;
         bad = ddp_pipe_step(p);
+        assert_true(step == 0 || taken == 0); /* the first one starts the strategy */
         if (!bad) bad = ddp_step_end(d);
         if (!bad) j->b->loss[ddp_pipe_stage(p)] = ddp_pipe_loss(p);
         if (!bad) bad = ddp_pipe_evaluate(p, 2); /* leaves everything as it is */
@@ -550,6 +563,30 @@ static void bad_settings_are_one_sentence(void **state)
     munmap(b, 2 * sizeof *b);
 }
 
+static void memory_may_end_at_any_allocation(void **state)
+{
+    static const ddp_edge_wire all[] = {{DDP_EDGE_TOPK, 10, 0, 1}, {DDP_EDGE_ADATOPK, 4, 0, 1}, {DDP_EDGE_BOTTLENECK, 8, 0, 0}};
+    board *b = boards();
+
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        long at = 1;
+        int bad = 1;
+        for (; bad && at < 4000; at += SAMPLED(7)) {
+            job j;
+            memset(&j, 0, sizeof j);
+            j.b = b;
+            j.edge = all[i];
+            j.fail_at = at;
+            bad = run(&j);
+            if (bad && bad != (int)DDP_MEMORY) fail_msg("allocation %ld: %d, %s", at, bad, b->error);
+        }
+        assert_int_equal(bad, 0);
+        assert_true(at > 50); /* so many there are at least */
+    }
+    munmap(b, 2 * sizeof *b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -559,6 +596,7 @@ int main(void)
         cmocka_unit_test(bottlenecks_at_cuts_are_the_models_own),
         cmocka_unit_test(a_bottleneck_has_its_gradients),
         cmocka_unit_test(bad_settings_are_one_sentence),
+        cmocka_unit_test(memory_may_end_at_any_allocation),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

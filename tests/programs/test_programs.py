@@ -190,6 +190,11 @@ mistake("a cut and a placement that disagree", 2, ["cut.json", "3 stages", "plac
         "--workers 4 --placement place.json --cut cut.json",
         files={"place.json": PLACE, "cut.json": cut((0, 0, 6), (4, 6, 9), (1, 9, 15))})
 mistake("unknown pipeline schedule", 2, ["2f2b", "gpipe, 1f1b or zb"], "--stages 2 --workers 2 --pipeline 2f2b")
+mistake("unknown edge wire", 2, ["foo", "bf16", "adatopk:R"], "--stages 2 --workers 2 --edge-wire foo")
+mistake("an edge that keeps more than there is", 2, ["topk:0.5", "from 1"], "--stages 2 --workers 2 --edge-wire topk:0.5")
+mistake("an edge without stages", 2, ["--edge-wire int8", "--stages"], "--edge-wire int8")
+mistake("feedback of an edge that rounds nothing", 2, ["--edge-feedback", "topk:R"], "--stages 2 --workers 2 --edge-feedback")
+mistake("a bottleneck of nothing", 2, ["bottleneck:1000", "take at most"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
@@ -548,7 +553,7 @@ SERVED = {"bsp": [], "asp": [], "ssp": ["--staleness", 2], "r2sp": [], "osp": ["
 
 
 @case("param_hash: servers, wherever they are, change no bit")
-def check(folder):
+def planned_layouts(folder):
     reference = train(folder, *HASHES, "--strategy", "ssgd")["param_hash"]
     for s, more in SERVED.items():
         seen = {}
@@ -617,7 +622,7 @@ def staged_files(folder):
 
 
 @case("param_hash: a placement and a cut of the planners change no bit")
-def check(folder):
+def planned_layouts(folder):
     model = [*TEXT_MODEL, "--strategy", "wfbp", "--deterministic", "--steps", 6]
     one = {n: train(folder, *model, "--workers", n, "--accumulate", 2)["param_hash"] for n in (1, 2, 3)}
     links = ("delay_ms", 3, 10), ("bandwidth_gbps", 2, 1)
@@ -650,6 +655,22 @@ def check(folder):
         code, out, err = finish(p, folder)
         expect(code == 1 and not out, "exit %d: %s" % (code, err))
         sentence(err, "pipeline layout", "every rank with the same")
+
+
+@case("edge wires: fewer bytes, the same bits on every transport, and it learns")
+def edge_wires(folder):
+    model = [*TEXT_MODEL, "--strategy", "ssgd", "--deterministic", "--steps", 30, "--lr", 0.01, "--workers", 2, "--stages", 2,
+             "--microbatches", 4, "--batch", 2]
+    dense = train(folder, *model, "--transport", "threads")
+    f32 = train(folder, *model, "--edge-wire", "f32", "--transport", "threads")
+    expect(f32["param_hash"] == dense["param_hash"], "--edge-wire f32 changes bits")
+    for wire, share in ("bf16", 0.5), ("int8", 0.28), ("topk:8", 0.27), ("adatopk:8:1", 0.27), ("bottleneck:8", 0.126):
+        r = train(folder, *model, "--edge-wire", wire, "--transport", "threads")
+        other = train(folder, *model, "--edge-wire", wire, "--transport", "tcp", "--pipeline", "zb")
+        expect(r["param_hash"] == other["param_hash"], "%s: other bits over tcp under zb" % wire)
+        expect(r["boundary_bytes"] <= share * dense["boundary_bytes"], "%s: %d bytes of %d" % (
+            wire, r["boundary_bytes"], dense["boundary_bytes"]))
+        expect(r["final_loss"] < 0.95 * r["first_loss"], "%s learns nothing: %s" % (wire, r))
 
 
 @case("servers: a killed run goes on with the same parameters, a killed server is a lost peer")
