@@ -60,6 +60,14 @@ def checkpoints(folder):
     _, on = losses(["--device", "cuda", "--resume", save], folder)
     check("a resumed run has the same parameters", whole["param_hash"] == on["param_hash"],
           "%s and %s" % (whole["param_hash"], on["param_hash"]))
+    staged = ["--device", "cuda", "--strategy", "ssgd", "--microbatches", "2"]
+    _, whole = losses([*staged, "--workers", "1"], folder)
+    for before, after in (2, 2), (4, 2):
+        save = os.path.join(folder, "%d stages" % before)
+        losses([*staged, "--workers", str(before), "--stages", str(before), "--save", save, "--steps", "9"], folder)
+        _, on = losses([*staged, "--workers", str(after), "--stages", str(after), "--resume", save], folder)
+        check("%d stages that went on as %d have the parameters of one worker" % (before, after),
+              whole["param_hash"] == on["param_hash"], "%s and %s" % (whole["param_hash"], on["param_hash"]))
 
 
 def refusals():

@@ -248,7 +248,7 @@ static ddp_status launch(leg *x, int copies, ddp_error *err)
     if (x->cfg.transport == DDP_TRANSPORT_DEFAULT) x->cfg.transport = DDP_THREADS;
     if (x->cfg.strategy == DDP_STRATEGY_DEFAULT) x->cfg.strategy = DDP_SSGD;
     memset(x->b, 0, sizeof *x->b);
-    return ddp_launch(&x->cfg, worker, x, err);
+    return (ddp_status)ddp_launch(&x->cfg, worker, x, err);
 }
 
 static void go(leg *x, int copies)
