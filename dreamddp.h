@@ -27820,9 +27820,10 @@ static ddp_status ddp__is_foreign(ddp__saving *v, long step, int *foreign, ddp_e
     *foreign = 0;
     DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, step));
     if (step < 0 || access(v->path.data, F_OK)) return DDP_OK;
-    *foreign = ddp__manifest_read(v->path.data, &m, &unread) != DDP_OK || m.run != v->s->run;
+    unread.code = ddp__manifest_read(v->path.data, &m, &unread);
+    *foreign = unread.code != DDP_OK || m.run != v->s->run;
     ddp__manifest_free(&m);
-    return DDP_OK;
+    return unread.code == DDP_MEMORY ? ddp__fail(err, DDP_MEMORY, "%s", unread.msg) : DDP_OK;
 }
 
 static ddp_status ddp__refuse_foreign(ddp__saving *v, ddp_error *err)
@@ -27857,14 +27858,15 @@ static ddp_status ddp__remove_foreign(ddp__saving *v, ddp_error *err)
 /* ---- saving ---- */
 
 /* The generation of a step's files that its manifest does not name. */
-static int ddp__generation_unused(const char *manifest)
+static ddp_status ddp__generation_unused(const char *manifest, int *generation, ddp_error *err)
 {
     ddp__manifest m;
     ddp_error unread;
-    const int used = ddp__manifest_read(manifest, &m, &unread) == DDP_OK && !m.generation;
+    const ddp_status code = ddp__manifest_read(manifest, &m, &unread);
 
+    *generation = code == DDP_OK && !m.generation;
     ddp__manifest_free(&m);
-    return used;
+    return code == DDP_MEMORY ? ddp__fail(err, DDP_MEMORY, "%s", unread.msg) : DDP_OK;
 }
 
 /* Which run this is, as the lowest says. Behind that nobody has files of another save under the names of this one. */
@@ -27876,7 +27878,7 @@ static ddp_status ddp__save_meet(ddp__saving *v, ddp_error *err)
 
     if (!v->overwrite) DDP__TRY(ddp__refuse_foreign(v, err));
     DDP__TRY(ddp__checkpoint_manifest(&v->path, err, v->folder, s->step));
-    v->generation = ddp__generation_unused(v->path.data);
+    DDP__TRY(ddp__generation_unused(v->path.data, &v->generation, err));
     ddp__checkpoint_sweep(v->folder, s->step, INT_MAX, !v->generation);
     said[s->rank] = s->run ? s->run : ddp__fresh_number();
     DDP__TRY(ddp__worker_gather(s, said, 1, err));

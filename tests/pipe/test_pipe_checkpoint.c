@@ -21,6 +21,26 @@ enum { COPIES = 3, NODES = 120, VALUES = 20000, BATCH = 2, MICRO = 3 };
 
 typedef enum model { GPT, RESNET, DAG } model;
 
+/* In the place of heap.c: one allocation may fail. */
+static struct {
+    long taken, fail_at, live; /* allocations, which fails (0: none), blocks */
+} heap;
+
+void *heap_realloc(void *p, size_t bytes)
+{
+    const long number = __atomic_add_fetch(&heap.taken, 1, __ATOMIC_SEQ_CST);
+    void *q = number == heap.fail_at ? NULL : realloc(p, bytes);
+
+    if (q && !p) __atomic_add_fetch(&heap.live, 1, __ATOMIC_SEQ_CST);
+    return q;
+}
+
+void heap_free(void *p)
+{
+    if (p) __atomic_sub_fetch(&heap.live, 1, __ATOMIC_SEQ_CST);
+    free(p);
+}
+
 /* Of each copy of the model all parameters and buffers, in the order of the nodes. */
 typedef struct board {
     float  value[COPIES][VALUES];
@@ -189,13 +209,13 @@ static int work(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p)
     int bad = 0;
 
     if (x->weights && (p || ddp_rank(d) == 0) && ddp_weights_load(g, x->weights, &err)) {
-        memcpy(x->b->why, err.msg, sizeof x->b->why);
+        if (ddp_rank(d) == 0) memcpy(x->b->why, err.msg, sizeof x->b->why);
         ddp_abort(d, err.msg);
         return (int)err.code;
     }
     bad = ddp_set_optimizer(d, &o);
     if (!bad && x->cfg.strategy == DDP_DREAMDDP) bad = adopt(d, g);
-    if (!bad && x->load) bad = ddp_checkpoint_load(d, x->folder, &x->b->world);
+    if (!bad && x->load) bad = ddp_checkpoint_load(d, x->folder, ddp_rank(d) ? NULL : &x->b->world);
     if (bad) return bad;
     if (ddp_rank(d) == 0) x->b->first = ddp_step(d);
     bad = train(d, x, g, loss, p, copy);
@@ -217,7 +237,7 @@ static int worker(ddp_ctx *d, void *user)
     ddp_pipe_config c;
     ddp_pipe *p = NULL;
 
-    if (!loss || g->nodes > NODES) return (int)DDP_ARG;
+    if (!loss || g->nodes > NODES) return (int)DDP_MEMORY;
     memset(&c, 0, sizeof c);
     c.schedule = x->schedule, c.stages = x->stages, c.rank_of = x->rank_of;
     if (x->anyhow) cut_anyhow(g, x->stages, x->seed, cut), c.stage_of = cut;
@@ -574,6 +594,43 @@ static void weights_are_one_file_however_they_are_cut(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
+/* A run on other stages that loads, saves and exports: whichever allocation fails, it says so, and the checkpoint that was
+ * there is still whole. */
+static void any_allocation_may_fail(void **unused)
+{
+    char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", file[100];
+    board *b = boards();
+    leg a = leg_of(GPT, DDP_DILOCO, 3), c = leg_of(GPT, DDP_DILOCO, 2);
+    long k;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/weights", folder);
+    a.folder = c.folder = folder;
+    a.last = c.last = 4;
+    a.save = c.load = c.save = 1;
+    c.to = file;
+    a.b = b, c.b = b + 1;
+    go(&a, 1);
+    for (k = 1;; k += SAMPLED(3)) {
+        ddp_error err;
+        ddp_status code;
+        heap.taken = heap.live = 0;
+        heap.fail_at = k;
+        code = launch(&c, 1, &err);
+        heap.fail_at = 0;
+        if (heap.live) fail_msg("allocation %ld fails: %ld blocks are not given back", k, heap.live);
+        if (heap.taken < k) break;
+        if (code != DDP_MEMORY && code != DDP_PEER_LOST) fail_msg("allocation %ld fails: %d, %s", k, (int)code, err.msg);
+        assert_true(strlen(err.msg) > 10);
+    }
+    assert_true(k > 300);
+    go(&c, 1);
+    assert_memory_equal(a.b->value[0], c.b->value[0], sizeof a.b->value[0]);
+    remove_folder(folder);
+    munmap(b, 3 * sizeof *b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -586,6 +643,7 @@ int main(void)
         cmocka_unit_test(only_a_synchronised_state_goes_to_other_replicas),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(weights_are_one_file_however_they_are_cut),
+        cmocka_unit_test(any_allocation_may_fail),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
