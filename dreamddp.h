@@ -254,8 +254,9 @@ DDP_API int  ddp_servers(const ddp_ctx *d);
 
 /* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
  * micro-batches all workers together have trained on since the first step, also those before a
- * checkpoint was loaded, on whatever world. Divided by ddp_world and rounded down it is the number
- * of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
+ * checkpoint was loaded, on whatever world. Divided by ddp_world (where a pipeline is several ranks, by
+ * the pipelines) and rounded down it is the number of the next one of each worker. ddp_set_lr: the
+ * learning rate of the updates to come. */
 DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
@@ -285,7 +286,12 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
  * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
  * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
  * batch and dropout. All is checked before anything is changed.
- * Both are collective, between steps, and return 0 or the context's first error. */
+ * Of a pipeline (ddp_pipe_open) ranks are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with
+ * any other, one worker's with stages and back, by the layers' names: parameters, buffers, optimizer state and what a
+ * strategy keeps of each parameter; with as many pipelines, the same strategy and period also where they hold unlike
+ * values. Plans are made anew. What a strategy keeps otherwise follows a layer that is whole before and after, or is
+ * refused unless it is all zero. For that every rank has to see all files of its pipeline; else its own is enough. Both
+ * are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 
@@ -2998,10 +3004,10 @@ typedef struct ddp_pipe_stats {
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
-/* ddp_pipe_export - the weights file of the whole model, the bytes of one worker's ddp_weights_save: rank 0 writes it, whole
- *   or not at all, from what the stages of its pipeline send, and never holds more than a part of an array of theirs. All
- *   ranks call it, after ddp_sync_all or ddp_wait. ddp_weights_load after ddp_pipe_open, on each rank, reads what its stage
- *   has; ddp_checkpoint_save and ddp_checkpoint_load work as ever, before ddp_pipe_close. */
+/* ddp_pipe_export - the weights file of the whole model, the bytes of one worker's ddp_weights_save: rank 0 writes it,
+ * whole or not at all, from what the stages of its pipeline send, and never holds more than a part of an array of
+ * theirs. All ranks call it, after ddp_sync_all or ddp_wait. ddp_weights_load after ddp_pipe_open, on each rank, reads
+ * what its stage has; ddp_checkpoint_save and ddp_checkpoint_load work as ever, before ddp_pipe_close. */
 DDP_API int ddp_pipe_export(ddp_pipe *p, const char *path);
 
 /* Where this rank stands. */
@@ -3460,7 +3466,9 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
  * checked before the first is changed: a tensor that is missing, not of this model, of another shape or no float is an
  * error (DDP_FORMAT) that names file and tensor. Only a disk that fails half way through (DDP_IO) leaves a mixture.
  * With a context, load before ddp_set_optimizer and on rank 0 alone, if you like: the session starts from rank 0's.
- * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. */
+ * Of a model in stages (ddp_graph_cut) each process loads: it compares all names and reads its own stage's tensors.
+ * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. Of a model in stages
+ * ddp_pipe_export does. */
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
 DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
 
@@ -13509,11 +13517,12 @@ ddp_status ddp_safetensors_write(const char *path, int count, const ddp_safetens
 
 /* Array by array, in the order of the file: n values that this process has (data) and does not write go to who writes;
  * or (data NULL) those of `stage` are put into f. */
-typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err);
+typedef ddp_status (*ddp__weights_pass)(void *user, int stage, const float *data, size_t n, ddp__file *f,
+                                        ddp_error *err);
 
 /* As ddp_weights_save; writes: 1 of the process that writes the file. */
-DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user, int writes,
-                                     ddp_error *err);
+DDP_LIB ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_pass pass, void *user,
+                                     int writes, ddp_error *err);
 
 /* ==== io/weights.c ==== [io] */
 /* The weights of a model in a safetensors file: names, shapes, loading and saving. */
@@ -13909,8 +13918,8 @@ static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **o
     return DDP_OK;
 }
 
-static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass, void *user, int writes,
-                                     ddp_error *err)
+static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass, void *user,
+                                     int writes, ddp_error *err)
 {
     ddp__file f;
     const float *data;
@@ -13941,10 +13950,12 @@ ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_
     return code;
 }
 
-static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f,
+                                         ddp_error *err)
 {
     (void)user, (void)data, (void)n, (void)f;
-    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export", stage);
+    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export",
+                     stage);
 }
 
 ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)
@@ -26664,9 +26675,9 @@ DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list. Whether it has the hash that the manifest says. Then: its
- * values, into the list's memory, of which no large one changes before all that can be wrong was found. step as for check,
- * path for errors. */
+/* Whether a file has the arrays of this list; whether it has the hash that the manifest says. Then: its values, into
+ * the list's memory, of which no large one changes before all that can be wrong was found. step as for check, path for
+ * errors. */
 DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
@@ -26702,8 +26713,8 @@ DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp_
 
 typedef struct ddp__shards ddp__shards;
 
-/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker needs
- * nothing of it. *out is to be closed also after an error.
+/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker
+ * needs nothing of it. *out is to be closed also after an error.
  * load: into s. own: what a strategy keeps of each worker's own follows too. */
 DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash,
                                     int files, ddp_error *err);
@@ -26948,8 +26959,10 @@ ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *
     }
     DDP_FREE(part);
     if (s != DDP_OK || h == hash) return s;
-    return ddp__fail(err, DDP_FORMAT, "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64 ": it was "
-                     "changed, or is of another checkpoint", path, h, hash);
+    return ddp__fail(err, DDP_FORMAT,
+                     "%.200s: its hash is %016" PRIx64 ", but the manifest says %016" PRIx64 ": it was "
+                     "changed, or is of another checkpoint",
+                     path, h, hash);
 }
 
 static ddp_status ddp__tensor_load(const ddp__worker *s, ddp__tensor *x, ddp_safetensors *f, float *part,
@@ -27140,7 +27153,8 @@ ddp_status ddp__worker_enter(ddp__worker *s, int newcomer, ddp_error *err)
 }
 
 /* ==== member/manifest.h ==== [member] */
-/* A checkpoint's manifest: what all ranks' files are of. It is written last, so that there is none of half a checkpoint. */
+/* A checkpoint's manifest: what all ranks' files are of. It is written last, so that there is none of half a
+ * checkpoint. */
 
 /* What a rank says of its file; hash 0: it was lost. */
 typedef struct ddp__said {
@@ -27204,8 +27218,8 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp
     ddp_status code;
 
     ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
-                   "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
-                   "\"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
+                   "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, "
+                   "\"generation\": %d, \"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
                    ddp__said_equal(said, s->world) ? "true" : "false", generation);
     ddp__json_string(&t, s->optimizer);
     ddp__manifest_ranks(&t, "hash", said, s->world, 0);
@@ -27240,8 +27254,8 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     for (int k = 0; k < 3; k++) {
         DDP__TRY(ddp__json_need(path, m->root, name[k], DDP__JSON_ARRAY, &list[k], err));
         if (list[k]->count != m->world || m->world < 1)
-            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" has %ld values for %d ranks", path, name[k], list[k]->count,
-                             m->world);
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" has %ld values for %d ranks", path, name[k],
+                             list[k]->count, m->world);
         v[k] = list[k]->first;
     }
     m->said = (ddp__said *)ddp__calloc((size_t)m->world, sizeof *m->said);
@@ -27333,8 +27347,8 @@ uint64_t ddp__manifest_hash(const ddp__manifest *m)
 }
 
 /* ==== member/reshard.c ==== [member] */
-/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files that have them,
- * by the layers' names, and what the optimizer and the strategy keep of each value. */
+/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files that have
+ * them, by the layers' names, and what the optimizer and the strategy keep of each value. */
 
 enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
 
@@ -27371,8 +27385,9 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     DDP__TRY(ddp_safetensors_bytes(x->f, t, 0, (size_t)words, x->share, err));
     for (int i = 0; i < x->shares; i++) {
         const ddp__share *h = &x->share[i];
-        if (h->layer < 0 || h->layer >= x->layers || h->whole < 0 || h->whole >= s->wholes || h->count < 1 || h->at < 0 ||
-            h->from < 0 || h->block < 0 || h->state < 0 || h->states < 0 || h->stride < 0)
+        if (h->layer < 0 || h->layer >= x->layers || h->whole < 0 || h->whole >= s->wholes || h->count < 1 ||
+            (uint64_t)(h->count | h->at | h->from | h->block | h->state | h->states | h->stride | (h->trained + 1)) >>
+                40)
             return ddp__fail(err, DDP_FORMAT, "%.200s: its list of layers is damaged", x->path);
     }
     return DDP_OK;
@@ -27421,16 +27436,22 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
         for (int64_t at = h->from; at < h->from + h->count; at += ddp__shard_run(h, o, at)) {
             o = ddp__shards_have(x, h, at, &in);
             if (!o && *missing)
-                return ddp__fail(err, DDP_IO, "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
+                return ddp__fail(err, DDP_IO,
+                                 "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
                                  "%s: to go on with another cut each rank has to start where all files are",
-                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing, strerror(ENOENT));
+                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing,
+                                 strerror(ENOENT));
             if (!o)
-                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: its %s from number %lld on are in no file of %.300s: it is "
-                                 "a checkpoint of another model", x->s->whole[h->whole], h->buffers ? "buffers" :
-                                 "parameters", (long long)at, x->shard[0].path);
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "layer %.60s: its %s from number %lld on are in no file of %.300s: it is "
+                                 "a checkpoint of another model",
+                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", (long long)at,
+                                 x->shard[0].path);
             if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
-                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: %.300s holds %d values of the optimizer for each of its "
-                                 "parameters, this run %d", x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "layer %.60s: %.300s holds %d values of the optimizer for each of its "
+                                 "parameters, this run %d",
+                                 x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
             in->used = 1;
         }
     return DDP_OK;
@@ -27484,8 +27505,10 @@ static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, co
     int64_t now;
 
     if (!o || o->type != t->type || o->dims != 1 || from > o->dim[0] - n)
-        return ddp__fail(err, DDP_MISMATCH, "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a checkpoint "
-                         "of another strategy or wire format", in->path, name, t->layer);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a checkpoint "
+                         "of another strategy or wire format",
+                         in->path, name, t->layer);
     DDP_ASSERT(at >= 0 && at + n <= (int64_t)t->count);
     for (; !dry && n; n -= now, at += now, from += now) {
         now = n < (int64_t)DDP__RESHARD_PART ? n : (int64_t)DDP__RESHARD_PART;
@@ -27518,8 +27541,8 @@ static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, co
     if (strncmp(t->name, "state.", 6))
         return ddp__shard_copy(x, in, name, o->trained + there, t, h->trained + here, n, dry, err);
     for (int64_t k = 0; k < h->states; k++)
-        DDP__TRY(ddp__shard_copy(x, in, name, o->state + k * o->stride + there, t, h->state + k * h->stride + here, n, dry,
-                                 err));
+        DDP__TRY(ddp__shard_copy(x, in, name, o->state + k * o->stride + there, t, h->state + k * h->stride + here, n,
+                                 dry, err));
     return DDP_OK;
 }
 
@@ -27598,8 +27621,8 @@ static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, in
     return DDP_OK;
 }
 
-/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what it was; else
- * it can only begin anew, where nothing is in it. */
+/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what it was;
+ * else it can only begin anew, where nothing is in it. */
 static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, int own, int dry, ddp_error *err)
 {
     int layer = -1, rests, whole = -1;
@@ -27612,9 +27635,10 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
         if (h->layer == t->l) whole = (int)h->whole;
     DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
     if (!rests)
-        return ddp__fail(err, DDP_MISMATCH, "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers to "
-                         "another cut: go on with the stages and replicas that it was written with", x->shard[0].path,
-                         x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers to "
+                         "another cut: go on with the stages and replicas that it was written with",
+                         x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
     if (!dry && t->flags & DDP__WORKER_THERE) ddp__host_zero(x->s->host, t->data, t->count * sizeof(float));
     else if (!dry) memset(t->data, 0, t->count * sizeof(float));
     return DDP_OK;
@@ -27631,8 +27655,10 @@ static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, dd
         int known = !name[base];
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format does not "
-                             "keep", f->path, name, x->s->strategy);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%.300s: it holds \"%.60s\", which strategy %s with this wire format does not "
+                             "keep",
+                             f->path, name, x->s->strategy);
     }
     return DDP_OK;
 }
@@ -27661,13 +27687,16 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
     if (!any->f)
-        return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: to go on with another cut each rank has to start where all "
-                         "files are", any->path, strerror(ENOENT));
+        return ddp__fail(err, DDP_IO,
+                         "cannot read %.300s: %s: to go on with another cut each rank has to start where all "
+                         "files are",
+                         any->path, strerror(ENOENT));
     for (int k = 0; k < 3; k++) {
         const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
         const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);
         if (!o || o->type != t->type || ddp_safetensors_elements(o) != t->count)
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path, name[k], t->count);
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path, name[k],
+                             t->count);
         DDP__TRY(ddp_safetensors_bytes(any->f, o, 0, t->count, t->data, err));
     }
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {
@@ -27966,12 +27995,15 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
 
     snprintf(text, sizeof text, "%016" PRIx64, s->model);
     if (!strcmp(m->model, text)) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but other "
-                     "operators, sizes, or operators with other arguments (the number of heads, for example)", path);
+    return ddp__fail(err, DDP_MISMATCH,
+                     "%.200s is of another model: its layers have the names of this one's, but other "
+                     "operators, sizes, or operators with other arguments (the number of heads, for example)",
+                     path);
 }
 
 /* Everything that can be wrong is found before the first array changes. */
-static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path, ddp_error *err)
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path,
+                                 ddp_error *err)
 {
     ddp_safetensors *f = ddp_safetensors_open(path, err);
     ddp_status code;
@@ -47816,6 +47848,9 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
+    if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s was cut otherwise: strategy %s plans anew",
+                 folder, d->ops.name);
     *world = of.world;
     ddp__worker_free(&s);
     return code;
@@ -56259,7 +56294,7 @@ void ddp_pipe_layout_free(ddp_pipe_layout *l)
 /* ==== pipe/shares.c ==== [pipe] */
 /* Which values of which layers a stage has: checkpoints follow the model's layers, however it is cut. */
 
-/* n values of a layer here, of which `from` is the first's place in the whole layer; one span with those just before. */
+/* n values of a layer here, `from` is the first's place in the whole layer; one span with those just before. */
 static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
 {
     ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;
@@ -56346,7 +56381,8 @@ static ddp_status ddp__export_pass(void *user, int stage, const float *data, siz
     for (at = 0; at < n; at += now) {
         now = n - at < (size_t)DDP__EXPORT_PART ? n - at : (size_t)DDP__EXPORT_PART;
         if (data) memcpy(x->part, data + at, now * sizeof *x->part);
-        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part, now * sizeof *x->part));
+        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part,
+                                    now * sizeof *x->part));
         if (!data) ddp__file_put(f, x->part, now * sizeof *x->part);
     }
     return DDP_OK;

@@ -581,7 +581,8 @@ static int training_sample_stages(ddp_ctx *d, const training *t, training_model 
         for (k = 0, labels = (int32_t *)training_data(m, "labels"); k < all; k++) labels[k] = -1;
         bad = training_forward(m);
         if (!bad && ddp_pipe_number(m->pipe) == 0 && training_output(m, m->logits))
-            next = (float)sampling_draw(training_output(m, m->logits) + at * info.out.dim[2], info.out.dim[2], s, &r, best);
+            next = (float)sampling_draw(training_output(m, m->logits) + at * info.out.dim[2], info.out.dim[2], s, &r,
+                                        best);
         if (!bad) bad = ddp_all_reduce(d, &next, 1, 1);
         if (bad) break;
         if (training_leads(d)) t->result->sample[i] = (int32_t)next;

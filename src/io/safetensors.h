@@ -82,7 +82,9 @@ DDP_API size_t      ddp_safetensors_type_bytes(ddp_safetensors_type type);
  * checked before the first is changed: a tensor that is missing, not of this model, of another shape or no float is an
  * error (DDP_FORMAT) that names file and tensor. Only a disk that fails half way through (DDP_IO) leaves a mixture.
  * With a context, load before ddp_set_optimizer and on rank 0 alone, if you like: the session starts from rank 0's.
- * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. */
+ * Of a model in stages (ddp_graph_cut) each process loads: it compares all names and reads its own stage's tensors.
+ * ddp_weights_save - writes them as F32, whole or not at all, __metadata__ {"format": "pt"}. Of a model in stages
+ * ddp_pipe_export does. */
 DDP_API ddp_status ddp_weights_load(ddp_graph *g, const char *path, ddp_error *err);
 DDP_API ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err);
 

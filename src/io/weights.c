@@ -392,8 +392,8 @@ static ddp_status ddp__weight_show(const ddp__weights *s, int i, const float **o
     return DDP_OK;
 }
 
-static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass, void *user, int writes,
-                                     ddp_error *err)
+static ddp_status ddp__weights_write(const ddp__weights *s, const char *path, ddp__weights_pass pass, void *user,
+                                     int writes, ddp_error *err)
 {
     ddp__file f;
     const float *data;
@@ -424,10 +424,12 @@ ddp_status ddp__weights_save(const ddp_graph *g, const char *path, ddp__weights_
     return code;
 }
 
-static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f, ddp_error *err)
+static ddp_status ddp__weights_elsewhere(void *user, int stage, const float *data, size_t n, ddp__file *f,
+                                         ddp_error *err)
 {
     (void)user, (void)data, (void)n, (void)f;
-    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export", stage);
+    return ddp__fail(err, DDP_USAGE, "ddp_weights_save: parameters are on stage %d of a pipeline: use ddp_pipe_export",
+                     stage);
 }
 
 ddp_status ddp_weights_save(const ddp_graph *g, const char *path, ddp_error *err)

@@ -276,12 +276,15 @@ static ddp_status ddp__model_fits(const ddp__worker *s, const ddp__manifest *m, 
 
     snprintf(text, sizeof text, "%016" PRIx64, s->model);
     if (!strcmp(m->model, text)) return DDP_OK;
-    return ddp__fail(err, DDP_MISMATCH, "%.200s is of another model: its layers have the names of this one's, but other "
-                     "operators, sizes, or operators with other arguments (the number of heads, for example)", path);
+    return ddp__fail(err, DDP_MISMATCH,
+                     "%.200s is of another model: its layers have the names of this one's, but other "
+                     "operators, sizes, or operators with other arguments (the number of heads, for example)",
+                     path);
 }
 
 /* Everything that can be wrong is found before the first array changes. */
-static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path, ddp_error *err)
+static ddp_status ddp__file_load(ddp__worker *s, const ddp__manifest *m, uint64_t hash, const char *path,
+                                 ddp_error *err)
 {
     ddp_safetensors *f = ddp_safetensors_open(path, err);
     ddp_status code;

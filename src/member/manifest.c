@@ -30,8 +30,8 @@ ddp_status ddp__manifest_write(const ddp__worker *s, const char *path, const ddp
     ddp_status code;
 
     ddp__text_addf(&t, "{\"format\": \"" DDP__MANIFEST "\", \"run\": \"%016" PRIx64 "\",\n \"step\": %ld, \"world\": "
-                   "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, \"generation\": %d, "
-                   "\"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
+                   "%d, \"copies\": %d, \"strategy\": \"%s\", \"period\": %d,\n \"synchronised\": %s, "
+                   "\"generation\": %d, \"optimizer\": ", s->run, s->step, s->world, s->copies, s->strategy, s->period,
                    ddp__said_equal(said, s->world) ? "true" : "false", generation);
     ddp__json_string(&t, s->optimizer);
     ddp__manifest_ranks(&t, "hash", said, s->world, 0);
@@ -66,8 +66,8 @@ static ddp_status ddp__manifest_said(const char *path, ddp__manifest *m, ddp_err
     for (int k = 0; k < 3; k++) {
         DDP__TRY(ddp__json_need(path, m->root, name[k], DDP__JSON_ARRAY, &list[k], err));
         if (list[k]->count != m->world || m->world < 1)
-            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" has %ld values for %d ranks", path, name[k], list[k]->count,
-                             m->world);
+            return ddp__fail(err, DDP_FORMAT, "%.200s: \"%s\" has %ld values for %d ranks", path, name[k],
+                             list[k]->count, m->world);
         v[k] = list[k]->first;
     }
     m->said = (ddp__said *)ddp__calloc((size_t)m->world, sizeof *m->said);

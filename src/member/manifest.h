@@ -1,4 +1,5 @@
-/* A checkpoint's manifest: what all ranks' files are of. It is written last, so that there is none of half a checkpoint. */
+/* A checkpoint's manifest: what all ranks' files are of. It is written last, so that there is none of half a
+ * checkpoint. */
 #ifndef DDP_MEMBER_MANIFEST_H
 #define DDP_MEMBER_MANIFEST_H
 

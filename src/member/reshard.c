@@ -1,5 +1,5 @@
-/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files that have them,
- * by the layers' names, and what the optimizer and the strategy keep of each value. */
+/* A checkpoint of a model that was cut otherwise: each worker takes the values of its layers from the files that have
+ * them, by the layers' names, and what the optimizer and the strategy keep of each value. */
 #include "member/state.h"
 
 enum { DDP__RESHARD_PART = 65536 }; /* values copied at a time */
@@ -37,8 +37,9 @@ static ddp_status ddp__shard_read(ddp__shard *x, const ddp__worker *s, ddp_error
     DDP__TRY(ddp_safetensors_bytes(x->f, t, 0, (size_t)words, x->share, err));
     for (int i = 0; i < x->shares; i++) {
         const ddp__share *h = &x->share[i];
-        if (h->layer < 0 || h->layer >= x->layers || h->whole < 0 || h->whole >= s->wholes || h->count < 1 || h->at < 0 ||
-            h->from < 0 || h->block < 0 || h->state < 0 || h->states < 0 || h->stride < 0)
+        if (h->layer < 0 || h->layer >= x->layers || h->whole < 0 || h->whole >= s->wholes || h->count < 1 ||
+            (uint64_t)(h->count | h->at | h->from | h->block | h->state | h->states | h->stride | (h->trained + 1)) >>
+                40)
             return ddp__fail(err, DDP_FORMAT, "%.200s: its list of layers is damaged", x->path);
     }
     return DDP_OK;
@@ -87,16 +88,22 @@ static ddp_status ddp__shards_cover(const ddp__shards *x, ddp_error *err)
         for (int64_t at = h->from; at < h->from + h->count; at += ddp__shard_run(h, o, at)) {
             o = ddp__shards_have(x, h, at, &in);
             if (!o && *missing)
-                return ddp__fail(err, DDP_IO, "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
+                return ddp__fail(err, DDP_IO,
+                                 "layer %.60s: its %s are not in the files that are here; cannot read %.300s: "
                                  "%s: to go on with another cut each rank has to start where all files are",
-                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing, strerror(ENOENT));
+                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", missing,
+                                 strerror(ENOENT));
             if (!o)
-                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: its %s from number %lld on are in no file of %.300s: it is "
-                                 "a checkpoint of another model", x->s->whole[h->whole], h->buffers ? "buffers" :
-                                 "parameters", (long long)at, x->shard[0].path);
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "layer %.60s: its %s from number %lld on are in no file of %.300s: it is "
+                                 "a checkpoint of another model",
+                                 x->s->whole[h->whole], h->buffers ? "buffers" : "parameters", (long long)at,
+                                 x->shard[0].path);
             if (o->states != h->states || (o->trained < 0) != (h->trained < 0))
-                return ddp__fail(err, DDP_MISMATCH, "layer %.60s: %.300s holds %d values of the optimizer for each of its "
-                                 "parameters, this run %d", x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
+                return ddp__fail(err, DDP_MISMATCH,
+                                 "layer %.60s: %.300s holds %d values of the optimizer for each of its "
+                                 "parameters, this run %d",
+                                 x->s->whole[h->whole], in->path, (int)o->states, (int)h->states);
             in->used = 1;
         }
     return DDP_OK;
@@ -150,8 +157,10 @@ static ddp_status ddp__shard_copy(const ddp__shards *x, const ddp__shard *in, co
     int64_t now;
 
     if (!o || o->type != t->type || o->dims != 1 || from > o->dim[0] - n)
-        return ddp__fail(err, DDP_MISMATCH, "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a checkpoint "
-                         "of another strategy or wire format", in->path, name, t->layer);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.300s: tensor \"%s\" of layer %.60s is missing or too short: it is a checkpoint "
+                         "of another strategy or wire format",
+                         in->path, name, t->layer);
     DDP_ASSERT(at >= 0 && at + n <= (int64_t)t->count);
     for (; !dry && n; n -= now, at += now, from += now) {
         now = n < (int64_t)DDP__RESHARD_PART ? n : (int64_t)DDP__RESHARD_PART;
@@ -184,8 +193,8 @@ static ddp_status ddp__tensor_run(const ddp__shards *x, const ddp__shard *in, co
     if (strncmp(t->name, "state.", 6))
         return ddp__shard_copy(x, in, name, o->trained + there, t, h->trained + here, n, dry, err);
     for (int64_t k = 0; k < h->states; k++)
-        DDP__TRY(ddp__shard_copy(x, in, name, o->state + k * o->stride + there, t, h->state + k * h->stride + here, n, dry,
-                                 err));
+        DDP__TRY(ddp__shard_copy(x, in, name, o->state + k * o->stride + there, t, h->state + k * h->stride + here, n,
+                                 dry, err));
     return DDP_OK;
 }
 
@@ -264,8 +273,8 @@ static ddp_status ddp__kept_rests(const ddp__shards *x, const ddp__tensor *t, in
     return DDP_OK;
 }
 
-/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what it was; else
- * it can only begin anew, where nothing is in it. */
+/* What is not a value for each of the layer's: of a layer that lies on one rank before and after it is what it was;
+ * else it can only begin anew, where nothing is in it. */
 static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, int own, int dry, ddp_error *err)
 {
     int layer = -1, rests, whole = -1;
@@ -278,9 +287,10 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
         if (h->layer == t->l) whole = (int)h->whole;
     DDP__TRY(ddp__kept_rests(x, t, whole, &rests, err));
     if (!rests)
-        return ddp__fail(err, DDP_MISMATCH, "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers to "
-                         "another cut: go on with the stages and replicas that it was written with", x->shard[0].path,
-                         x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
+        return ddp__fail(err, DDP_MISMATCH,
+                         "%.300s: strategy %s keeps \"%s\"%s%.60s, which does not follow the layers to "
+                         "another cut: go on with the stages and replicas that it was written with",
+                         x->shard[0].path, x->s->strategy, t->name, t->l < x->s->layers ? " of layer " : "", t->layer);
     if (!dry && t->flags & DDP__WORKER_THERE) ddp__host_zero(x->s->host, t->data, t->count * sizeof(float));
     else if (!dry) memset(t->data, 0, t->count * sizeof(float));
     return DDP_OK;
@@ -297,8 +307,10 @@ static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, dd
         int known = !name[base];
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: it holds \"%.60s\", which strategy %s with this wire format does not "
-                             "keep", f->path, name, x->s->strategy);
+            return ddp__fail(err, DDP_MISMATCH,
+                             "%.300s: it holds \"%.60s\", which strategy %s with this wire format does not "
+                             "keep",
+                             f->path, name, x->s->strategy);
     }
     return DDP_OK;
 }
@@ -327,13 +339,16 @@ static ddp_status ddp__shards_numbers(ddp__shards *x, ddp_error *err)
     for (int i = x->files - 1; i >= 0; i--)
         if (x->shard[i].f && (x->shard[i].used || !any->f)) any = &x->shard[i];
     if (!any->f)
-        return ddp__fail(err, DDP_IO, "cannot read %.300s: %s: to go on with another cut each rank has to start where all "
-                         "files are", any->path, strerror(ENOENT));
+        return ddp__fail(err, DDP_IO,
+                         "cannot read %.300s: %s: to go on with another cut each rank has to start where all "
+                         "files are",
+                         any->path, strerror(ENOENT));
     for (int k = 0; k < 3; k++) {
         const ddp__tensor *t = ddp__worker_find(x->s, name[k]);
         const ddp_safetensor *o = ddp_safetensors_find(any->f, name[k]);
         if (!o || o->type != t->type || ddp_safetensors_elements(o) != t->count)
-            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path, name[k], t->count);
+            return ddp__fail(err, DDP_MISMATCH, "%.300s: \"%s\" is missing or not %zu values", any->path, name[k],
+                             t->count);
         DDP__TRY(ddp_safetensors_bytes(any->f, o, 0, t->count, t->data, err));
     }
     for (const ddp__share *h = x->own; h < x->own + x->owns; h++) {

@@ -79,9 +79,9 @@ DDP_LIB ddp_status ddp__worker_write(const ddp__worker *s, const char *path, ddp
 DDP_LIB ddp_status ddp__worker_pack(const ddp__worker *s, unsigned char **out, size_t *bytes, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_most(const ddp__worker *s, size_t *bytes, ddp_error *err);
 
-/* Whether a file has the arrays of this list. Whether it has the hash that the manifest says. Then: its
- * values, into the list's memory, of which no large one changes before all that can be wrong was found. step as for check,
- * path for errors. */
+/* Whether a file has the arrays of this list; whether it has the hash that the manifest says. Then: its values, into
+ * the list's memory, of which no large one changes before all that can be wrong was found. step as for check, path for
+ * errors. */
 DDP_LIB ddp_status ddp__worker_fits(const ddp__worker *s, ddp_safetensors *f, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_unchanged(ddp_safetensors *f, uint64_t hash, const char *path, ddp_error *err);
 DDP_LIB ddp_status ddp__worker_load(ddp__worker *s, ddp_safetensors *f, long step, const char *path, ddp_error *err);
@@ -117,8 +117,8 @@ DDP_LIB ddp_status ddp__checkpoint_load(ddp__worker *s, const char *folder, ddp_
 
 typedef struct ddp__shards ddp__shards;
 
-/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker needs
- * nothing of it. *out is to be closed also after an error.
+/* Opens path[files], which have those hashes, and finds each layer's values; a file may be missing where this worker
+ * needs nothing of it. *out is to be closed also after an error.
  * load: into s. own: what a strategy keeps of each worker's own follows too. */
 DDP_LIB ddp_status ddp__shards_open(ddp__shards **out, ddp__worker *s, const char *const *path, const uint64_t *hash,
                                     int files, ddp_error *err);

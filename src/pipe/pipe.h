@@ -69,10 +69,10 @@ typedef struct ddp_pipe_stats {
 DDP_API int ddp_pipe_get_stats(ddp_pipe *p, ddp_pipe_stats *out);
 DDP_API int ddp_pipe_lanes(const ddp_pipe *p, ddp_pipeline_slot *out, int room);
 
-/* ddp_pipe_export - the weights file of the whole model, the bytes of one worker's ddp_weights_save: rank 0 writes it, whole
- *   or not at all, from what the stages of its pipeline send, and never holds more than a part of an array of theirs. All
- *   ranks call it, after ddp_sync_all or ddp_wait. ddp_weights_load after ddp_pipe_open, on each rank, reads what its stage
- *   has; ddp_checkpoint_save and ddp_checkpoint_load work as ever, before ddp_pipe_close. */
+/* ddp_pipe_export - the weights file of the whole model, the bytes of one worker's ddp_weights_save: rank 0 writes it,
+ * whole or not at all, from what the stages of its pipeline send, and never holds more than a part of an array of
+ * theirs. All ranks call it, after ddp_sync_all or ddp_wait. ddp_weights_load after ddp_pipe_open, on each rank, reads
+ * what its stage has; ddp_checkpoint_save and ddp_checkpoint_load work as ever, before ddp_pipe_close. */
 DDP_API int ddp_pipe_export(ddp_pipe *p, const char *path);
 
 /* Where this rank stands. */

@@ -1,7 +1,7 @@
 /* Which values of which layers a stage has: checkpoints follow the model's layers, however it is cut. */
 #include "pipe/executor.h"
 
-/* n values of a layer here, of which `from` is the first's place in the whole layer; one span with those just before. */
+/* n values of a layer here, `from` is the first's place in the whole layer; one span with those just before. */
 static void ddp__span_add(ddp__cut *c, int unit, int buffers, size_t from, size_t at, size_t n)
 {
     ddp__cut_span *s = c->spans ? &c->span[c->spans - 1] : NULL;

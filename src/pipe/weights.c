@@ -20,7 +20,8 @@ static ddp_status ddp__export_pass(void *user, int stage, const float *data, siz
     for (at = 0; at < n; at += now) {
         now = n - at < (size_t)DDP__EXPORT_PART ? n - at : (size_t)DDP__EXPORT_PART;
         if (data) memcpy(x->part, data + at, now * sizeof *x->part);
-        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part, now * sizeof *x->part));
+        DDP__TRY(ddp__word_exchange(p, data ? DDP_SEND : DDP_RECEIVE, data ? x->home : stage, x->part,
+                                    now * sizeof *x->part));
         if (!data) ddp__file_put(f, x->part, now * sizeof *x->part);
     }
     return DDP_OK;

@@ -101,6 +101,9 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
+    if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s was cut otherwise: strategy %s plans anew",
+                 folder, d->ops.name);
     *world = of.world;
     ddp__worker_free(&s);
     return code;

@@ -77,8 +77,9 @@ DDP_API int  ddp_servers(const ddp_ctx *d);
 
 /* Reading the context. ddp_last_error is never NULL; code DDP_OK means none. ddp_taken: so many
  * micro-batches all workers together have trained on since the first step, also those before a
- * checkpoint was loaded, on whatever world. Divided by ddp_world and rounded down it is the number
- * of the next one of each worker. ddp_set_lr: the learning rate of the updates to come. */
+ * checkpoint was loaded, on whatever world. Divided by ddp_world (where a pipeline is several ranks, by
+ * the pipelines) and rounded down it is the number of the next one of each worker. ddp_set_lr: the
+ * learning rate of the updates to come. */
 DDP_API int  ddp_rank(const ddp_ctx *d);
 DDP_API int  ddp_world(const ddp_ctx *d);
 DDP_API long ddp_step(const ddp_ctx *d);
@@ -108,7 +109,12 @@ DDP_API const ddp_error *ddp_last_error(const ddp_ctx *d);
  * under ssgd and wfbp, else after an averaging of all layers, momentum included. Buffers (running statistics) then come
  * from the rank of the same number, counted around. The graphs must have the same operators and arguments, but for the
  * batch and dropout. All is checked before anything is changed.
- * Both are collective, between steps, and return 0 or the context's first error. */
+ * Of a pipeline (ddp_pipe_open) ranks are its stages, and a worker is a pipeline. A checkpoint of one cut goes on with
+ * any other, one worker's with stages and back, by the layers' names: parameters, buffers, optimizer state and what a
+ * strategy keeps of each parameter; with as many pipelines, the same strategy and period also where they hold unlike
+ * values. Plans are made anew. What a strategy keeps otherwise follows a layer that is whole before and after, or is
+ * refused unless it is all zero. For that every rank has to see all files of its pipeline; else its own is enough. Both
+ * are collective, between steps, and return 0 or the context's first error. */
 DDP_API int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep);
 DDP_API int ddp_checkpoint_load(ddp_ctx *d, const char *folder, int *world);
 

@@ -1,5 +1,5 @@
-/* [calm] Checkpoints and weights of a model in stages: a run that stops and goes on, on the same stages or on others, ends
- * with the bits of one that does not. */
+/* [calm] Checkpoints and weights of a model in stages: a run that stops and goes on, on the same stages or on others,
+ * ends with the bits of one that does not. */
 #define DREAMDDP_IMPLEMENTATION
 #include "dreamddp.h"
 
@@ -276,8 +276,8 @@ static void go(leg *x, int copies)
     ddp_error err;
 
     if (launch(x, copies, &err))
-        fail_msg("%s, %d stages, model %d (%d): %s", ddp_strategy_name(x->cfg.strategy), x->stages, (int)x->m, (int)x->seed,
-                 err.msg);
+        fail_msg("%s, %d stages, model %d (%d): %s", ddp_strategy_name(x->cfg.strategy), x->stages, (int)x->m,
+                 (int)x->seed, err.msg);
 }
 
 static void refused(leg *x, int copies, ddp_status code, const char *part)
@@ -316,8 +316,8 @@ static void goes_on(const leg *whole_like, const leg *before, const leg *after, 
     assert_int_equal(second.b->taken, 7 * MICRO * copies);
     if (memcmp(whole.b->value, second.b->value, sizeof whole.b->value))
         fail_msg("%s, model %d (%d), optimizer %d, %d copies, %d stages to %d by %s, cut at %ld: other bits",
-                 ddp_strategy_name(whole.cfg.strategy), (int)whole.m, (int)whole.seed, whole.optimizer, copies, first.stages,
-                 second.stages, ddp_pipeline_name(second.schedule), cut);
+                 ddp_strategy_name(whole.cfg.strategy), (int)whole.m, (int)whole.seed, whole.optimizer, copies,
+                 first.stages, second.stages, ddp_pipeline_name(second.schedule), cut);
     remove_folder(folder);
     munmap(b, 3 * sizeof *b);
 }
@@ -339,8 +339,8 @@ static leg leg_of(model m, ddp_strategy s, int stages)
 
 static void the_same_stages_go_on_with_the_same_bits(void **unused)
 {
-    static const ddp_strategy all[] = {DDP_SSGD, DDP_WFBP, DDP_LOCALSGD, DDP_USBYTE, DDP_DREAMDDP, DDP_DILOCO, DDP_SPARSELOCO,
-                                       DDP_DEFT, DDP_BYTESCHEDULER};
+    static const ddp_strategy all[] = {DDP_SSGD,   DDP_WFBP,       DDP_LOCALSGD, DDP_USBYTE,       DDP_DREAMDDP,
+                                       DDP_DILOCO, DDP_SPARSELOCO, DDP_DEFT,     DDP_BYTESCHEDULER};
 
     (void)unused;
     for (int i = 0; i < (int)(sizeof all / sizeof all[0]); i++)
@@ -594,8 +594,8 @@ static void weights_are_one_file_however_they_are_cut(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
-/* A run on other stages that loads, saves and exports: whichever allocation fails, it says so, and the checkpoint that was
- * there is still whole. */
+/* A run on other stages that loads, saves and exports: whichever allocation fails, it says so, and the checkpoint that
+ * was there is still whole. */
 static void any_allocation_may_fail(void **unused)
 {
     char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", file[100];
@@ -621,7 +621,8 @@ static void any_allocation_may_fail(void **unused)
         heap.fail_at = 0;
         if (heap.live) fail_msg("allocation %ld fails: %ld blocks are not given back", k, heap.live);
         if (heap.taken < k) break;
-        if (code != DDP_MEMORY && code != DDP_PEER_LOST) fail_msg("allocation %ld fails: %d, %s", k, (int)code, err.msg);
+        if (code != DDP_MEMORY && code != DDP_PEER_LOST)
+            fail_msg("allocation %ld fails: %d, %s", k, (int)code, err.msg);
         assert_true(strlen(err.msg) > 10);
     }
     assert_true(k > 300);
