@@ -58,7 +58,7 @@ typedef struct leg {
     int          stages; /* 0: unpipelined */
     ddp_pipeline schedule;
     int          optimizer, anyhow; /* 0: AdamW, 1: SGD with momentum, 2: Muon; any cut, also through layers */
-    int          load, save;
+    int          load, save, apart; /* apart: each rank has a disk of its own */
     long         last, dim, heads, blocks; /* dim, heads, blocks: of a GPT, 0: 8, 2, 2 */
     const char  *folder, *weights, *to;
     const int   *rank_of;
@@ -205,9 +205,12 @@ static int work(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p)
     ddp_optimizer o = x->optimizer > 1   ? ddp_muon(0.003f, 0.02f, 0.95f, 0.01f)
                       : x->optimizer > 0 ? ddp_sgd(0.05f, 0.9f)
                                          : ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
+    char folder[100];
     ddp_error err;
     int bad = 0;
 
+    if (x->apart) snprintf(folder, sizeof folder, "%s/%d", x->folder, ddp_rank(d));
+    else snprintf(folder, sizeof folder, "%s", x->folder ? x->folder : "");
     if (x->weights && (p || ddp_rank(d) == 0) && ddp_weights_load(g, x->weights, &err)) {
         if (ddp_rank(d) == 0) memcpy(x->b->why, err.msg, sizeof x->b->why);
         ddp_abort(d, err.msg);
@@ -215,11 +218,11 @@ static int work(ddp_ctx *d, leg *x, ddp_graph *g, ddp_node *loss, ddp_pipe *p)
     }
     bad = ddp_set_optimizer(d, &o);
     if (!bad && x->cfg.strategy == DDP_DREAMDDP) bad = adopt(d, g);
-    if (!bad && x->load) bad = ddp_checkpoint_load(d, x->folder, ddp_rank(d) ? NULL : &x->b->world);
+    if (!bad && x->load) bad = ddp_checkpoint_load(d, folder, ddp_rank(d) ? NULL : &x->b->world);
     if (bad) return bad;
     if (ddp_rank(d) == 0) x->b->first = ddp_step(d);
     bad = train(d, x, g, loss, p, copy);
-    if (!bad && x->save) bad = ddp_checkpoint_save(d, x->folder, 0);
+    if (!bad && x->save) bad = ddp_checkpoint_save(d, folder, 0);
     if (!bad) bad = ddp_wait(d);
     if (!bad && x->to && p) bad = ddp_pipe_export(p, x->to);
     if (!bad && x->to && !p && ddp_rank(d) == 0) bad = (int)ddp_weights_save(g, x->to, NULL);
@@ -542,6 +545,36 @@ static void what_does_not_fit_is_refused(void **unused)
     munmap(b, 3 * sizeof *b);
 }
 
+/* Stages without a shared disk: each goes on from its own file; for another cut files of others are missing. */
+static void stages_with_disks_of_their_own_go_on(void **unused)
+{
+    char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX", path[100];
+    board *b = boards();
+    leg whole = leg_of(GPT, DDP_SSGD, 2), first, second;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "%s/%d", folder, i);
+        assert_int_equal(mkdir(path, 0700), 0);
+    }
+    whole.last = 6;
+    whole.b = b;
+    go(&whole, 2);
+    first = second = whole;
+    first.b = b + 1, second.b = b + 2;
+    first.folder = second.folder = folder;
+    first.apart = second.apart = first.save = second.load = 1;
+    first.last = 4;
+    go(&first, 2);
+    go(&second, 2);
+    assert_memory_equal(whole.b->value, second.b->value, sizeof whole.b->value);
+    second.stages = 4;
+    refused(&second, 1, DDP_IO, "each rank has to start where all files are");
+    remove_folder(folder);
+    munmap(b, 3 * sizeof *b);
+}
+
 /* ---- weights ---- */
 
 static void equal_files(const char *folder, const char *one, const char *other)
@@ -643,6 +676,7 @@ int main(void)
         cmocka_unit_test(state_of_strategies_follows_its_layers),
         cmocka_unit_test(only_a_synchronised_state_goes_to_other_replicas),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(stages_with_disks_of_their_own_go_on),
         cmocka_unit_test(weights_are_one_file_however_they_are_cut),
         cmocka_unit_test(any_allocation_may_fail),
     };
