@@ -34,7 +34,7 @@ typedef struct broker {
 
 /* ---- the cut ---- */
 
-/* All nodes are asked at once; each must give an answer of this kind. */
+/* Of all that were asked. */
 static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_error *err)
 {
     int open = 0, from;
@@ -60,13 +60,19 @@ static ddp_status answers(broker *b, channel_word kind, double seconds, ddp_erro
     return DDP_OK;
 }
 
-static ddp_status ask(broker *b, channel_word word, const void *data, size_t bytes, channel_word kind, ddp_error *err)
+/* One node after the other, since they may share a machine. */
+static ddp_status measure(broker *b, ddp_error *err)
 {
-    for (int i = 0; i < b->n.wanted; i++) {
+    char *text = ddp_job_text(&b->w.j, -1);
+    ddp_status s = text ? DDP_OK : refuse(err, DDP_MEMORY, "out of memory for a description");
+
+    for (int i = 0; s == DDP_OK && i < b->n.wanted; i++) {
         b->n.peer[i].asked = 1;
-        channel_send(b->n.peer[i].c.fd, word, data, bytes, NULL, 0);
+        channel_send(b->n.peer[i].c.fd, WORD_MEASURE, text, strlen(text), NULL, 0);
+        s = answers(b, WORD_SPEED, 120, err);
     }
-    return answers(b, kind, 300, err);
+    ddp_job_text_free(text);
+    return s;
 }
 
 /* The links between the nodes, measured by themselves. */
@@ -96,10 +102,8 @@ static ddp_status probe(broker *b, ddp_error *err)
 
 static ddp_status network(broker *b, ddp_error *err)
 {
-    char *text = ddp_job_text(&b->w.j, -1);
-    ddp_status s = text ? ask(b, WORD_MEASURE, text, strlen(text), WORD_SPEED, err) : refuse(err, DDP_MEMORY, "out of memory for a job");
+    ddp_status s = measure(b, err);
 
-    ddp_job_text_free(text);
     if (s != DDP_OK) return s;
     if (!b->w.network) ddp_network_free(&b->net), s = probe(b, err);
     if (s != DDP_OK || !strcmp(b->w.speed, "network")) return s;
@@ -169,7 +173,7 @@ static ddp_status cut(broker *b, ddp_error *err)
 
 /* ---- shipping ---- */
 
-static peer *peer_of(broker *b, int stage) { return &b->n.peer[b->device[stage]]; }
+static connection *peer_of(broker *b, int stage) { return &b->n.peer[b->device[stage]]; }
 
 static ddp_status ship_jobs(broker *b, ddp_error *err)
 {

@@ -4,23 +4,23 @@
 
 enum { NODES = 512 };
 
-typedef struct peer {
+typedef struct connection {
     channel c;
     char    host[64]; /* how the others reach it */
     int     port;     /* a free one there */
     double  speed;    /* FLOP/s */
     int     asked;    /* 1: it owes an answer: a speed, the end of its training */
-} peer;
+} connection;
 
 /* The first `wanted` work, the others are spares. */
 typedef struct nodes {
     int    listens;
     int    wanted, most; /* most: spares included */
     int    count;
-    peer   peer[NODES];
+    connection peer[NODES];
 } nodes;
 
-static void node_end(peer *p, int code, const char *why)
+static void node_end(connection *p, int code, const char *why)
 {
     char text[600];
 
@@ -42,7 +42,7 @@ static void node_comes(nodes *n)
     const struct timeval soon = {5, 0};
     struct sockaddr_in from;
     socklen_t size = sizeof from;
-    peer p;
+    connection p;
     int version = 0;
 
     memset(&p, 0, sizeof p);

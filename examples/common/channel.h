@@ -115,11 +115,16 @@ static inline ddp_status channel_dial(const char *spec, int insecure, int *fd, d
     struct addrinfo *list;
     int bad;
 
+    *fd = -1;
     if (channel_resolve(spec, insecure, &list, err)) return err->code;
     *fd = socket(AF_INET, SOCK_STREAM, 0);
     bad = *fd < 0 || connect(*fd, list->ai_addr, list->ai_addrlen);
     freeaddrinfo(list);
-    if (bad) return channel_refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", spec, strerror(errno));
+    if (bad) {
+        channel_refuse(err, DDP_NET, "no broker answers at %s: %s; start build/broker there first", spec, strerror(errno));
+        if (*fd >= 0) close(*fd);
+        return *fd = -1, DDP_NET;
+    }
     channel_tune(*fd);
     return DDP_OK;
 }

@@ -45,6 +45,7 @@ typedef struct node {
     channel     c;
     const char *broker, *host;
     long        threads;
+    double      timeout;
     int         insecure;
     ddp_job     j;
     char        network[64];           /* a file, or "" */
@@ -375,19 +376,23 @@ int main(int argc, char **argv)
         {"--broker", CLI_TEXT, &n.broker, "HOST:PORT", "where build/broker listens [127.0.0.1:29600]"},
         {"--host", CLI_TEXT, &n.host, "NAME", "how other nodes reach this one [as the broker does]"},
         {"--threads", CLI_COUNT, &n.threads, "N", "operator threads [1]"},
+        {"--connect-timeout", CLI_REAL, &n.timeout, "S", "seconds for a broker to listen there [10]"},
         {"--insecure", CLI_FLAG, &n.insecure, "", "allow addresses beyond this machine, without encryption"},
     };
     char hello[CHANNEL_HELLO];
+    double until;
     ddp_error err;
     int code;
 
     memset(&n, 0, sizeof n);
-    n.broker = "127.0.0.1:29600", n.host = "-", n.threads = 1;
+    n.broker = "127.0.0.1:29600", n.host = "-", n.threads = 1, n.timeout = 10;
     code = cli_parse(argc, argv, "Trains what a broker gives it of a job: needs nothing but the broker's address.", table,
                      (int)(sizeof table / sizeof table[0]));
     if (code >= 0) return code;
     cli_catch_interrupt();
-    if (channel_dial(n.broker, n.insecure, &n.c.fd, &err)) {
+    until = ddp_now() + n.timeout;
+    while (channel_dial(n.broker, n.insecure, &n.c.fd, &err) == DDP_NET && ddp_now() < until && !cli_interrupted) poll(NULL, 0, 100);
+    if (n.c.fd < 0) {
         fprintf(stderr, "compnode: %s\n", err.msg);
         return ddp_status_exit_code(err.code);
     }

@@ -322,7 +322,7 @@ def a_node_without_the_operator_says_which(job, folder):
 
 @case
 def a_node_that_nobody_expects_is_told_so(job, folder):
-    alone = job.node()
+    alone = job.node("--connect-timeout", 0.3)
     said = alone.communicate(timeout=20)[1].strip()
     expect(alone.returncode == 1 and "no broker answers at" in said and "\n" not in said, said)
     job.nodes = []
