@@ -42845,7 +42845,8 @@ static size_t ddp__net_path(const char *net, size_t *variant)
 
     *variant = 0;
     for (size_t i = n; i > 5; i--) {
-        if (memcmp(net + i - 5, ".json", 5) || (i < n && net[i] != ':')) continue;
+        if (i < n && net[i] != ':') continue;
+        if (memcmp(net + i - 5, ".json", 5) && (i <= 8 || memcmp(net + i - 8, ".json.gz", 8))) continue;
         if (i < n) *variant = n - i - 1;
         return i;
     }

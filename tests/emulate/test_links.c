@@ -236,6 +236,15 @@ static void a_variant_and_one_at_a_time_are_read(void **state)
     assert_int_equal(open_links(net, 3, 4, &l, &err), DDP_OK);
     assert_true(near(l.path[0].delay_s, 0.04) && near(l.plan_rate, 0.1e9 / 8));
     ddp__links_free(&l);
+    {
+        char command[400];
+        snprintf(command, sizeof command, "gzip -kf %s", write_file("wan.json", text));
+        assert_int_equal(system(command), 0);
+    }
+    snprintf(net, sizeof net, "%s.gz:as_in_code@1,2", write_file("wan.json", text));
+    assert_int_equal(open_links(net, 1, 2, &l, &err), DDP_OK);
+    assert_true(near(l.path[0].delay_s, 0.04));
+    ddp__links_free(&l);
     snprintf(net, sizeof net, "%s:as_in_paper", write_file("wan.json", text));
     assert_int_equal(open_links(net, 0, 2, &l, &err), DDP_ARG);
     assert_non_null(strstr(err.msg, "has no variant 'as_in_paper'; it has: as_in_code"));

@@ -590,6 +590,8 @@ def pipelines(folder):
     r = train(folder, *TEXT_MODEL, "--workers", 4, "--stages", 2, "--microbatches", 2, "--strategy", "dreamddp", "--period", 2,
               "--steps", 40, "--lr", 0.01)
     expect(r["final_loss"] < 0.95 * r["first_loss"], "2 x 2 under dreamddp learns nothing: %s" % r)
+    steps = [train(folder, *model[:-2], "--epochs", 1, "--workers", n, "--stages", n)["steps"] for n in (1, 2)]
+    expect(steps[0] == steps[1] > 0, "steps of a pass: %s" % steps)
 
 
 @case("checkpoints, weights and samples of a pipeline: those of one worker, gone on with on other stages")
