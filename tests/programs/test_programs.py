@@ -3,7 +3,7 @@
 
     tests/programs/test_programs.py [WORD...]     only the cases whose names contain one of the words
 
-Needs build/train_gpt, build/train_image, build/own_loop, build/own_strategy, build/quickstart and build/plan
+Needs build/train_gpt, build/train_image, build/own_loop, build/own_strategy, build/pipeline, build/quickstart and build/plan
 (`make all`). Every case runs in its own folder; beyond what it checks itself, no program may leave a process of its
 group, a temporary file, or more than one line of complaint behind.
 """
@@ -872,6 +872,29 @@ def check(folder):
     expect(r["bytes_sent"] < s["bytes_sent"], "%d bytes against %d of ssgd" % (r["bytes_sent"], s["bytes_sent"]))
 
 
+@case("--emulate-compute in stages: the figures of a step are those of the times asked for")
+def check(folder):
+    write(folder, "p.csv", csv(*["l%d,1000,0.01,0.02," % i for i in range(4)]))
+    args = ["--quiet", "--emulate-compute", "p.csv", "--workers", 2, "--stages", 2, "--microbatches", 4, "--steps", 4,
+            "--profile-steps", 1, "--emulate-bytes", 50000, "--net", "100mbit,1ms"]
+    for schedule in ("gpipe", "1f1b", "zb"):
+        r = train(folder, *args, "--pipeline", schedule, "--report", "r.html", "--trace", "t.json")
+        # 4 micro-batches of 60 ms; activations there and gradients back
+        expect((r["stages"], r["schedule"], r["microbatches"]) == (2, schedule, 4), str(r))
+        expect(r["boundary_bytes"] == 2 * 4 * 50000, "bytes: %s" % r["boundary_bytes"])
+        expect(0.24 <= r["predicted_step_s"] < 1 and r["step_ms"] >= 239, str(r))
+        expect(0 < r["bubble_pct"] < 75 and r["final_loss"] is None, str(r))
+        with open(os.path.join(folder, "r.html")) as f:
+            expect("%s, 2 stages, pipeline 0 of 1" % schedule in f.read(), "no picture of " + schedule)
+        with open(os.path.join(folder, "t.json")) as f:
+            names = {e["args"].get("name") for e in json.load(f)}
+        expect("stage" in names and any("stage 1" in (n or "") for n in names), "no lanes: %s" % names)
+    err = run(folder, *args[:3], "--emulate-bytes", 100, code=2)[1]
+    sentence(err, "--emulate-bytes 100", "--stages")
+    err = run(folder, *args[:3], "--accumulate", 2, code=2)[1]
+    sentence(err, "--accumulate", "--stages")
+
+
 @case("own_loop ends with equal parameters, the same over TCP and threads")
 def check(folder):
     seen = set()
@@ -908,6 +931,24 @@ def check(folder):
     expect([s for s in lines if s.startswith("#include")] == ['#include "dreamddp.h"'], "includes")
 
 
+@case("pipeline: an operator of one's own in stages, the same under every schedule")
+def check(folder):
+    program, seen = os.path.join(BUILD, "pipeline"), set()
+    for args in ([], ["gpipe"], ["zb"]):
+        out, err = run(folder, *args, program=program)
+        seen |= set(re.findall(r"pipeline [01]  parameters ([0-9a-f]{16})  36864 bytes", out))
+        expect(len(re.findall(r"^pipeline", out, re.M)) == 2, "pipelines: " + out)
+        loss = [float(x) for x in re.findall(r"loss ([0-9.]+)", out)]
+        expect(len(loss) == 4 and loss[-1] < loss[0] / 2, "the loss does not fall: %s" % loss)
+        expect(not err, "stderr: " + err)
+    expect(len(seen) == 1, "hashes: %s" % seen)
+    expect("usage" in run(folder, "nonsense", program=program, code=2)[0], "no usage")
+    with open(os.path.join(ROOT, "examples", "pipeline.c")) as f:
+        lines = f.read().splitlines()
+    expect(len(lines) < 150 and max(map(len, lines)) <= 120, "%d lines" % len(lines))
+    expect([s for s in lines if s.startswith("#include")] == ['#include "dreamddp.h"'], "includes")
+
+
 @case("quickstart compares the strategies it is given, and draws each")
 def check(folder):
     program, names = os.path.join(BUILD, "quickstart"), ["usbyte", "ssgd", "dreamddp"]
@@ -931,7 +972,7 @@ def check(folder):
 
 @case("--help names every option")
 def check(folder):
-    for command in ["train_gpt", "quickstart", "plan", "plan partial", "own_loop", "own_strategy"]:
+    for command in ["train_gpt", "quickstart", "plan", "plan partial", "own_loop", "own_strategy", "pipeline"]:
         name, *words = command.split()
         out, err = run(folder, *words, "--help", program=os.path.join(BUILD, name))
         expect("usage: " + command in out and not err, "%s --help: %s%s" % (name, out[:100], err))
@@ -963,7 +1004,7 @@ def attempt(which):
 
 def main(words):
     chosen = [c for c in CASES if not words or any(w in c[0] for w in words)]
-    programs = ("train_gpt", "own_loop", "own_strategy", "quickstart", "plan")
+    programs = ("train_gpt", "own_loop", "own_strategy", "pipeline", "quickstart", "plan")
     missing = [n for n in programs if not os.path.exists(os.path.join(BUILD, n))]
     if missing:
         print("not built: %s; run make all first" % " ".join(missing))
