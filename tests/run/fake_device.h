@@ -11,7 +11,7 @@
 
 #define FAKE_AWAY ((uintptr_t)1 << 62)
 
-enum { FAKE_MIRRORS = 64, FAKE_SLOTS = 16384 };
+enum { FAKE_MIRRORS = 64, FAKE_SLOTS = 65536 };
 
 typedef struct fake_mirror {
     float *master, *copy; /* here */
