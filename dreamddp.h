@@ -55802,7 +55802,9 @@ static int ddp__states_open(ddp_pipe *p)
 static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const ddp_node *loss, const ddp_pipe_config *c,
                                   ddp_error *err)
 {
-    if (!g || !c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: a graph and at least one stage are needed");
+    if (!g) return ddp__fail(err, DDP_MEMORY, "ddp_pipe_open: there is no graph: ddp_graph_new was out of memory");
+    if (g->error.code) return ddp__fail(err, g->error.code, "%s", g->error.msg);
+    if (!c || c->stages < 1) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: at least one stage is needed");
     if (g->host != &d->host) return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the graph was made for another context");
     if (!loss || loss->graph != g || !loss->op || ddp_shape_count(&loss->spec.out) != 1 || !loss->has_gradient)
         return ddp__fail(err, DDP_ARG, "ddp_pipe_open: the loss is not a scalar of this graph that parameters lead to");

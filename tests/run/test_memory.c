@@ -143,6 +143,8 @@ typedef struct trial {
     int  muon;                   /* else AdamW */
     int  layers_of_last;         /* hand-written: layers of the last rank */
     int  steady_after, steps;    /* no allocation from the one to the other; 0: not counted */
+    int  stages;                 /* of a GPT with tied weights, on a pipeline; 0: none */
+    ddp_pipeline schedule;
     pthread_barrier_t meet;      /* the ranks of the threads transport */
     outcome *out;
 } trial;
@@ -239,9 +241,34 @@ static ddp_graph *build(ddp_ctx *d, const trial *t, ddp_node **loss, int *bad)
     return g;
 }
 
+static ddp_pipe *build_stages(ddp_ctx *d, const trial *t)
+{
+    const ddp_pipe_config p = {t->schedule, t->stages, NULL, NULL};
+    ddp_graph *g = ddp_graph_new(d);
+    ddp_node *loss;
+    ddp_gpt2_config c;
+
+    memset(&c, 0, sizeof c);
+    c.vocabulary = 7, c.context = 4, c.layers = 2, c.heads = 2, c.dim = 4, c.batch = 2;
+    c.recompute = t->cfg.strategy == DDP_WFBP;
+    loss = ddp_gpt2(g, &c, NULL);
+    return ddp_pipe_open(d, g, loss, &p);
+}
+
+/* Labels and tokens are 0, as they were allocated. */
+static int piped_step(ddp_ctx *d, ddp_pipe *p)
+{
+    int bad = ddp_pipe_step(p);
+
+    if (!bad) bad = ddp_step_end(d);
+    if (!bad && isnan(ddp_pipe_loss(p))) bad = (int)ddp_last_error(d)->code;
+    return bad;
+}
+
 static int train(ddp_ctx *d, void *user)
 {
     trial *t = (trial *)user;
+    ddp_pipe *p = NULL;
     ddp_optimizer o = t->muon ? ddp_muon(0.001f, 0.02f, 0.95f, 0.01f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
     int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step,
         bad = 0;
@@ -250,7 +277,8 @@ static int train(ddp_ctx *d, void *user)
 
     t->out->opened[rank] = 1;
     if (sites) d->cfg.site = 1 + rank / 2; /* every rank its own, as DREAMDDP_SITE gives it */
-    if (t->inputs) g = build(d, t, &loss, &bad);
+    if (t->stages) p = build_stages(d, t), bad = p ? 0 : (int)ddp_last_error(d)->code;
+    else if (t->inputs) g = build(d, t, &loss, &bad);
     else bad = add_layers(d, layers);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && rank >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
@@ -260,12 +288,13 @@ static int train(ddp_ctx *d, void *user)
             t->out->calls[rank] = count_calls(NULL);
             meet(t, d);
         }
-        if (!bad) bad = one_step(d, g, loss, layers);
+        if (!bad) bad = p ? piped_step(d, p) : one_step(d, g, loss, layers);
     }
     meet(t, d);
     t->out->calls[rank] = count_calls(NULL) - t->out->calls[rank];
     meet(t, d);
     if (!bad) bad = ddp_sync_all(d);
+    ddp_pipe_close(p);
     t->out->bad[rank] = bad;
     (void)count_calls(&t->out->peak[rank]);
     if (rank == 0 && g) t->out->params = ddp_param_count(g);
@@ -481,6 +510,34 @@ static void a_step_allocates_nothing_once_the_plan_is_adopted(void **state)
                 }
 }
 
+static void a_step_of_stages_allocates_nothing(void **state)
+{
+    static const ddp_strategy strategies[] = {DDP_SSGD, DDP_WFBP, DDP_DREAMDDP};
+
+    (void)state;
+    for (int k = 0; k < 9; k++) {
+        trial t;
+        ddp_error err;
+        trial_new(&t, strategies[k % 3], 4);
+        t.stages = 2;
+        t.schedule = (ddp_pipeline)(DDP_PIPELINE_GPIPE + k / 3);
+        t.cfg.micro_batches = 3;
+        t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
+        t.cfg.period = 5;
+        t.cfg.clip_norm = k % 3 ? 0 : 1.0f;
+        t.steady_after = 6;
+        t.steps = 15;
+        count_reset(0, 0);
+        if (trial_run(&t, &err)) fail_msg("%s", err.msg);
+        for (int r = 0; r < 4; r++)
+            if (t.out->calls[r])
+                fail_msg("%s, %s: %ld calls of the allocator in 9 steps", ddp_pipeline_name(t.schedule),
+                         ddp_strategy_name(t.cfg.strategy), t.out->calls[r]);
+        all_is_given_back();
+        trial_free(&t);
+    }
+}
+
 static void everything_is_given_back_after_errors(void **state)
 {
     ddp_config cfg;
@@ -517,6 +574,8 @@ static void everything_is_given_back_after_errors(void **state)
     all_is_given_back();
 }
 
+static int exhausted_stages; /* of exhaust, 0: no pipeline */
+
 /* Lets the k-th allocation fail, for k = 1, 2, ... until a run needs fewer than k. */
 static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
 {
@@ -532,6 +591,8 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         t.cfg.run_id = "exhausted";
         t.cfg.deterministic = (int)(k % 2);
         if (graph) t.inputs = 5, t.width = 4, t.classes = 3;
+        t.stages = exhausted_stages, t.schedule = DDP_PIPELINE_ZB;
+        if (t.stages) t.cfg.micro_batches = 3;
         memset(&err, 0, sizeof err);
         count_reset(k, rest);
         code = trial_run(&t, &err);
@@ -583,6 +644,15 @@ static void several_workers_survive_any_allocation_that_fails(void **state)
     wire = DDP_WIRE_DEFAULT, way = DDP_OVERLAP_DEFAULT, sites = 0;
 }
 
+static void stages_survive_any_allocation_that_fails(void **state)
+{
+    (void)state;
+    for (exhausted_stages = 1; exhausted_stages <= 2; exhausted_stages++) exhaust(DDP_SSGD, exhausted_stages, 0, 0);
+    exhausted_stages = 2;
+    exhaust(DDP_WFBP, 2, 0, 1);
+    exhausted_stages = 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -590,11 +660,13 @@ int main(void)
         cmocka_unit_test(deft_needs_two_gradient_copies_beyond_wfbp),
         cmocka_unit_test(late_layers_need_three_times_their_bytes),
         cmocka_unit_test(a_step_allocates_nothing_once_the_plan_is_adopted),
+        cmocka_unit_test(a_step_of_stages_allocates_nothing),
         cmocka_unit_test(the_outer_family_takes_what_it_says),
         cmocka_unit_test(an_outer_step_allocates_nothing),
         cmocka_unit_test(everything_is_given_back_after_errors),
         cmocka_unit_test(one_worker_survives_any_allocation_that_fails),
         cmocka_unit_test(several_workers_survive_any_allocation_that_fails),
+        cmocka_unit_test(stages_survive_any_allocation_that_fails),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
