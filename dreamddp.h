@@ -3145,6 +3145,29 @@ DDP_API size_t        ddp_job_floats(const ddp_job_part *p, int op, int bare);
 DDP_API int           ddp_job_get(ddp_job_part *p, int op, int bare, float *out);
 DDP_API int           ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats);
 
+/* ==== pipe/faults.h ==== [pipe] */
+/* Pipelines that go on where one of them has lost a rank. */
+
+/* ddp_launch_pipelines - as ddp_launch, for a world of stages x replicas ranks that may lose some. fn is called again, in a
+ *   world of the pipelines that are whole, which take the micro-batches of the others over: a step has as many as before.
+ *   What they have in memory goes on from the last step that all of them had begun, where fn calls ddp_pipe_resume. The
+ *   other ranks of a pipeline that has lost one leave, and return 0. A rank whose fn returns DDP_ABORTED while its context
+ *   has no error leaves as if it were lost.
+ *
+ *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few as go on
+ *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST says who was lost, with exit code 3
+ *
+ * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who lives: it takes
+ * a majority. Errors: DDP_ARG; as ddp_launch. */
+DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *),
+                                 void *user, ddp_error *err);
+
+/* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing happens in a
+ *   first world, or outside of ddp_launch_pipelines.
+ * ddp_pipe_micro_batches - of a step, in this world. */
+DDP_API int ddp_pipe_resume(ddp_pipe *p);
+DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
+
 /* ==== nn/models.h ==== [nn] */
 /* Ready-made models, built from the public operators of a graph. */
 
@@ -40287,6 +40310,7 @@ struct ddp_ctx {
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
     int          edge_messages;  /* of a pipeline, which may be under way at a time, and their bytes */
     size_t       edge_bytes;
+    struct ddp__keeper *keeper;  /* of a pipeline that others go on without; NULL */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */
@@ -54364,8 +54388,6 @@ DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
 DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
 DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
-/* faults.c: errors call ranks by stage and pipeline. */
-DDP_LIB void ddp__pipe_names(const ddp_pipe *p);
 /* lanes.c. open: 0 out of memory. A mark, and what was done or posted since. */
 DDP_LIB int  ddp__lanes_open(ddp_pipe *p);
 DDP_LIB void ddp__lanes_close(ddp_pipe *p);
@@ -54374,6 +54396,21 @@ DDP_LIB void ddp__lanes_end(ddp_pipe *p);
 DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
 DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
 DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m);
+
+/* What a rank could go on from, in a world of fewer: the whole of its state before a step, -1: none. */
+typedef struct ddp__kept_step {
+    long           step;
+    unsigned char *bytes; /* as a worker's state is packed for another */
+    size_t         size;
+} ddp__kept_step;
+
+/* kept: all have that step; next: the one after it, where it is not known of all. */
+typedef struct ddp__keeper { ddp__kept_step kept, next; } ddp__keeper;
+
+/* faults.c: errors call ranks by stage and pipeline; before a step its state is kept, where somebody wants it. */
+DDP_LIB void       ddp__pipe_names(const ddp_pipe *p);
+DDP_LIB ddp_status ddp__pipe_keep(ddp_pipe *p);
+DDP_LIB void       ddp__kept_free(ddp__kept_step *k);
 
 /* word.c: the norm over all stages; parameters of a whole layer; bytes to or from a stage. */
 DDP_LIB void       ddp__pipe_clips(ddp_pipe *p);
@@ -55091,7 +55128,7 @@ int ddp_pipe_step(ddp_pipe *p)
 {
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
-    return ddp__pipe_run(p) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_keep(p) || ddp__pipe_run(p) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)
@@ -56027,7 +56064,7 @@ int ddp_pipe_hash(ddp_pipe *p, uint64_t *hash)
 }
 
 /* ==== pipe/faults.c ==== [pipe] */
-/* When a rank of a pipeline is lost: who it was. */
+/* When a rank of a pipeline is lost: who it was, and what the others keep of the step before. */
 
 void ddp__pipe_names(const ddp_pipe *p)
 {
@@ -56038,6 +56075,92 @@ void ddp__pipe_names(const ddp_pipe *p)
         if (p->d->second) ddp__engine_call(p->d->second, p->rank_of[i], name);
     }
 }
+
+/* ---- what is kept ---- */
+
+void ddp__kept_free(ddp__kept_step *k)
+{
+    if (k->bytes) DDP_FREE(k->bytes);
+    memset(k, 0, sizeof *k);
+    k->step = -1;
+}
+
+static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
+{
+    ddp__kept_step now = {-1, NULL, 0};
+    ddp__worker s;
+    ddp_status code = ddp__worker_list(d, &s, err);
+
+    if (code == DDP_OK) code = ddp__worker_pack(&s, &now.bytes, &now.size, err);
+    ddp__worker_free(&s);
+    if (code != DDP_OK) return code;
+    now.step = d->step;
+    ddp__kept_free(k);
+    *k = now;
+    return DDP_OK;
+}
+
+/* All ranks of the world have come as far as this one. */
+static ddp_status ddp__pipe_meet(ddp_ctx *d, ddp_error *err)
+{
+    float token = 0;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, 0, &token, 1);
+
+    m.bytes = 0;
+    return d->engine ? ddp__run(d, &m, 0, err) : DDP_OK;
+}
+
+/* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps, as its last
+ * step or, where the meeting failed, as the next. */
+ddp_status ddp__pipe_keep(ddp_pipe *p)
+{
+    ddp_ctx *d = p->d;
+    ddp__keeper *k = d->keeper;
+    ddp_error *err = &d->host.error, local;
+    ddp_status s;
+
+    if (!k || k->kept.step == d->step) return DDP_OK;
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    s = ddp__pipe_meet(d, err);
+    if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
+    (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
+    return s;
+}
+
+static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_error *err)
+{
+    const char *name = "what was kept of the last step";
+    ddp_safetensors *f = ddp_safetensors_from_bytes(name, k->bytes, k->size, err);
+    ddp__worker s;
+    ddp_status code;
+
+    if (!f) return err->code;
+    code = d->started ? DDP_OK : ddp__session_start(d, err);
+    if (code == DDP_OK) code = ddp__post_flush(d, err);
+    if (code == DDP_OK) {
+        code = ddp__worker_list(d, &s, err);
+        if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
+        if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
+        if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
+        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+        ddp__worker_free(&s);
+    }
+    ddp_safetensors_close(f);
+    return code;
+}
+
+int ddp_pipe_resume(ddp_pipe *p)
+{
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    if (!p->d->keeper || p->d->keeper->kept.step < 0) return 0;
+    return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+int ddp_pipe_micro_batches(const ddp_pipe *p) { return p ? p->micro_batches : 0; }
 
 /* ==== pipe/layout.c ==== [pipe] */
 /* Which rank runs which stage, and which operators it has, from the files of planners: `plan place` and `plan fence`. */
@@ -57313,6 +57436,320 @@ int ddp_job_put(ddp_job_part *p, int op, const float *from, size_t floats)
     if (!s->taken) return (int)DDP_MEMORY;
     memcpy(s->taken, from + bare, (all - bare) * sizeof *from);
     return 0;
+}
+
+/* ==== pipe/survive.c ==== [pipe] */
+/* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an elastic one:
+ * in it the survivors agree on who is there, how far they all are and where they meet again. */
+
+typedef struct ddp__survival {
+    ddp_config cfg; /* of the training */
+    int        stages, min_replicas;
+    int      (*fn)(ddp_ctx *, void *);
+    void      *user;
+} ddp__survival;
+
+/* What a rank says of itself between two worlds; all 0: it is lost. */
+typedef struct ddp__survivor {
+    int32_t  there, opened;
+    int64_t  step;                 /* the newest that it has; -1: none */
+    uint64_t hub;                  /* where the next world meets, of its first rank: threads, */
+    char     addr[DDP__ADDR_TEXT]; /* tcp */
+} ddp__survivor;
+
+/* One rank of the run. */
+typedef struct ddp__shrink {
+    const ddp__survival *run;
+    ddp_ctx       *outer, *d; /* the elastic world; the one that trains, or NULL */
+    ddp__survivor *word;      /* [world] of the outer */
+    ddp__keeper    keeper;
+    int            replicas, was; /* whole pipelines, of the world before; -1: there was none */
+    int            place;     /* in the next world, -1: not in it */
+    int            first;     /* rank of the outer that comes first in the next */
+    int            worlds;    /* so far */
+    ddp__hub      *hub;
+    int            listen_fd;
+    ddp_error      why;       /* that ended the last world */
+} ddp__shrink;
+
+/* ---- words in the elastic world ---- */
+
+static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp_error *err)
+{
+    memset(s->word, 0, (size_t)s->outer->world * sizeof *s->word);
+    s->word[s->outer->rank] = *own;
+    return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
+}
+
+/* All ranks of a pipeline are there. */
+static int ddp__is_whole(const ddp__shrink *s, int pipeline)
+{
+    const ddp__survivor *w = s->word + (size_t)pipeline * (size_t)s->run->stages;
+    int whole = 1;
+
+    for (int i = 0; i < s->run->stages; i++) whole &= w[i].there;
+    return whole;
+}
+
+/* The step that all who go on have: the newest of the last among them. */
+static int64_t ddp__shrink_step(const ddp__shrink *s)
+{
+    int64_t step = INT64_MAX;
+
+    for (int r = 0; r < s->outer->world; r++)
+        if (ddp__is_whole(s, r / s->run->stages) && s->word[r].step < step) step = s->word[r].step;
+    return step;
+}
+
+/* From the words, which are the same on all: who goes on, at which place, from which step. */
+static void ddp__shrink_settle(ddp__shrink *s)
+{
+    const int stages = s->run->stages, rank = s->outer->rank;
+    ddp__keeper *k = &s->keeper;
+    int64_t step;
+
+    s->replicas = 0;
+    s->place = s->first = -1;
+    for (int q = 0; q < s->outer->world / stages; q++) {
+        if (!ddp__is_whole(s, q)) continue;
+        if (s->first < 0) s->first = q * stages;
+        if (q == rank / stages) s->place = s->replicas * stages + rank % stages;
+        s->replicas++;
+    }
+    step = ddp__shrink_step(s);
+    if (k->next.step == step && step >= 0) {
+        ddp__kept_free(&k->kept);
+        k->kept = k->next;
+        memset(&k->next, 0, sizeof k->next);
+    } else if (k->kept.step != step) {
+        ddp__kept_free(&k->kept); /* none has any: they begin again */
+    }
+    ddp__kept_free(&k->next);
+}
+
+/* The first rank of the next world: where the others find it. */
+static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_error *err)
+{
+    const ddp_ctx *d = s->outer;
+    ddp__addr at, bound;
+    ddp_error local;
+    int count = 0;
+
+    if (d->cfg.transport == DDP_THREADS) {
+        s->hub = ddp__hub_new(s->replicas * s->run->stages);
+        own->hub = (uint64_t)(uintptr_t)s->hub;
+        return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of threads");
+    }
+    if (!d->cfg.addr || ddp__addr_parse(d->cfg.addr, &bound, 1, &count, &local) || ddp__iface_toward(&bound, &at) < 0)
+        ddp__iface_default(&at);
+    DDP__TRY(ddp__tcp_listen(&at, &s->listen_fd, &bound, err));
+    ddp__addr_text(&bound, own->addr);
+    return DDP_OK;
+}
+
+/* ---- the world that trains ---- */
+
+static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
+{
+    const ddp__survivor *first = &s->word[s->first];
+    ddp_config c = s->run->cfg;
+
+    c.rank = s->place;
+    c.world = s->replicas * s->run->stages;
+    c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas;
+    c.addr = first->addr;
+    if (s->worlds) {
+        c.net_script = NULL; /* its times and ranks are those of the first world */
+        c.overwrite = 1;     /* this run's own checkpoints */
+    }
+    s->d = ddp__open(&c, ddp__built_in(), (ddp__hub *)(uintptr_t)first->hub, s->listen_fd, err);
+    s->listen_fd = -1;
+    if (!s->d) return err->code;
+    s->d->keeper = &s->keeper;
+    return DDP_OK;
+}
+
+static void ddp__shrink_close(ddp__shrink *s)
+{
+    ddp_close(s->d);
+    s->d = NULL;
+}
+
+static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
+{
+    return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg, s->replicas,
+                     s->outer->world / s->run->stages, s->replicas == 1 ? "is" : "are", s->run->min_replicas);
+}
+
+/* Agrees on the next world and opens it; *again: somebody could not, and all try once more. */
+static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
+{
+    const ddp__keeper *k = &s->keeper;
+    ddp__survivor own;
+    ddp_status bad = DDP_OK;
+
+    memset(&own, 0, sizeof own);
+    own.there = 1;
+    own.step = k->next.step > k->kept.step ? k->next.step : k->kept.step;
+    DDP__TRY(ddp__shrink_tell(s, &own, err));
+    ddp__shrink_settle(s);
+    if (s->why.code && s->replicas == s->was) return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
+    if (s->replicas < s->run->min_replicas) return ddp__shrink_few(s, err);
+    if (s->outer->rank == s->first) bad = ddp__shrink_listen(s, &own, err);
+    if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
+    if (bad == DDP_OK && s->place >= 0) {
+        bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
+        own.opened = bad == DDP_OK;
+        if (bad && bad != DDP_PEER_LOST && bad != DDP_TIMEOUT && bad != DDP_NET) return bad;
+        bad = ddp__shrink_tell(s, &own, err);
+    } else if (bad == DDP_OK) {
+        bad = ddp__shrink_tell(s, &own, err);
+    }
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    s->listen_fd = -1;
+    ddp__hub_free(s->hub); /* who has opened it holds it */
+    s->hub = NULL;
+    *again = 0;
+    for (int r = 0; r < s->outer->world; r++)
+        if (s->word[r].there && ddp__is_whole(s, r / s->run->stages) && !s->word[r].opened) *again = 1;
+    return bad;
+}
+
+static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
+{
+    for (;;) {
+        int again = 0, code;
+        DDP__TRY(ddp__shrink_meet(s, &again, err));
+        if (s->place < 0) return DDP_OK;
+        s->was = s->replicas;
+        s->worlds++;
+        ddp__log(&s->outer->host.log, DDP_LOG_INFO, "rank %d is rank %d of %d pipelines of %d stages, from step %ld on",
+                 s->outer->rank, s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
+        code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
+        memset(&s->why, 0, sizeof s->why);
+        if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
+        if (code == (int)DDP_ABORTED && !s->d->host.error.code)
+            return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on", s->outer->rank);
+        if (again) ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines", s->replicas);
+        else if (code && !s->d->host.error.code)
+            ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place, ddp_status_text((ddp_status)code));
+        if (!again) s->why = s->d->host.error;
+        ddp__shrink_close(s);
+        if (s->why.code == DDP_OK) return DDP_OK;
+        if (s->why.code != DDP_PEER_LOST) return ddp__fail(err, s->why.code, "%s", s->why.msg);
+    }
+}
+
+/* A rank of the elastic world. */
+static int ddp__survive(ddp_ctx *outer, void *user)
+{
+    ddp__shrink s;
+    ddp_error err;
+    ddp_status code;
+
+    memset(&s, 0, sizeof s);
+    memset(&err, 0, sizeof err);
+    s.run = (const ddp__survival *)user;
+    s.outer = outer;
+    s.was = s.listen_fd = -1;
+    s.keeper.kept.step = s.keeper.next.step = -1;
+    s.word = (ddp__survivor *)ddp__calloc((size_t)outer->world, sizeof *s.word);
+    code = s.word ? ddp__shrink_run(&s, &err) : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks",
+                                                             outer->world);
+    ddp__shrink_close(&s);
+    ddp__kept_free(&s.keeper.kept);
+    ddp__kept_free(&s.keeper.next);
+    if (s.word) DDP_FREE(s.word);
+    if (code == DDP_PEER_LOST && s.why.code && strncmp(err.msg, s.why.msg, 40)) {
+        char rest[120];
+        snprintf(rest, sizeof rest, "%.119s", err.msg);
+        ddp__fail(&err, code, "%.270s; %s", s.why.msg, rest);
+    }
+    if (code != DDP_OK) outer->host.error = err; /* the others have theirs */
+    return (int)code;
+}
+
+/* ---- the call ---- */
+
+/* Whether the training's settings are any, and a world of fewer can take over what a rank has. */
+static ddp_status ddp__survival_settings(const ddp__survival *run, ddp_error *err)
+{
+    ddp_config c;
+    ddp_strategy_ops ops;
+
+    DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
+    ddp__config_free(&c);
+    if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
+    return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with strategy %s: of what its changes are measured from each "
+                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0", run->min_replicas,
+                     ops.name);
+}
+
+static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
+{
+    const int micro_batches = run->cfg.micro_batches, replicas = run->cfg.world / (run->stages > 0 ? run->stages : 1);
+
+    if (run->stages < 1 || run->cfg.world % run->stages)
+        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed", run->stages,
+                         run->cfg.world, run->stages);
+    if (run->min_replicas < 1 || run->min_replicas > replicas)
+        return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d", run->min_replicas,
+                         replicas, run->stages, replicas);
+    if (run->cfg.servers || run->cfg.min_world || run->cfg.join)
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with servers, min_world or join: pipelines have none of "
+                         "them", run->min_replicas);
+    if (run->cfg.net && strstr(run->cfg.net, ".json"))
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
+                         "a delay", run->min_replicas, run->cfg.net);
+    for (int r = run->min_replicas; r < replicas; r++)
+        if (micro_batches * replicas % r)
+            return ddp__fail(err, DDP_ARG, "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
+                             "choose a multiple of %d", run->min_replicas, micro_batches, replicas, r, r);
+    return ddp__survival_settings(run, err);
+}
+
+/* The elastic world has the training's ranks and ways to them, and no link to emulate. */
+static ddp_config ddp__survival_outer(const ddp__survival *run)
+{
+    const ddp_config *c = &run->cfg;
+    ddp_config o;
+
+    memset(&o, 0, sizeof o);
+    o.strategy = DDP_SSGD;
+    o.transport = c->transport;
+    o.rank = c->rank, o.world = c->world;
+    o.addr = c->addr, o.run_id = c->run_id, o.socket_ifname = c->socket_ifname;
+    o.connect_timeout_s = c->connect_timeout_s, o.join_timeout_s = c->join_timeout_s;
+    o.peer_timeout_s = c->peer_timeout_s, o.op_timeout_s = c->op_timeout_s;
+    o.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
+    o.insecure = c->insecure;
+    o.tls_psk = c->tls_psk, o.tls_ca = c->tls_ca, o.tls_cert = c->tls_cert, o.tls_key = c->tls_key;
+    o.no_env = c->no_env;
+    o.cancel = c->cancel;
+    o.allocator = c->allocator;
+    o.logger = c->logger;
+    return o;
+}
+
+int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *), void *user,
+                         ddp_error *err)
+{
+    ddp__survival run;
+    ddp_config outer;
+    ddp_error local;
+
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (!cfg || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch_pipelines: configuration or function is NULL");
+    run.cfg = *cfg;
+    if (run.cfg.micro_batches < 1) run.cfg.micro_batches = 1;
+    run.stages = stages;
+    run.min_replicas = min_replicas;
+    run.fn = fn;
+    run.user = user;
+    if (ddp__survival_check(&run, err)) return (int)err->code;
+    outer = ddp__survival_outer(&run);
+    return ddp_launch(&outer, ddp__survive, &run, err);
 }
 
 #endif

@@ -100,6 +100,7 @@
 #include "pipe/edge_wire.h"
 #include "pipe/pipe.h"
 #include "pipe/job.h"
+#include "pipe/faults.h"
 #include "nn/models.h"
 #include "data/data.h"
 
@@ -355,6 +356,7 @@
 #include "pipe/job.c"
 #include "pipe/job_json.c"
 #include "pipe/job_part.c"
+#include "pipe/survive.c"
 #endif
 #endif
 #ifndef DDP_NO_REPORTS

@@ -532,6 +532,7 @@ static int training_evaluate(ddp_ctx *d, const training *t, const training_model
     *pause_s += ddp_now() - begin;
     if (bad || !training_leads(d)) return bad;
     e.step = done;
+    if (r->evals && r->eval[r->evals - 1].step == done) r->evals--; /* the step was lost, and done again */
     r->eval[r->evals++] = e;
     if (!t->label) return 0;
     fprintf(stderr, "%-11.30s step %ld/%ld  val_loss %.4f", t->label, done, t->steps, e.loss);
@@ -817,10 +818,10 @@ static double training_waited(const ddp_stats *before, const ddp_stats *after)
 static int training_resume(ddp_ctx *d, training *t, long *first)
 {
     char why[DDP_ERROR_TEXT];
-    int bad = t->resume ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
+    int bad = t->resume && !ddp_step(d) ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
 
     *first = ddp_step(d);
-    if (!bad) t->first_pass = (long)(ddp_taken(d) / training_workers(d, t)) - *first * t->accumulate;
+    if (!bad && (t->stages < 2 || t->resume)) t->first_pass = (long)(ddp_taken(d) / training_workers(d, t)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
     if (*first < t->steps) return 0;
     snprintf(why, sizeof why, "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
@@ -839,10 +840,12 @@ static int training_loop(ddp_ctx *d, void *user)
     training_model m;
     ddp_progress progress;
     ddp_stats s, before, profiled;
-    double begin, paused = 0, pause,
-        samples = (double)(t->model.batch * t->model.context * t->accumulate * training_workers(d, t));
+    double begin, paused = 0, pause, samples;
     long step, first = 0;
     int bad = training_build(d, t, &m);
+
+    if (m.pipe) t->accumulate = ddp_pipe_micro_batches(m.pipe); /* more where other pipelines were lost */
+    samples = (double)(t->model.batch * t->model.context * t->accumulate * training_workers(d, t));
 
     if (t->windows) { /* the launcher may have started more workers than the command line says */
         long per_step = (long)(t->model.batch * t->accumulate * training_workers(d, t));
@@ -857,6 +860,7 @@ static int training_loop(ddp_ctx *d, void *user)
     }
     if (!bad) bad = ddp_same(d, "length of data", t->data_length);
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
+    if (!bad && m.pipe) bad = ddp_pipe_resume(m.pipe);
     if (!bad) bad = training_resume(d, t, &first);
     if (!bad) bad = training_probe(d, t);
     if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* it serves instead */
@@ -864,7 +868,7 @@ static int training_loop(ddp_ctx *d, void *user)
         training_free(&m);
         return bad;
     }
-    if (training_leads(d)) r->first = first;
+    if (training_leads(d) && !(m.pipe && first && !t->resume)) r->first = first; /* else some of it is another world's */
     ddp_progress_start(&progress, t->label ? stderr : NULL, t->label, t->steps);
     begin = ddp_now();
     memset(&before, 0, sizeof before);

@@ -15,7 +15,7 @@ typedef struct program {
     ddp_backend backend; /* of --device cuda */
     const char *report;
     const char *tls_psk, *tls_ca, *tls_cert, *tls_key;
-    long stages, ahead;
+    long stages, ahead, min_replicas;
     const char *pipeline, *placement, *cut, *edge_wire;
     int    edge_feedback;
     long period, workers, steps, epochs, batch, vocab, warmup, accumulate, seed, threads, rank, profile_steps;
@@ -110,6 +110,8 @@ static int parse(program *p, int argc, char **argv, const char *about, const cli
         {"--edge-wire", CLI_TEXT, &p->edge_wire, "NAME",
          "what crosses stages: f32, bf16, int8, topk:R, adatopk:R[:FACTOR] or bottleneck:R [f32]"},
         {"--edge-feedback", CLI_FLAG, &p->edge_feedback, "", "int8, topk, adatopk: what was cut off goes with the next message"},
+        {"--min-replicas", CLI_COUNT, &p->min_replicas, "N",
+         "go on while N pipelines have all their ranks; 0 = a lost one ends the run [0]"},
         {"--recompute", CLI_FLAG, &p->recompute, "",
          "less memory: compute each block's activations again"},
         {"--lr", CLI_REAL, &p->lr, "X", "learning rate [0.003]"},
@@ -345,6 +347,12 @@ static ddp_status choose_stages(program *p, ddp_error *err)
     if (t->emulate_bytes > 0 && (!p->emulate || p->stages == 1))
         return refuse(err, "--emulate-bytes %g needs --emulate-compute P.csv and --stages N, at least 2", t->emulate_bytes);
     if (p->ahead && p->stages == 1) return refuse(err, "--ahead %ld needs --stages N, at least 2", p->ahead);
+    if (p->min_replicas && p->stages == 1)
+        return refuse(err, "--min-replicas %ld needs --stages N, at least 2; whole models go on with --min-world",
+                      p->min_replicas);
+    if (p->min_replicas > p->workers / p->stages)
+        return refuse(err, "--min-replicas %ld: --workers %ld make %ld pipelines of --stages %ld", p->min_replicas, p->workers,
+                      p->workers / p->stages, p->stages);
     if ((p->edge_wire || p->edge_feedback) && p->stages == 1)
         return refuse(err, "%s%s needs --stages N, at least 2: without stages nothing crosses between them",
                       p->edge_wire ? "--edge-wire " : "--edge-feedback", p->edge_wire ? p->edge_wire : "");
@@ -454,7 +462,7 @@ static void configure(program *p)
     c->addr = p->addr;
     c->min_world = (int)p->min_world, c->max_world = (int)p->max_world;
     c->join = p->join;
-    p->t.elastic = p->min_world > 0 || p->join;
+    p->t.elastic = p->min_world > 0 || p->min_replicas > 0 || p->join;
     p->t.alone = c->servers != 0;
     if (p->rank >= 0) {
         c->rank = (int)p->rank;

@@ -85,7 +85,9 @@ static ddp_status run(program *p, ddp_error *err)
     if (s == DDP_OK) s = check_writable(p->t.store, err);
     if (s != DDP_OK) return s;
     configure(p);
-    s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
+    if (p->min_replicas)
+        s = (ddp_status)ddp_launch_pipelines(&p->cfg, (int)p->stages, (int)p->min_replicas, training_run, &p->t, err);
+    else s = (ddp_status)ddp_launch(&p->cfg, training_run, &p->t, err);
     if (s != DDP_OK && *p->t.result->error) {
         snprintf(err->msg, sizeof err->msg, "%s", p->t.result->error);
         s = err->code = (ddp_status)p->t.result->code;

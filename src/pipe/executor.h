@@ -145,8 +145,6 @@ DDP_LIB ddp_status ddp__hosts_begin(ddp_pipe *p, int trains);
 DDP_LIB ddp_status ddp__guests_end(ddp_pipe *p);
 DDP_LIB ddp_status ddp__hosts_leave(ddp_pipe *p);
 
-/* faults.c: errors call ranks by stage and pipeline. */
-DDP_LIB void ddp__pipe_names(const ddp_pipe *p);
 /* lanes.c. open: 0 out of memory. A mark, and what was done or posted since. */
 DDP_LIB int  ddp__lanes_open(ddp_pipe *p);
 DDP_LIB void ddp__lanes_close(ddp_pipe *p);
@@ -155,6 +153,21 @@ DDP_LIB void ddp__lanes_end(ddp_pipe *p);
 DDP_LIB ddp__lane_mark ddp__lane_now(const ddp_pipe *p);
 DDP_LIB void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m);
 DDP_LIB void ddp__lane_posted(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int gradient, int m);
+
+/* What a rank could go on from, in a world of fewer: the whole of its state before a step, -1: none. */
+typedef struct ddp__kept_step {
+    long           step;
+    unsigned char *bytes; /* as a worker's state is packed for another */
+    size_t         size;
+} ddp__kept_step;
+
+/* kept: all have that step; next: the one after it, where it is not known of all. */
+typedef struct ddp__keeper { ddp__kept_step kept, next; } ddp__keeper;
+
+/* faults.c: errors call ranks by stage and pipeline; before a step its state is kept, where somebody wants it. */
+DDP_LIB void       ddp__pipe_names(const ddp_pipe *p);
+DDP_LIB ddp_status ddp__pipe_keep(ddp_pipe *p);
+DDP_LIB void       ddp__kept_free(ddp__kept_step *k);
 
 /* word.c: the norm over all stages; parameters of a whole layer; bytes to or from a stage. */
 DDP_LIB void       ddp__pipe_clips(ddp_pipe *p);

@@ -1,4 +1,5 @@
-/* When a rank of a pipeline is lost: who it was. */
+/* When a rank of a pipeline is lost: who it was, and what the others keep of the step before. */
+#include "member/state.h"
 #include "pipe/executor.h"
 
 void ddp__pipe_names(const ddp_pipe *p)
@@ -10,3 +11,89 @@ void ddp__pipe_names(const ddp_pipe *p)
         if (p->d->second) ddp__engine_call(p->d->second, p->rank_of[i], name);
     }
 }
+
+/* ---- what is kept ---- */
+
+void ddp__kept_free(ddp__kept_step *k)
+{
+    if (k->bytes) DDP_FREE(k->bytes);
+    memset(k, 0, sizeof *k);
+    k->step = -1;
+}
+
+static ddp_status ddp__kept_take(ddp_ctx *d, ddp__kept_step *k, ddp_error *err)
+{
+    ddp__kept_step now = {-1, NULL, 0};
+    ddp__worker s;
+    ddp_status code = ddp__worker_list(d, &s, err);
+
+    if (code == DDP_OK) code = ddp__worker_pack(&s, &now.bytes, &now.size, err);
+    ddp__worker_free(&s);
+    if (code != DDP_OK) return code;
+    now.step = d->step;
+    ddp__kept_free(k);
+    *k = now;
+    return DDP_OK;
+}
+
+/* All ranks of the world have come as far as this one. */
+static ddp_status ddp__pipe_meet(ddp_ctx *d, ddp_error *err)
+{
+    float token = 0;
+    ddp_piece p;
+    ddp_message m = ddp__own_word(d, &p, DDP_ALL_REDUCE, 0, &token, 1);
+
+    m.bytes = 0;
+    return d->engine ? ddp__run(d, &m, 0, err) : DDP_OK;
+}
+
+/* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps, as its last
+ * step or, where the meeting failed, as the next. */
+ddp_status ddp__pipe_keep(ddp_pipe *p)
+{
+    ddp_ctx *d = p->d;
+    ddp__keeper *k = d->keeper;
+    ddp_error *err = &d->host.error, local;
+    ddp_status s;
+
+    if (!k || k->kept.step == d->step) return DDP_OK;
+    if (!d->started) DDP__TRY(ddp__session_start(d, err));
+    DDP__TRY(ddp__strategy_wait(d, err));
+    DDP__TRY(ddp__post_flush(d, err));
+    s = ddp__pipe_meet(d, err);
+    if (s == DDP_OK) return ddp__kept_take(d, &k->kept, err);
+    (void)ddp__kept_take(d, &k->next, &local); /* without it the step before will do */
+    return s;
+}
+
+static ddp_status ddp__pipe_restore(ddp_ctx *d, const ddp__kept_step *k, ddp_error *err)
+{
+    const char *name = "what was kept of the last step";
+    ddp_safetensors *f = ddp_safetensors_from_bytes(name, k->bytes, k->size, err);
+    ddp__worker s;
+    ddp_status code;
+
+    if (!f) return err->code;
+    code = d->started ? DDP_OK : ddp__session_start(d, err);
+    if (code == DDP_OK) code = ddp__post_flush(d, err);
+    if (code == DDP_OK) {
+        code = ddp__worker_list(d, &s, err);
+        if (code == DDP_OK) code = ddp__worker_fits(&s, f, name, err);
+        if (code == DDP_OK) code = ddp__worker_load(&s, f, k->step, name, err);
+        if (code == DDP_OK) code = ddp__worker_apply(d, &s, 1, err);
+        if (code == DDP_OK) code = ddp__worker_follow(d, &s, err);
+        ddp__worker_free(&s);
+    }
+    ddp_safetensors_close(f);
+    return code;
+}
+
+int ddp_pipe_resume(ddp_pipe *p)
+{
+    if (!p) return (int)DDP_ARG;
+    DDP__ENTER(p->d);
+    if (!p->d->keeper || p->d->keeper->kept.step < 0) return 0;
+    return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+}
+
+int ddp_pipe_micro_batches(const ddp_pipe *p) { return p ? p->micro_batches : 0; }

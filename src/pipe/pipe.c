@@ -124,7 +124,7 @@ int ddp_pipe_step(ddp_pipe *p)
 {
     if (!p) return (int)DDP_ARG;
     DDP__ENTER(p->d);
-    return ddp__pipe_run(p) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
+    return ddp__pipe_keep(p) || ddp__pipe_run(p) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
 static ddp_status ddp__pipe_evaluate(ddp_pipe *p, int n)

@@ -130,6 +130,7 @@ struct ddp_ctx {
     const ddp__cut *cut;         /* NULL: each rank has the whole model; borrowed */
     int          edge_messages;  /* of a pipeline, which may be under way at a time, and their bytes */
     size_t       edge_bytes;
+    struct ddp__keeper *keeper;  /* of a pipeline that others go on without; NULL */
     ddp__tls    *tls;            /* NULL = plain */
     struct ddp__join *join;     /* serves newcomers; NULL where none can come */
     long         join_ticket;   /* the coordinator's word on newcomers on the way, or -1 */

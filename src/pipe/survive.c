@@ -1,0 +1,317 @@
+/* A run of pipelines over worlds that shrink. Beside the world that trains, which any loss ends, there is an elastic one:
+ * in it the survivors agree on who is there, how far they all are and where they meet again. */
+#include "pipe/executor.h"
+#include "pipe/faults.h"
+#include "run/launch.h"
+#include "strategy/strategy.h"
+#include "wire/socket.h"
+
+typedef struct ddp__survival {
+    ddp_config cfg; /* of the training */
+    int        stages, min_replicas;
+    int      (*fn)(ddp_ctx *, void *);
+    void      *user;
+} ddp__survival;
+
+/* What a rank says of itself between two worlds; all 0: it is lost. */
+typedef struct ddp__survivor {
+    int32_t  there, opened;
+    int64_t  step;                 /* the newest that it has; -1: none */
+    uint64_t hub;                  /* where the next world meets, of its first rank: threads, */
+    char     addr[DDP__ADDR_TEXT]; /* tcp */
+} ddp__survivor;
+
+/* One rank of the run. */
+typedef struct ddp__shrink {
+    const ddp__survival *run;
+    ddp_ctx       *outer, *d; /* the elastic world; the one that trains, or NULL */
+    ddp__survivor *word;      /* [world] of the outer */
+    ddp__keeper    keeper;
+    int            replicas, was; /* whole pipelines, of the world before; -1: there was none */
+    int            place;     /* in the next world, -1: not in it */
+    int            first;     /* rank of the outer that comes first in the next */
+    int            worlds;    /* so far */
+    ddp__hub      *hub;
+    int            listen_fd;
+    ddp_error      why;       /* that ended the last world */
+} ddp__shrink;
+
+/* ---- words in the elastic world ---- */
+
+static ddp_status ddp__shrink_tell(ddp__shrink *s, const ddp__survivor *own, ddp_error *err)
+{
+    memset(s->word, 0, (size_t)s->outer->world * sizeof *s->word);
+    s->word[s->outer->rank] = *own;
+    return ddp__gather_words(s->outer, 0, s->word, sizeof *s->word, err);
+}
+
+/* All ranks of a pipeline are there. */
+static int ddp__is_whole(const ddp__shrink *s, int pipeline)
+{
+    const ddp__survivor *w = s->word + (size_t)pipeline * (size_t)s->run->stages;
+    int whole = 1;
+
+    for (int i = 0; i < s->run->stages; i++) whole &= w[i].there;
+    return whole;
+}
+
+/* The step that all who go on have: the newest of the last among them. */
+static int64_t ddp__shrink_step(const ddp__shrink *s)
+{
+    int64_t step = INT64_MAX;
+
+    for (int r = 0; r < s->outer->world; r++)
+        if (ddp__is_whole(s, r / s->run->stages) && s->word[r].step < step) step = s->word[r].step;
+    return step;
+}
+
+/* From the words, which are the same on all: who goes on, at which place, from which step. */
+static void ddp__shrink_settle(ddp__shrink *s)
+{
+    const int stages = s->run->stages, rank = s->outer->rank;
+    ddp__keeper *k = &s->keeper;
+    int64_t step;
+
+    s->replicas = 0;
+    s->place = s->first = -1;
+    for (int q = 0; q < s->outer->world / stages; q++) {
+        if (!ddp__is_whole(s, q)) continue;
+        if (s->first < 0) s->first = q * stages;
+        if (q == rank / stages) s->place = s->replicas * stages + rank % stages;
+        s->replicas++;
+    }
+    step = ddp__shrink_step(s);
+    if (k->next.step == step && step >= 0) {
+        ddp__kept_free(&k->kept);
+        k->kept = k->next;
+        memset(&k->next, 0, sizeof k->next);
+    } else if (k->kept.step != step) {
+        ddp__kept_free(&k->kept); /* none has any: they begin again */
+    }
+    ddp__kept_free(&k->next);
+}
+
+/* The first rank of the next world: where the others find it. */
+static ddp_status ddp__shrink_listen(ddp__shrink *s, ddp__survivor *own, ddp_error *err)
+{
+    const ddp_ctx *d = s->outer;
+    ddp__addr at, bound;
+    ddp_error local;
+    int count = 0;
+
+    if (d->cfg.transport == DDP_THREADS) {
+        s->hub = ddp__hub_new(s->replicas * s->run->stages);
+        own->hub = (uint64_t)(uintptr_t)s->hub;
+        return s->hub ? DDP_OK : ddp__fail(err, DDP_MEMORY, "out of memory for a hub of threads");
+    }
+    if (!d->cfg.addr || ddp__addr_parse(d->cfg.addr, &bound, 1, &count, &local) || ddp__iface_toward(&bound, &at) < 0)
+        ddp__iface_default(&at);
+    DDP__TRY(ddp__tcp_listen(&at, &s->listen_fd, &bound, err));
+    ddp__addr_text(&bound, own->addr);
+    return DDP_OK;
+}
+
+/* ---- the world that trains ---- */
+
+static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
+{
+    const ddp__survivor *first = &s->word[s->first];
+    ddp_config c = s->run->cfg;
+
+    c.rank = s->place;
+    c.world = s->replicas * s->run->stages;
+    c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas;
+    c.addr = first->addr;
+    if (s->worlds) {
+        c.net_script = NULL; /* its times and ranks are those of the first world */
+        c.overwrite = 1;     /* this run's own checkpoints */
+    }
+    s->d = ddp__open(&c, ddp__built_in(), (ddp__hub *)(uintptr_t)first->hub, s->listen_fd, err);
+    s->listen_fd = -1;
+    if (!s->d) return err->code;
+    s->d->keeper = &s->keeper;
+    return DDP_OK;
+}
+
+static void ddp__shrink_close(ddp__shrink *s)
+{
+    ddp_close(s->d);
+    s->d = NULL;
+}
+
+static ddp_status ddp__shrink_few(const ddp__shrink *s, ddp_error *err)
+{
+    return ddp__fail(err, DDP_PEER_LOST, "%.280s; %d of %d pipelines %s left, min_replicas is %d", s->why.msg, s->replicas,
+                     s->outer->world / s->run->stages, s->replicas == 1 ? "is" : "are", s->run->min_replicas);
+}
+
+/* Agrees on the next world and opens it; *again: somebody could not, and all try once more. */
+static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
+{
+    const ddp__keeper *k = &s->keeper;
+    ddp__survivor own;
+    ddp_status bad = DDP_OK;
+
+    memset(&own, 0, sizeof own);
+    own.there = 1;
+    own.step = k->next.step > k->kept.step ? k->next.step : k->kept.step;
+    DDP__TRY(ddp__shrink_tell(s, &own, err));
+    ddp__shrink_settle(s);
+    if (s->why.code && s->replicas == s->was) return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
+    if (s->replicas < s->run->min_replicas) return ddp__shrink_few(s, err);
+    if (s->outer->rank == s->first) bad = ddp__shrink_listen(s, &own, err);
+    if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
+    if (bad == DDP_OK && s->place >= 0) {
+        bad = s->word[s->first].there ? ddp__shrink_open(s, err) : DDP_PEER_LOST;
+        own.opened = bad == DDP_OK;
+        if (bad && bad != DDP_PEER_LOST && bad != DDP_TIMEOUT && bad != DDP_NET) return bad;
+        bad = ddp__shrink_tell(s, &own, err);
+    } else if (bad == DDP_OK) {
+        bad = ddp__shrink_tell(s, &own, err);
+    }
+    if (s->listen_fd >= 0) close(s->listen_fd);
+    s->listen_fd = -1;
+    ddp__hub_free(s->hub); /* who has opened it holds it */
+    s->hub = NULL;
+    *again = 0;
+    for (int r = 0; r < s->outer->world; r++)
+        if (s->word[r].there && ddp__is_whole(s, r / s->run->stages) && !s->word[r].opened) *again = 1;
+    return bad;
+}
+
+static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
+{
+    for (;;) {
+        int again = 0, code;
+        DDP__TRY(ddp__shrink_meet(s, &again, err));
+        if (s->place < 0) return DDP_OK;
+        s->was = s->replicas;
+        s->worlds++;
+        ddp__log(&s->outer->host.log, DDP_LOG_INFO, "rank %d is rank %d of %d pipelines of %d stages, from step %ld on",
+                 s->outer->rank, s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
+        code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
+        memset(&s->why, 0, sizeof s->why);
+        if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
+        if (code == (int)DDP_ABORTED && !s->d->host.error.code)
+            return ddp__fail(err, DDP_ABORTED, "rank %d has left, of its own will; the others go on", s->outer->rank);
+        if (again) ddp__fail(&s->why, DDP_PEER_LOST, "a rank could not come into a world of %d pipelines", s->replicas);
+        else if (code && !s->d->host.error.code)
+            ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place, ddp_status_text((ddp_status)code));
+        if (!again) s->why = s->d->host.error;
+        ddp__shrink_close(s);
+        if (s->why.code == DDP_OK) return DDP_OK;
+        if (s->why.code != DDP_PEER_LOST) return ddp__fail(err, s->why.code, "%s", s->why.msg);
+    }
+}
+
+/* A rank of the elastic world. */
+static int ddp__survive(ddp_ctx *outer, void *user)
+{
+    ddp__shrink s;
+    ddp_error err;
+    ddp_status code;
+
+    memset(&s, 0, sizeof s);
+    memset(&err, 0, sizeof err);
+    s.run = (const ddp__survival *)user;
+    s.outer = outer;
+    s.was = s.listen_fd = -1;
+    s.keeper.kept.step = s.keeper.next.step = -1;
+    s.word = (ddp__survivor *)ddp__calloc((size_t)outer->world, sizeof *s.word);
+    code = s.word ? ddp__shrink_run(&s, &err) : ddp__fail(&err, DDP_MEMORY, "out of memory for the words of %d ranks",
+                                                             outer->world);
+    ddp__shrink_close(&s);
+    ddp__kept_free(&s.keeper.kept);
+    ddp__kept_free(&s.keeper.next);
+    if (s.word) DDP_FREE(s.word);
+    if (code == DDP_PEER_LOST && s.why.code && strncmp(err.msg, s.why.msg, 40)) {
+        char rest[120];
+        snprintf(rest, sizeof rest, "%.119s", err.msg);
+        ddp__fail(&err, code, "%.270s; %s", s.why.msg, rest);
+    }
+    if (code != DDP_OK) outer->host.error = err; /* the others have theirs */
+    return (int)code;
+}
+
+/* ---- the call ---- */
+
+/* Whether the training's settings are any, and a world of fewer can take over what a rank has. */
+static ddp_status ddp__survival_settings(const ddp__survival *run, ddp_error *err)
+{
+    ddp_config c;
+    ddp_strategy_ops ops;
+
+    DDP__TRY(ddp__config_resolve(&run->cfg, ddp__built_in(), &c, &ops, err));
+    ddp__config_free(&c);
+    if (ops.averages != DDP_AVERAGES_CHANGES) return DDP_OK;
+    return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with strategy %s: of what its changes are measured from each "
+                     "replica has a share, which is lost with it: choose dreamddp, or min_replicas 0", run->min_replicas,
+                     ops.name);
+}
+
+static ddp_status ddp__survival_check(const ddp__survival *run, ddp_error *err)
+{
+    const int micro_batches = run->cfg.micro_batches, replicas = run->cfg.world / (run->stages > 0 ? run->stages : 1);
+
+    if (run->stages < 1 || run->cfg.world % run->stages)
+        return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed", run->stages,
+                         run->cfg.world, run->stages);
+    if (run->min_replicas < 1 || run->min_replicas > replicas)
+        return ddp__fail(err, DDP_ARG, "min_replicas %d: there are %d pipelines of %d stages: 1 to %d", run->min_replicas,
+                         replicas, run->stages, replicas);
+    if (run->cfg.servers || run->cfg.min_world || run->cfg.join)
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with servers, min_world or join: pipelines have none of "
+                         "them", run->min_replicas);
+    if (run->cfg.net && strstr(run->cfg.net, ".json"))
+        return ddp__fail(err, DDP_UNSUPPORTED, "min_replicas %d with net %.100s: a topology is of all ranks: give a rate and "
+                         "a delay", run->min_replicas, run->cfg.net);
+    for (int r = run->min_replicas; r < replicas; r++)
+        if (micro_batches * replicas % r)
+            return ddp__fail(err, DDP_ARG, "min_replicas %d: %d micro-batches of each of %d pipelines do not divide over %d: "
+                             "choose a multiple of %d", run->min_replicas, micro_batches, replicas, r, r);
+    return ddp__survival_settings(run, err);
+}
+
+/* The elastic world has the training's ranks and ways to them, and no link to emulate. */
+static ddp_config ddp__survival_outer(const ddp__survival *run)
+{
+    const ddp_config *c = &run->cfg;
+    ddp_config o;
+
+    memset(&o, 0, sizeof o);
+    o.strategy = DDP_SSGD;
+    o.transport = c->transport;
+    o.rank = c->rank, o.world = c->world;
+    o.addr = c->addr, o.run_id = c->run_id, o.socket_ifname = c->socket_ifname;
+    o.connect_timeout_s = c->connect_timeout_s, o.join_timeout_s = c->join_timeout_s;
+    o.peer_timeout_s = c->peer_timeout_s, o.op_timeout_s = c->op_timeout_s;
+    o.min_world = run->stages; /* fewer pipelines than min_replicas say so themselves */
+    o.insecure = c->insecure;
+    o.tls_psk = c->tls_psk, o.tls_ca = c->tls_ca, o.tls_cert = c->tls_cert, o.tls_key = c->tls_key;
+    o.no_env = c->no_env;
+    o.cancel = c->cancel;
+    o.allocator = c->allocator;
+    o.logger = c->logger;
+    return o;
+}
+
+int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_replicas, int (*fn)(ddp_ctx *, void *), void *user,
+                         ddp_error *err)
+{
+    ddp__survival run;
+    ddp_config outer;
+    ddp_error local;
+
+    if (!err) err = &local;
+    memset(err, 0, sizeof *err);
+    if (!cfg || !fn) return (int)ddp__fail(err, DDP_ARG, "ddp_launch_pipelines: configuration or function is NULL");
+    run.cfg = *cfg;
+    if (run.cfg.micro_batches < 1) run.cfg.micro_batches = 1;
+    run.stages = stages;
+    run.min_replicas = min_replicas;
+    run.fn = fn;
+    run.user = user;
+    if (ddp__survival_check(&run, err)) return (int)err->code;
+    outer = ddp__survival_outer(&run);
+    return ddp_launch(&outer, ddp__survive, &run, err);
+}
