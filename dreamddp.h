@@ -3155,7 +3155,8 @@ DDP_API int           ddp_job_put(ddp_job_part *p, int op, const float *from, si
  *   has no error leaves as if it were lost.
  *
  *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few as go on
- *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST says who was lost, with exit code 3
+ *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called once more for
+ *                 those that are whole, if there is one, to save what they have (ddp_pipe_ends)
  *
  * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who lives: it takes
  * a majority. Errors: DDP_ARG; as ddp_launch. */
@@ -3164,8 +3165,10 @@ DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_repl
 
 /* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing happens in a
  *   first world, or outside of ddp_launch_pipelines.
+ * ddp_pipe_ends - 1: too few pipelines are left: fn saves what it wants to, behind ddp_pipe_resume, and returns.
  * ddp_pipe_micro_batches - of a step, in this world. */
 DDP_API int ddp_pipe_resume(ddp_pipe *p);
+DDP_API int ddp_pipe_ends(const ddp_pipe *p);
 DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 /* ==== nn/models.h ==== [nn] */
@@ -54404,8 +54407,11 @@ typedef struct ddp__kept_step {
     size_t         size;
 } ddp__kept_step;
 
-/* kept: all have that step; next: the one after it, where it is not known of all. */
-typedef struct ddp__keeper { ddp__kept_step kept, next; } ddp__keeper;
+/* kept: all have that step; next: the one after it, where it is not known of all; ends: nothing more is trained. */
+typedef struct ddp__keeper {
+    ddp__kept_step kept, next;
+    int            ends;
+} ddp__keeper;
 
 /* faults.c: errors call ranks by stage and pipeline; before a step its state is kept, where somebody wants it. */
 DDP_LIB void       ddp__pipe_names(const ddp_pipe *p);
@@ -56160,6 +56166,7 @@ int ddp_pipe_resume(ddp_pipe *p)
     return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
+int ddp_pipe_ends(const ddp_pipe *p) { return p && p->d->keeper && p->d->keeper->ends; }
 int ddp_pipe_micro_batches(const ddp_pipe *p) { return p ? p->micro_batches : 0; }
 
 /* ==== pipe/layout.c ==== [pipe] */
@@ -57469,7 +57476,7 @@ typedef struct ddp__shrink {
     int            worlds;    /* so far */
     ddp__hub      *hub;
     int            listen_fd;
-    ddp_error      why;       /* that ended the last world */
+    ddp_error      why, lost; /* that ended the last world, and the one before */
 } ddp__shrink;
 
 /* ---- words in the elastic world ---- */
@@ -57556,7 +57563,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
-    c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas;
+    c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
     if (s->worlds) {
         c.net_script = NULL; /* its times and ranks are those of the first world */
@@ -57594,7 +57601,8 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     DDP__TRY(ddp__shrink_tell(s, &own, err));
     ddp__shrink_settle(s);
     if (s->why.code && s->replicas == s->was) return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
-    if (s->replicas < s->run->min_replicas) return ddp__shrink_few(s, err);
+    s->keeper.ends = s->replicas < s->run->min_replicas;
+    if (s->keeper.ends && (s->replicas == 0 || k->kept.step < 0)) return ddp__shrink_few(s, err);
     if (s->outer->rank == s->first) bad = ddp__shrink_listen(s, &own, err);
     if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (bad == DDP_OK && s->place >= 0) {
@@ -57625,6 +57633,7 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         s->worlds++;
         ddp__log(&s->outer->host.log, DDP_LOG_INFO, "rank %d is rank %d of %d pipelines of %d stages, from step %ld on",
                  s->outer->rank, s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
+        s->lost = s->why;
         code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
         memset(&s->why, 0, sizeof s->why);
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
@@ -57635,6 +57644,10 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place, ddp_status_text((ddp_status)code));
         if (!again) s->why = s->d->host.error;
         ddp__shrink_close(s);
+        if (s->why.code == DDP_OK && s->keeper.ends) {
+            s->why = s->lost;
+            return ddp__shrink_few(s, err);
+        }
         if (s->why.code == DDP_OK) return DDP_OK;
         if (s->why.code != DDP_PEER_LOST) return ddp__fail(err, s->why.code, "%s", s->why.msg);
     }

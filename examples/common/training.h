@@ -821,7 +821,7 @@ static int training_resume(ddp_ctx *d, training *t, long *first)
     int bad = t->resume && !ddp_step(d) ? ddp_checkpoint_load(d, t->resume, NULL) : 0;
 
     *first = ddp_step(d);
-    if (!bad && (t->stages < 2 || t->resume)) t->first_pass = (long)(ddp_taken(d) / training_workers(d, t)) - *first * t->accumulate;
+    if (!bad) t->first_pass = (long)(ddp_taken(d) / training_workers(d, t)) - *first * t->accumulate;
     if (bad || !t->resume) return bad;
     if (*first < t->steps) return 0;
     snprintf(why, sizeof why, "%.200s is at step %ld already, and the run has %ld steps: nothing is left to train",
@@ -861,6 +861,11 @@ static int training_loop(ddp_ctx *d, void *user)
     if (!bad) bad = ddp_same(d, "length of data", t->data_length);
     if (!bad) bad = ddp_set_optimizer(d, &t->optimizer);
     if (!bad && m.pipe) bad = ddp_pipe_resume(m.pipe);
+    if (!bad && ddp_pipe_ends(m.pipe)) {
+        if (t->save) bad = ddp_checkpoint_save(d, t->save, (int)t->keep);
+        training_free(&m);
+        return bad;
+    }
     if (!bad) bad = training_resume(d, t, &first);
     if (!bad) bad = training_probe(d, t);
     if (!bad && ddp_rank(d) >= ddp_world(d) - ddp_servers(d)) { /* it serves instead */

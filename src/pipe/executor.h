@@ -161,8 +161,11 @@ typedef struct ddp__kept_step {
     size_t         size;
 } ddp__kept_step;
 
-/* kept: all have that step; next: the one after it, where it is not known of all. */
-typedef struct ddp__keeper { ddp__kept_step kept, next; } ddp__keeper;
+/* kept: all have that step; next: the one after it, where it is not known of all; ends: nothing more is trained. */
+typedef struct ddp__keeper {
+    ddp__kept_step kept, next;
+    int            ends;
+} ddp__keeper;
 
 /* faults.c: errors call ranks by stage and pipeline; before a step its state is kept, where somebody wants it. */
 DDP_LIB void       ddp__pipe_names(const ddp_pipe *p);

@@ -96,4 +96,5 @@ int ddp_pipe_resume(ddp_pipe *p)
     return ddp__pipe_restore(p->d, &p->d->keeper->kept, &p->d->host.error) ? ddp__ctx_fail(p->d, &p->d->host.error) : 0;
 }
 
+int ddp_pipe_ends(const ddp_pipe *p) { return p && p->d->keeper && p->d->keeper->ends; }
 int ddp_pipe_micro_batches(const ddp_pipe *p) { return p ? p->micro_batches : 0; }

@@ -12,7 +12,8 @@
  *   has no error leaves as if it were lost.
  *
  *   cfg           micro_batches of a pipeline while none is lost: what all have together divides over as few as go on
- *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST says who was lost, with exit code 3
+ *   min_replicas  fewer pipelines end the run: DDP_PEER_LOST (exit code 3) says who was lost. fn is called once more for
+ *                 those that are whole, if there is one, to save what they have (ddp_pipe_ends)
  *
  * Beside the training's connections the ranks have others, an elastic world (docs/elastic.md) that says who lives: it takes
  * a majority. Errors: DDP_ARG; as ddp_launch. */
@@ -21,8 +22,10 @@ DDP_API int ddp_launch_pipelines(const ddp_config *cfg, int stages, int min_repl
 
 /* ddp_pipe_resume - behind ddp_set_optimizer, before the first step: ddp_step is that to go on from. Nothing happens in a
  *   first world, or outside of ddp_launch_pipelines.
+ * ddp_pipe_ends - 1: too few pipelines are left: fn saves what it wants to, behind ddp_pipe_resume, and returns.
  * ddp_pipe_micro_batches - of a step, in this world. */
 DDP_API int ddp_pipe_resume(ddp_pipe *p);
+DDP_API int ddp_pipe_ends(const ddp_pipe *p);
 DDP_API int ddp_pipe_micro_batches(const ddp_pipe *p);
 
 #endif /* DDP_PIPE_FAULTS_H */

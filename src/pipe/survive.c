@@ -33,7 +33,7 @@ typedef struct ddp__shrink {
     int            worlds;    /* so far */
     ddp__hub      *hub;
     int            listen_fd;
-    ddp_error      why;       /* that ended the last world */
+    ddp_error      why, lost; /* that ended the last world, and the one before */
 } ddp__shrink;
 
 /* ---- words in the elastic world ---- */
@@ -120,7 +120,7 @@ static ddp_status ddp__shrink_open(ddp__shrink *s, ddp_error *err)
 
     c.rank = s->place;
     c.world = s->replicas * s->run->stages;
-    c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas;
+    c.micro_batches = c.micro_batches * (s->outer->world / s->run->stages) / s->replicas; /* divides, where it trains */
     c.addr = first->addr;
     if (s->worlds) {
         c.net_script = NULL; /* its times and ranks are those of the first world */
@@ -158,7 +158,8 @@ static ddp_status ddp__shrink_meet(ddp__shrink *s, int *again, ddp_error *err)
     DDP__TRY(ddp__shrink_tell(s, &own, err));
     ddp__shrink_settle(s);
     if (s->why.code && s->replicas == s->was) return ddp__fail(err, s->why.code, "%s", s->why.msg); /* nobody is lost */
-    if (s->replicas < s->run->min_replicas) return ddp__shrink_few(s, err);
+    s->keeper.ends = s->replicas < s->run->min_replicas;
+    if (s->keeper.ends && (s->replicas == 0 || k->kept.step < 0)) return ddp__shrink_few(s, err);
     if (s->outer->rank == s->first) bad = ddp__shrink_listen(s, &own, err);
     if (bad == DDP_OK) bad = ddp__shrink_tell(s, &own, err);
     if (bad == DDP_OK && s->place >= 0) {
@@ -189,6 +190,7 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
         s->worlds++;
         ddp__log(&s->outer->host.log, DDP_LOG_INFO, "rank %d is rank %d of %d pipelines of %d stages, from step %ld on",
                  s->outer->rank, s->place, s->replicas, s->run->stages, s->keeper.kept.step < 0 ? 0 : s->keeper.kept.step);
+        s->lost = s->why;
         code = again ? (int)DDP_PEER_LOST : s->run->fn(s->d, s->run->user);
         memset(&s->why, 0, sizeof s->why);
         if (code < 0 || code >= (int)DDP_STATUS_COUNT) code = (int)DDP_FAILED;
@@ -199,6 +201,10 @@ static ddp_status ddp__shrink_run(ddp__shrink *s, ddp_error *err)
             ddp__ctx_failf(s->d, (ddp_status)code, "rank %d ended with %s", s->place, ddp_status_text((ddp_status)code));
         if (!again) s->why = s->d->host.error;
         ddp__shrink_close(s);
+        if (s->why.code == DDP_OK && s->keeper.ends) {
+            s->why = s->lost;
+            return ddp__shrink_few(s, err);
+        }
         if (s->why.code == DDP_OK) return DDP_OK;
         if (s->why.code != DDP_PEER_LOST) return ddp__fail(err, s->why.code, "%s", s->why.msg);
     }
