@@ -56117,6 +56117,13 @@ static ddp_status ddp__pipe_meet(ddp_ctx *d, ddp_error *err)
     return d->engine ? ddp__run(d, &m, 0, err) : DDP_OK;
 }
 
+/* Where parameters are averaged now and then, averages would be waited for in every step: a period is lost instead. */
+static int ddp__keeps_now(const ddp_ctx *d, const ddp__keeper *k)
+{
+    if (k->kept.step < 0) return 1;
+    return k->kept.step != d->step && (d->ops.averages == DDP_AVERAGES_GRADIENTS || d->step % d->cfg.period == 0);
+}
+
 /* Who has passed the meeting of a step knows that all others have come to it: they have what this one keeps, as its last
  * step or, where the meeting failed, as the next. */
 ddp_status ddp__pipe_keep(ddp_pipe *p)
@@ -56126,7 +56133,7 @@ ddp_status ddp__pipe_keep(ddp_pipe *p)
     ddp_error *err = &d->host.error, local;
     ddp_status s;
 
-    if (!k || k->kept.step == d->step) return DDP_OK;
+    if (!k || !ddp__keeps_now(d, k)) return DDP_OK;
     if (!d->started) DDP__TRY(ddp__session_start(d, err));
     DDP__TRY(ddp__strategy_wait(d, err));
     DDP__TRY(ddp__post_flush(d, err));

@@ -240,7 +240,7 @@ static void expect(const job *j, int left, int exactly)
 
     assert_int_equal(b->worlds[0], j->victims + 1);
     for (int i = 0; i < world; i++) /* the step in which it went, or one beside it, in which others were */
-        if (b->from[0][i + 1] < j->step[i] - 1 || b->from[0][i + 1] > j->step[i] + 1)
+        if (b->from[0][i + 1] < j->step[i] - (exactly ? 1 : j->cfg.period) || b->from[0][i + 1] > j->step[i] + 1)
             fail_msg("moment %d: lost in step %d, gone on from %ld", (int)j->when, j->step[i], b->from[0][i + 1]);
     for (int r = 0; r < left * j->stages; r++) {
         assert_int_equal(b->replicas[r][world], left);
