@@ -101,7 +101,7 @@ static int worker(ddp_ctx *d, void *user)
     if (j->when == OPENING && ddp_rank(d) == j->victim) ddp__sleep_until(ddp_now() + 0.2); /* the others wait for it */
     dies(d, j, OPENING, 1);
     bad = p ? 0 : (int)ddp_last_error(d)->code;
-    deadly = j->when == UPDATE && ddp_rank(d) == j->victim;
+    if (j->when == UPDATE && ddp_rank(d) == j->victim) deadly = 1;
     o.update = update;
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad) bad = train(d, j, p);

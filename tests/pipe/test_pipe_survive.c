@@ -128,7 +128,6 @@ static int worker(ddp_ctx *d, void *user)
     memset(&c, 0, sizeof c);
     c.stages = j->stages;
     c.schedule = j->schedule;
-    deadly = 0;
     p = ddp_pipe_open(d, g, model(g), &c);
     bad = p ? ddp_set_optimizer(d, &o) : (int)ddp_last_error(d)->code;
     if (!bad) bad = ddp_pipe_resume(p);

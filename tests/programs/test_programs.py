@@ -197,6 +197,12 @@ mistake("feedback of an edge that rounds nothing", 2, ["--edge-feedback", "topk:
 mistake("a bottleneck of nothing", 2, ["bottleneck:1000", "take at most"], "--stages 2 --workers 2 --edge-wire bottleneck:1000")
 mistake("more stages than layers", 2, ["5 stages", "4 layers", "fewer"], "--stages 5 --workers 5")
 mistake("servers in a pipeline", 2, ["servers", "pipeline"], "--stages 2 --workers 2 --strategy bsp --servers 1")
+mistake("replicas without stages", 2, ["--min-replicas 1", "--stages"], "--min-replicas 1 --workers 2")
+mistake("more replicas than there are", 2, ["--min-replicas 3", "2 pipelines"], "--min-replicas 3 --workers 4 --stages 2")
+mistake("micro-batches that fewer pipelines cannot share", 2, ["3 micro-batches", "multiple of 2"],
+        "--min-replicas 1 --workers 6 --stages 2 --microbatches 3")
+mistake("changes that each replica has a share of", 2, ["diloco", "choose dreamddp"],
+        "--min-replicas 1 --workers 4 --stages 2 --microbatches 2 --strategy diloco")
 mistake("unknown strategy", 2, ["bogus", "dreamddp"], "--strategy bogus")
 mistake("unknown model", 2, ["vgg99", "gpt2"], "--model vgg99")
 mistake("unknown optimizer", 2, ["lion", "adamw", "muon"], "--optimizer lion")
@@ -507,6 +513,64 @@ def check(folder):
         expect(code == 3, "exit %d, expected 3: %s" % (code, err))
         sentence(err, "rank 1")
     ranks[1].communicate()
+
+
+PIPES = TEXT_MODEL + "--workers 6 --stages 2 --microbatches 2 --strategy ssgd --net 100mbit,1ms --steps 150".split()
+
+
+def stage_lost(folder, which, *more):
+    """(exit code, stdout, stderr) of a run whose ranks are killed, one of them a second."""
+    p = start(folder, *PIPES, *more)
+    wait_until(lambda: len(members(p.pid)) == 7, 20, "6 workers did not start")
+    ranks = sorted(set(members(p.pid)) - {p.pid})
+    for w in which:
+        time.sleep(1.2)
+        expect(p.poll() is None, "the training ended early")
+        os.kill(ranks[w], signal.SIGKILL)
+    return finish(p, folder, seconds=90)
+
+
+@case("a lost stage is named")
+def check(folder):
+    code, out, err = stage_lost(folder, [3], "--pipeline", "zb")
+    expect(code == 3, "exit %d: %s" % (code, err))
+    sentence(err, r"stage 1 of pipeline 1 \(rank 3\) .*was lost")
+
+
+@case("pipelines go on without those that have lost a rank")
+def check(folder):
+    whole = train(folder, *PIPES)
+    for which, left in ([2], 4), ([5, 0], 2):
+        code, out, err = stage_lost(folder, which, "--min-replicas", 1, "--save", "ck%d" % left)
+        expect(code == 0, "exit %d: %s" % (code, err))
+        r = result(out)
+        expect(r["workers"] == left and r["steps"] == whole["steps"], "results of another run: %s" % r)
+        expect(abs(r["final_loss"] / whole["final_loss"] - 1) < 1e-3, "%r, not as without a loss: %r" % (r, whole))
+        expect("step-%012d" % whole["steps"] in os.listdir(os.path.join(folder, "ck%d" % left)), "no checkpoint")
+
+
+@case("too few pipelines save what they have")
+def check(folder):
+    whole = train(folder, *PIPES)
+    code, out, err = stage_lost(folder, [1], "--min-replicas", 3, "--save", "ck")
+    expect(code == 3, "exit %d: %s" % (code, err))
+    sentence(err, r"stage 1 of pipeline 0 \(rank 1\)", "2 of 3 pipelines are left, min_replicas is 3")
+    r = train(folder, *PIPES, "--resume", "ck")
+    expect(abs(r["final_loss"] / whole["final_loss"] - 1) < 1e-3, "%r, not %r" % (r, whole))
+
+
+@case("the first rank of stages started by hand is killed")
+def check(folder):
+    addr = "127.0.0.1:%d" % free_port()
+    ranks = [start(folder, *PIPES, "--min-replicas", 1, "--rank", r, "--addr", addr) for r in range(6)]
+    time.sleep(2)
+    expect(all(p.poll() is None for p in ranks), "ended early")
+    ranks[0].kill()
+    ranks[0].communicate()
+    ends = [finish(ranks[r], folder, seconds=60) for r in range(1, 6)]
+    expect([e[0] for e in ends] == [0] * 5, "exits and errors: %s" % [(e[0], e[2]) for e in ends])
+    expect([bool(e[1]) for e in ends] == [False, True, False, False, False], "who prints: %s" % [e[1][:20] for e in ends])
+    expect(result(ends[1][1])["workers"] == 4, "results of another run: " + ends[1][1])
 
 
 @case("the workers end with their parent")
