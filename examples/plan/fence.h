@@ -214,19 +214,19 @@ static void fence_svg(FILE *f, const fence_plans *v)
 static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p, const ddp_workload *small, int idle,
                        double seconds, int event)
 {
-    char t[4][32];
+    char t[3][32];
     double bytes = 0;
     int k;
 
     for (k = 0; k < list->count; k++) bytes += list->op[k].param_bytes;
-    fprintf(f, "{%s\"solver\": \"%s\", \"allow_idle\": %s, \"operators\": %d, \"param_bytes\": %s, \"devices\": %d, "
+    fprintf(f, "{%s\"solver\": \"%s\", \"allow_idle\": %s, \"operators\": %d, \"devices\": %d, "
                "\"devices_used\": %d, \"clusters\": %d, \"latency_s\": %s, \"pipeline_s\": %s, "
                "\"throughput\": %s, \"proven\": %s, \"connected\": %s, ",
             event ? "\"event\": \"plan\", " : "", ddp_fence_solver_name(p->solver),
-            idle ? "true" : "false", p->ops, plan_exact(bytes, t[0], sizeof t[0]), p->devices, p->segments, p->clusters,
-            plan_exact(p->work.latency_s, t[1], sizeof t[1]),
-            plan_exact(p->work.pipeline_s, t[2], sizeof t[2]),
-            plan_exact(p->work.throughput, t[3], sizeof t[3]), p->proven ? "true" : "false",
+            idle ? "true" : "false", p->ops, p->devices, p->segments, p->clusters,
+            plan_exact(p->work.latency_s, t[0], sizeof t[0]),
+            plan_exact(p->work.pipeline_s, t[1], sizeof t[1]),
+            plan_exact(p->work.throughput, t[2], sizeof t[2]), p->proven ? "true" : "false",
             p->connected ? "true" : "false");
     if (small)
         fprintf(f, "\"compressed\": {\"latency_s\": %s, \"pipeline_s\": %s, \"throughput\": %s}, ",
@@ -241,7 +241,7 @@ static void fence_json(FILE *f, const ddp_oplist *list, const ddp_fence_plan *p,
                 s->end, p->work.compute_s[s->device], p->work.receive_s[s->device],
                 p->work.memory_bytes[s->device] / 1e9);
     }
-    fprintf(f, "], \"solve_ms\": %.6f}\n", seconds * 1e3);
+    fprintf(f, "], \"param_bytes\": %s, \"solve_ms\": %.6f}\n", plan_exact(bytes, t[0], sizeof t[0]), seconds * 1e3);
 }
 
 /* Solves with one solver and prints it; in a series a baseline that cannot is a remark. */

@@ -27,6 +27,7 @@ base="--graph g.json --network net.json"
     has '"segments": [{"device": 1, "first": 0, "end": 3, "compute_s": 3, "receive_s": 2, "memory_gb": 28}, {"device": 0, "first": 3, "end": 4,' $base --microbatches 4
     has '"throughput": 1.6842105263157894' $base --microbatches 4 --batch 8
     has '"allow_idle": true, "operators": 4, "devices": 2, "devices_used": 1, "clusters": 1, "latency_s": 4' $base --allow-idle
+    has '"param_bytes": 3000000000, "solve_ms"' $base
     has '"latency_s": 4, "pipeline_s": 4' $base --forward-only # C = 1, 1 and R = 0, 2
     has 'usage: plan fence' --help
 
