@@ -103,6 +103,9 @@ static void a_step_of_a_pipeline_is_drawn_and_traced(void **state)
     assert_non_null(strstr(t.data, "\"ssgd rank 1, 1f1b pipeline 0 stage 1\""));
     assert_non_null(strstr(t.data, "\"name\":\"sends activations 0\",\"args\":{\"micro_batch\":0,\"other_stage\":1}"));
     assert_int_equal(count_of(t.data, "\"ph\":\"X\""), 6);
+    assert_int_equal(count_of(t.data, "\"cat\":\"receive\""), 1);
+    assert_int_equal(count_of(t.data, "\"cat\":\"stage\""), 4);
+    assert_int_equal(count_of(t.data, "\"cat\":\"send\""), 1);
     ddp__text_free(&t);
     assert_true(python_accepts("import sys, json; json.load(open(sys.argv[1]))", path));
 }
