@@ -3277,8 +3277,8 @@ DDP_API ddp_node *ddp_vgg(ddp_graph *g, const ddp_vgg_config *c, ddp_node **logi
 /* ddp_bottleneck - x (..., C), or images (B, C, H, W), squeezed into `width` channels and widened again, so that a stage
  *   which ends in between passes on width floats instead of C (after ResBM, arXiv:2604.11947). Two layers of their own,
  *   ddp_bottleneck_down and ddp_bottleneck_up, so it stands between layers:
- *       z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); images without the norm
- *       y = B z + U gelu(V z)            B, V (C, width), U (C, C)
+ *       z = A x + D gelu(E norm(x))      A, D (width, C), E (C, C); layer norm
+ *       y = B z + U gelu(V norm(z))      B, V (C, width), U (C, C); RMS norm; images without either
  *   A and B are the low-rank path; D and U start at 0, so that it is all there is at first. DDP_ARG unless 1 <= width <= C.
  * ddp_bottleneck_up - width: that of the result. */
 DDP_API ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width);
@@ -11918,7 +11918,7 @@ ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width)
 {
     if (!g || g->error.code || !x) return NULL;
     ddp_layer_begin(g, "bottleneck.up");
-    x = ddp__bottleneck_half(g, x, x, width, width);
+    x = ddp__bottleneck_half(g, x, x->spec.out.dims == 4 ? x : ddp_rms_norm(g, x, 0), width, width);
     ddp_layer_end(g);
     return x;
 }

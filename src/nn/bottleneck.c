@@ -48,7 +48,7 @@ ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width)
 {
     if (!g || g->error.code || !x) return NULL;
     ddp_layer_begin(g, "bottleneck.up");
-    x = ddp__bottleneck_half(g, x, x, width, width);
+    x = ddp__bottleneck_half(g, x, x->spec.out.dims == 4 ? x : ddp_rms_norm(g, x, 0), width, width);
     ddp_layer_end(g);
     return x;
 }
