@@ -283,6 +283,27 @@ static ddp_node *skips(ddp_graph *g)
     return x;
 }
 
+/* A residual block with running statistics. */
+static ddp_node *residual(ddp_graph *g)
+{
+    const ddp_shape image = {4, {2, 2, 6, 6}};
+    ddp_node *x, *y, *labels = ddp_input(g, "labels", DDP_I32, 2, 1);
+
+    ddp_layer_begin(g, "stem");
+    x = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, ddp_input_shape(g, "x", DDP_F32, &image), 4, 3, 1, 1, 1, 0)));
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "a");
+    y = ddp_relu(g, ddp_batch_norm2d(g, ddp_conv2d(g, x, 4, 3, 1, 1, 1, 0)));
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "b");
+    x = ddp_relu(g, ddp_add(g, ddp_batch_norm2d(g, ddp_conv2d(g, y, 4, 3, 1, 1, 1, 1)), x));
+    ddp_layer_end(g);
+    ddp_layer_begin(g, "head");
+    x = ddp_cross_entropy(g, ddp_linear(g, ddp_global_avg_pool2d(g, x), 3), labels);
+    ddp_layer_end(g);
+    return x;
+}
+
 static ddp_node *model(ddp_graph *g, int which)
 {
     if (which == 3) return skips(g);
@@ -297,12 +318,8 @@ static ddp_node *model(ddp_graph *g, int which)
         memset(&c, 0, sizeof c);
         c.batch = 2, c.inputs = 7, c.hidden[0] = 9, c.hidden[1] = 5, c.hidden[2] = 11, c.classes = 5;
         return ddp_mlp(g, &c, NULL);
-    } else {
-        ddp_resnet_config c;
-        memset(&c, 0, sizeof c);
-        c.depth = 18, c.classes = 3, c.size = 8, c.batch = 2, c.cifar = 1;
-        return ddp_resnet(g, &c, NULL);
     }
+    return residual(g);
 }
 
 static ddp_job job_of(int which)
@@ -369,7 +386,7 @@ static void descriptions_train_with_the_bits_of_the_graph(void **state)
     (void)state;
     for (int which = 0; which < 4; which++) {
         ddp_job j = job_of(which);
-        for (int nodes = 1; nodes <= RANKS; nodes += which == 2 ? 3 : 1) {
+        for (int nodes = 1; nodes <= RANKS; nodes++) {
             run r = run_of(&j, nodes);
             if (r.hash[0] != plain_hash(which)) fail_msg("model %d on %d nodes has other bits", which, nodes);
         }
