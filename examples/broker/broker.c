@@ -445,11 +445,10 @@ static ddp_status work_with_nodes(broker *b, ddp_error *err)
 static int parse(broker *b, int argc, char **argv)
 {
     work *w = &b->w;
-    long nodes_spare = 0;
     const cli_option table[] = {
         {"--listen", CLI_TEXT, &w->listen, "HOST:PORT", "where nodes come [127.0.0.1:29600]"},
         {"--nodes", CLI_COUNT, &w->nodes, "N", "of build/compnode that the job is cut over [2]"},
-        {"--spares", CLI_COUNT, &nodes_spare, "N", "more of them that may wait for one to be lost [0]"},
+        {"--spares", CLI_COUNT, &w->spares, "N", "more of them that may wait for one to be lost [0]"},
         {"--model", CLI_TEXT, &w->model, "NAME", "gpt2, mlp, resnet18, resnet34, resnet50 or resnet101"},
         {"--job", CLI_TEXT, &w->job, "FILE", "or a job description (docs/broker.md), with its own steps, optimizers and seed"},
         {"--data", CLI_TEXT, &w->data, "PATH", "folder of MNIST or CIFAR files; for gpt2 any file. Shipped to the nodes that read it"},
@@ -481,11 +480,9 @@ static int parse(broker *b, int argc, char **argv)
         {"--insecure", CLI_FLAG, &w->insecure, "", "allow addresses beyond this machine, without encryption"},
         {"--quiet", CLI_FLAG, &w->quiet, "", "no progress"},
     };
-    const int code = cli_parse(argc, argv, "Cuts a model over the nodes that come, ships their parts, and trains it with them.", table,
-                               (int)(sizeof table / sizeof table[0]));
 
-    w->spares = nodes_spare;
-    return code;
+    return cli_parse(argc, argv, "Cuts a model over the nodes that come, ships their parts, and trains it with them.", table,
+                     (int)(sizeof table / sizeof table[0]));
 }
 
 int main(int argc, char **argv)

@@ -4,7 +4,6 @@
 
 typedef struct work {
     const char *listen, *job, *model, *widths, *data, *optimizer, *pipeline, *solver, *network, *speed, *load, *store, *write_job;
-    const char *json;
     long   nodes, spares, steps, batch, microbatches, layers, heads, dim, seq, seed, save_every, restarts;
     double lr, momentum, weight_decay, join_timeout, peer_timeout;
     int    emulate, insecure, quiet;
