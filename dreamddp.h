@@ -55808,26 +55808,37 @@ static size_t ddp__pipe_arena(const ddp_pipe *p, int i)
     return p->g->plain.bytes[i < p->held ? DDP__ARENA_HELD : DDP__ARENA_PASS];
 }
 
-size_t ddp_pipe_bytes(const ddp_pipe *p)
+static size_t ddp__pipe_bytes(const ddp_pipe *p, int states)
 {
-    size_t bytes = 0;
+    size_t bytes = (size_t)states * p->g->plain.bytes[DDP__ARENA_OWN];
 
-    if (!p) return 0;
     for (int i = 0; i <= p->held; i++) bytes += ddp__pipe_arena(p, i);
-    return bytes + (size_t)p->states * p->g->plain.bytes[DDP__ARENA_OWN];
+    return bytes;
+}
+
+size_t ddp_pipe_bytes(const ddp_pipe *p) { return p ? ddp__pipe_bytes(p, p->states) : 0; }
+
+/* As ddp_graph_build refuses what is sure not to fit; owned.bytes are the parameters by now. */
+static int ddp__states_fit(const ddp_pipe *p, int states)
+{
+    const double total = ddp__memory_total();
+
+    if (p->d->host.backend || p->d->host.allocator.alloc || !(total > 0)) return 1;
+    return p->g->owned.bytes + (double)ddp__pipe_bytes(p, states) <= total;
 }
 
 /* 0: out of memory. One state more than is held: what comes next is received meanwhile. */
 static int ddp__states_open(ddp_pipe *p)
 {
     const ddp_pipeline_shape shape = ddp__pipe_shape(p);
-    const int most = p->held + 1;
+    const int most = p->held < p->micro_batches ? p->held + 1 : p->held;
 
+    if (!ddp__states_fit(p, most)) return 0;
     p->task = (ddp_task *)ddp__calloc(3 * (size_t)p->micro_batches, sizeof *p->task);
     p->state = (ddp_state **)ddp__calloc((size_t)most, sizeof(ddp_state *));
     if (!p->task || !p->state) return 0;
     p->tasks = ddp_pipeline_tasks(&shape, p->stage, p->task);
-    for (; p->states < most && p->states < p->micro_batches; p->states++) {
+    for (; p->states < most; p->states++) {
         p->state[p->states] = ddp_state_new(p->g);
         if (!p->state[p->states]) return 0;
     }
@@ -55898,6 +55909,7 @@ static ddp_status ddp__pipe_open(ddp_pipe *p, const ddp_pipe_config *c, ddp_erro
     if (ddp__edges_open(p) && ddp__tied_open(p) && ddp__pipe_inputs_open(p) && ddp__lanes_open(p) &&
         ddp__states_open(p)) {
         ddp__pipe_room(p);
+        if (!p->d->host.backend) p->g->owned.bytes += (double)ddp_pipe_bytes(p);
         return ddp__wires_open(p, err);
     }
     return ddp__fail(err, DDP_MEMORY, "out of memory for the activations of stage %d: %d micro-batches of %zu bytes are "

@@ -771,9 +771,14 @@ static int training_finish(ddp_ctx *d, const training *t, training_model *m, dou
     snprintf(r->param_hash, sizeof r->param_hash, "%016llx", (unsigned long long)hash);
     getrusage(RUSAGE_SELF, &use);
     r->peak_rss_mb = (double)use.ru_maxrss / 1024;
-    r->param_mb = (double)ddp_param_count(m->graph) * sizeof(float) / 1048576;
+    r->param_mb = 0; /* of this rank's layers */
+    for (int l = 0; l < ddp_layer_count(m->graph); l++) {
+        size_t count = 0;
+        (void)ddp_layer_params(m->graph, l, &count);
+        r->param_mb += (double)count * sizeof(float) / 1048576;
+    }
     r->state_mb = (double)own->stats.optimizer_bytes / 1048576;
-    r->activation_mb = (double)ddp_activation_bytes(m->graph) / 1048576;
+    r->activation_mb = (double)(m->pipe ? ddp_pipe_bytes(m->pipe) : ddp_activation_bytes(m->graph)) / 1048576;
     if (t->store && !m->pipe) {
         ddp_error why;
         bad = (int)ddp_weights_save(m->graph, t->store, &why);

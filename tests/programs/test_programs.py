@@ -651,6 +651,10 @@ def pipelines(folder):
                 expect(r["param_hash"] == one["param_hash"], "%s, %d stages, %d replicas, %s: %s, not %s" % (
                     schedule, stages, replicas, transport, r["param_hash"], one["param_hash"]))
                 expect(abs(r["val_loss"] - one["val_loss"]) < 1e-5, "another val_loss")
+    plain, less = (train(folder, *model, "--layers", 3, "--workers", 2, "--stages", 2, "--microbatches", 4, *more)
+                   for more in ([], ["--recompute"]))
+    expect(plain["param_hash"] == less["param_hash"] and less["planned_mb"] < plain["planned_mb"],
+           "--recompute in stages: %s, %s" % (plain, less))
     r = train(folder, *TEXT_MODEL, "--workers", 4, "--stages", 2, "--microbatches", 2, "--strategy", "dreamddp", "--period", 2,
               "--steps", 40, "--lr", 0.01)
     expect(r["final_loss"] < 0.95 * r["first_loss"], "2 x 2 under dreamddp learns nothing: %s" % r)
