@@ -97,6 +97,7 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p, int world, int own)
     for (long step = ddp_step(d); step < STEPS; step++) {
         const int now = doomed(d, j, world, step);
         int bad;
+        if (now && (j->when == FORWARD || j->when == LEAVES)) ddp__sleep_until(ddp_now() + 0.3); /* all others meet */
         if (now && j->when == LEAVES) return (int)DDP_ABORTED;
         if (now && j->when == FORWARD) kill(getpid(), SIGKILL);
         if (now && j->when == UPDATE) deadly = (int)step + 1;
@@ -238,9 +239,11 @@ static void expect(const job *j, int left, int exactly)
     const int world = b->worlds[0] - 1;
 
     assert_int_equal(b->worlds[0], j->victims + 1);
-    for (int i = 0; i < world; i++) /* the step in which it went, or one beside it, in which others were */
-        if (b->from[0][i + 1] < j->step[i] - (exactly ? 1 : j->cfg.period) || b->from[0][i + 1] > j->step[i] + 1)
+    for (int i = 0; i < world; i++) { /* the step in which it went; or one beside it, in which others were */
+        const int beside = j->when != FORWARD && j->when != LEAVES, before = exactly ? beside : j->cfg.period;
+        if (b->from[0][i + 1] < j->step[i] - before || b->from[0][i + 1] > j->step[i] + beside)
             fail_msg("moment %d: lost in step %d, gone on from %ld", (int)j->when, j->step[i], b->from[0][i + 1]);
+    }
     for (int r = 0; r < left * j->stages; r++) {
         assert_int_equal(b->replicas[r][world], left);
         assert_int_equal(b->from[r][world], b->from[0][world]);
