@@ -71,11 +71,15 @@ static void piped_fill(void *at, const ddp_node *input, int r, int step, int m)
 static int piped_stages(ddp_ctx *d, piped *j, ddp_graph *g, ddp_node *loss)
 {
     ddp_optimizer o = ddp_adamw(0.01f, 0.9f, 0.999f, 1e-8f, 0.1f);
-    const ddp_pipe_config c = {j->schedule, j->stages, NULL, NULL};
-    ddp_pipe *p = ddp_pipe_open(d, g, loss, &c);
+    ddp_pipe_config c;
+    ddp_pipe *p;
     const int r = ddp_rank(d), M = j->cfg.micro_batches;
-    int bad = !p ? (int)ddp_last_error(d)->code : j->no_rule ? 0 : ddp_set_optimizer(d, &o);
+    int bad;
 
+    memset(&c, 0, sizeof c);
+    c.schedule = j->schedule, c.stages = j->stages;
+    p = ddp_pipe_open(d, g, loss, &c);
+    bad = !p ? (int)ddp_last_error(d)->code : j->no_rule ? 0 : ddp_set_optimizer(d, &o);
     for (int step = 0; step < PIPED_STEPS && !bad; step++) {
         for (int m = 0; m < M; m++)
             for (int i = 0; i < g->nodes; i++)
