@@ -22,10 +22,14 @@ typedef struct nodes {
 
 static void node_end(connection *p, int code, const char *why)
 {
+    const struct timeval soon = {2, 0};
     char text[600];
 
     snprintf(text, sizeof text, "%d %.580s", code, why);
     channel_send(p->c.fd, WORD_END, text, strlen(text), NULL, 0);
+    shutdown(p->c.fd, SHUT_WR);
+    setsockopt(p->c.fd, SOL_SOCKET, SO_RCVTIMEO, &soon, sizeof soon);
+    while (recv(p->c.fd, text, sizeof text, 0) > 0) {} /* what is closed unread would take the last word with it */
     channel_close(&p->c);
 }
 

@@ -40,7 +40,7 @@ typedef struct channel_start {
     double  peer_timeout_s;
     int32_t rank, world, insecure, send_back;
 } channel_start;
-typedef struct channel_done { uint64_t hash; double step_s; int64_t bytes_sent; } channel_done;
+typedef struct channel_done { uint64_t hash; double step_s; } channel_done;
 typedef struct channel_failure { int32_t code; char text[508]; } channel_failure;
 
 typedef struct channel { /* receives into a buffer of its own */

@@ -47,6 +47,7 @@ typedef struct node {
     long        threads;
     double      timeout;
     int         insecure;
+    int         ended;                 /* that word came while it trained */
     ddp_job     j;
     char        network[64];           /* a file, or "" */
     float     **state;                 /* [ops] to go on from; NULL: as the seed says */
@@ -232,10 +233,11 @@ static ddp_status fill(node *n, ddp_ctx *d, ddp_pipe *p)
             void *at = n->j.op[i].type == DDP_JOB_PLACEHOLDER ? ddp_pipe_input(p, m, n->j.op[i].name) : NULL;
             channel_part part;
             if (!at) continue;
-            while (!channel_waits(n->c.fd, 1))
-                if (cli_interrupted) return ddp_abort(d, "interrupted"), DDP_ABORTED;
+            while (!cli_interrupted && !channel_waits(n->c.fd, 1)) {}
+            if (cli_interrupted) return ddp_abort(d, "interrupted"), DDP_ABORTED;
             if (!channel_receive(&n->c, SIZE_MAX)) return ddp_abort(d, "the broker is gone"), DDP_ABORTED;
-            if (n->c.word == WORD_CANCEL) return ddp_abort(d, "the broker ended this attempt"), DDP_ABORTED;
+            n->ended = n->c.word == WORD_END;
+            if (n->ended || n->c.word == WORD_CANCEL) return ddp_abort(d, "the broker ended this attempt"), DDP_ABORTED;
             if (n->c.bytes == sizeof part + bytes) memcpy(&part, n->c.data, sizeof part);
             if (n->c.word != WORD_DATA || n->c.bytes != sizeof part + bytes || part.op != i || part.micro_batch != m)
                 return ddp_abort(d, "the broker sent other data than this node reads"), DDP_FORMAT;
@@ -268,7 +270,6 @@ static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, d
     int bad = ddp_set_optimizer(d, &o);
     const double begin = ddp_now();
     channel_done done;
-    ddp_stats stats;
 
     for (int i = 0; i < n->j.ops && !bad; i++)
         if (n->state[i]) bad = ddp_job_put(part, i, n->state[i], n->floats[i]);
@@ -286,7 +287,6 @@ static int steps(node *n, const channel_start *start, ddp_ctx *d, ddp_pipe *p, d
     done.step_s = (ddp_now() - begin) / (double)(n->j.steps - start->first);
     if (!bad) bad = ddp_sync_all(d);
     if (!bad) bad = ddp_pipe_hash(p, &done.hash);
-    if (!bad) ddp_get_stats(d, &stats), done.bytes_sent = stats.bytes_sent;
     if (!bad && start->send_back) bad = send_states(n, part, 1);
     if (!bad) channel_send(n->c.fd, WORD_DONE, &done, sizeof done, NULL, 0);
     return bad;
@@ -348,10 +348,9 @@ static int serve(node *n)
     for (;;) {
         memset(&err, 0, sizeof err);
         s = DDP_OK;
-        while (!channel_waits(n->c.fd, 1))
-            if (cli_interrupted) break;
+        while (!n->ended && !cli_interrupted && !channel_waits(n->c.fd, 1)) {}
         if (cli_interrupted) return fprintf(stderr, "compnode: interrupted\n"), 130;
-        if (!channel_receive(&n->c, SIZE_MAX))
+        if (!n->ended && !channel_receive(&n->c, SIZE_MAX))
             return fprintf(stderr, "compnode: the broker at %s is gone; its job has ended here\n", n->broker), 3;
         switch (n->c.word) {
         case WORD_END:

@@ -307,6 +307,24 @@ def a_broker_that_dies_ends_its_nodes(job, folder):
         expect(n.returncode == 3 and "is gone" in said and "\n" not in said, "exit %d: %s" % (n.returncode, said))
 
 
+@case
+def ctrl_c_ends_all(job, folder):
+    undisturbed(folder)
+    for who in ("broker", "a node"):
+        j = Job(folder)
+        try:
+            j.listen("--nodes", 2, *MLP, "--data", "data", "--steps", 100000, *quick(folder, 2), "--join-timeout", 1)
+            j.node(), j.node()
+            j.line("stage 1 on node")
+            time.sleep(0.5)
+            (j.broker if who == "broker" else j.nodes[0]).send_signal(signal.SIGINT)
+            _, err, said = j.end(130 if who == "broker" else 3)
+            expect("interrupted" in (err if who == "broker" else said[0]), "%s does not say so: %s %s" % (who, err, said))
+            expect(j.nodes[1].returncode == (130 if who == "broker" else 3), "the other node: exit %d" % j.nodes[1].returncode)
+        finally:
+            j.close()
+
+
 # ---- mistakes ----
 
 @case
