@@ -316,6 +316,7 @@ static ddp_status train(node *n, ddp_error *err)
     snprintf(net, sizeof net, "%.60s%.1020s", n->network, start.devices);
     if (start.devices[0]) cfg.net = net;
     d = ddp_open(&cfg, err);
+    if (n->network[0]) remove(n->network); /* it was read */
     if (!d) return free(stage_of), err->code;
     g = ddp_graph_new(d);
     kernels(g);
