@@ -70,6 +70,18 @@ def checkpoints(folder):
               whole["param_hash"] == on["param_hash"], "%s and %s" % (whole["param_hash"], on["param_hash"]))
 
 
+def stages(folder):
+    """A pipeline on GPUs has the bits of one worker on one."""
+    _, one = losses(["--device", "cuda", "--strategy", "ssgd", "--accumulate", "2", "--workers", "1", "--clip", "0.5"], folder)
+    for schedule, more in (("1f1b", []), ("zb", ["--recompute"])):
+        _, r = losses(["--device", "cuda", "--strategy", "ssgd", "--stages", "2", "--pipeline", schedule, "--microbatches", "2",
+                       "--clip", "0.5", *more], folder)
+        check("2 stages, %s: the parameters of one worker" % schedule, r["param_hash"] == one["param_hash"],
+              "%s and %s" % (r["param_hash"], one["param_hash"]))
+    r = run(GPT + ["--device", "cuda", "--numbers", "bf16", "--strategy", "ssgd", "--stages", "2"])
+    check("2 stages in bf16: one sentence", r.returncode == 2 and "2 bytes an element" in r.stderr, r.stderr)
+
+
 def refusals():
     r = run(GPT + ["--device", "cuda"], CUDA_ON_CPU_DEVICES="0")
     check("without a GPU: one sentence", r.returncode == 1 and "no CUDA device" in r.stderr and
@@ -145,6 +157,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         strategies(folder)
         checkpoints(folder)
+        stages(folder)
         refusals()
         images()
         own_loop(folder)
