@@ -2025,7 +2025,7 @@ DDP_API ddp_status ddp_louvain(int n, const double *weights, double resolution, 
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching;
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, kl's search, re-matching;
                                beyond 256 devices mostly descent by exchange and re-matching */
     DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
     DDP_PLACE_GENETIC_CODE, /* the search that the authors released */
@@ -30787,6 +30787,7 @@ typedef struct ddp__place {
     int    *mate;           /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
     double *tour;           /* Held-Karp's table where S <= 16 */
     int    *order;          /* [S] */
+    double *reach;          /* [S] */
     int    *line;           /* [N] the arrangement behind the last evaluation */
     ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
 } ddp__place;
@@ -30798,9 +30799,9 @@ DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
 DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate); /* the hop's value */
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
- * where it is too late and something better than nothing is known. */
-DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. INFINITY where a bound
+ * shows that it is not below `enough`, or where it is too late and something better than nothing is known. */
+DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
 DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the best */
 /* The seconds since the start; reports progress and sets p->stop where the time is over. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
@@ -30810,7 +30811,15 @@ DDP_LIB int ddp__place_late(ddp__place *p);
 DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
-DDP_LIB void ddp__place_genetic(ddp__place *p); /* the paper's, genetic-code or KL's */
+typedef struct ddp__place_limit {
+    double seconds;
+    long   candidates;
+} ddp__place_limit;
+
+/* The paper's search, genetic-code or KL's. With `more` it goes on to these limits if by its own it has found something
+ * better; sums are kept up to date, a child that a bound shows to be no better than its parent is not evaluated, and
+ * candidates count as the moves of annealing that they are worth. */
+DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more);
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);
@@ -35272,11 +35281,32 @@ static int ddp__place_match_all(ddp__place *p, const int *at)
 
 static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
 
-double ddp__place_evaluate(ddp__place *p, const int *at)
+/* No path through all stages is shorter than a spanning tree (Prim's); p->order and p->reach are scratch. */
+static double ddp__place_span(ddp__place *p)
+{
+    size_t S = (size_t)p->S, at = 0, next, k, j;
+    double sum = 0;
+    memset(p->order, 0, S * sizeof(int));
+    for (j = 0; j < S; j++) p->reach[j] = INFINITY;
+    for (k = 1; k < S; k++, at = next) {
+        p->order[at] = 1;
+        for (j = 0, next = at; j < S; j++) {
+            if (p->order[j]) continue;
+            p->reach[j] = fmin(p->reach[j], p->hop[at * S + j]);
+            if (next == at || p->reach[j] < p->reach[next]) next = j;
+        }
+        sum += p->reach[next];
+    }
+    return sum;
+}
+
+double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
-    double length = 0;
-    if (!ddp__place_match_all(p, at)) return INFINITY;
+    double length = 0, data = 0;
+    for (int j = 0; j < p->S && enough < INFINITY; j++) data = fmax(data, ddp__place_averaging(p, at, j));
+    if (data >= enough || !ddp__place_match_all(p, at)) return INFINITY;
+    if (enough < INFINITY && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
@@ -35398,7 +35428,7 @@ static void ddp__starts_keep(ddp__starts *s)
     int k;
 
     if (!ddp__place_next(p)) return;
-    cost = ddp__place_evaluate(p, s->at);
+    cost = ddp__place_evaluate(p, s->at, INFINITY);
     ddp__place_offer(p, p->line, cost);
     for (k = 0; k < s->count && s->cost[k] < cost; k++) {}
     if (k < s->count && !(cost < s->cost[k])) return; /* the same again */
@@ -35511,6 +35541,7 @@ typedef struct ddp__place_pool {
     int     size;
     int    *label;      /* [size x N] stage of each device */
     double *cost;       /* [size] */
+    long    weight, tour; /* what a child and its tour count beyond one candidate */
     int    *child, *at; /* [N] */
 } ddp__place_pool;
 
@@ -35523,12 +35554,14 @@ static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
             if (label[v] == j) at[n++] = v;
 }
 
-static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
+static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, double enough)
 {
     double cost;
     ddp__place_gather(p, pool->child, pool->at);
-    cost = ddp__place_evaluate(p, pool->at);
+    cost = ddp__place_evaluate(p, pool->at, enough);
     ddp__place_offer(p, p->line, cost);
+    p->candidates += pool->weight + (cost < INFINITY ? pool->tour : 0);
+    if (p->candidates > p->limit) p->candidates = p->limit;
     return cost;
 }
 
@@ -35536,14 +35569,13 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
-    memset(pool, 0, sizeof *pool);
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
     pool->child = ddp__ints(&p->room, N), pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
-        pool->cost[pool->size] = ddp__place_judge(p, pool);
+        pool->cost[pool->size] = ddp__place_judge(p, pool, INFINITY);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
 }
@@ -35677,6 +35709,7 @@ typedef struct ddp__place_cycle {
     char *got;         /* [S] has received a device in this pass */
     int *moved, *from; /* [N] moves of this cycle */
     double *sum;       /* [S] weight between one device and each group */
+    double *table;     /* [N x S] sum of each device, kept up to date; NULL = summed afresh each time */
 } ddp__place_cycle;
 
 /* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
@@ -35685,6 +35718,10 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
     double own = INFINITY;
+    if (c->table) {
+        c->sum = c->table + (size_t)v * (size_t)p->S;
+        return 0;
+    }
     memset(c->sum, 0, (size_t)p->S * sizeof(double));
     for (int u = 0; u < p->N; u++) {
         if (u == v) continue;
@@ -35731,6 +35768,12 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 
 static void ddp__place_send(ddp__place_cycle *c, int v, int q)
 {
+    const ddp__place *p = c->p;
+    const double *row = p->kl + (size_t)v * (size_t)p->N;
+    for (int u = 0; c->table && u < p->N; u++) {
+        c->table[(size_t)u * (size_t)p->S + (size_t)c->label[v]] -= row[u];
+        c->table[(size_t)u * (size_t)p->S + (size_t)q] += row[u];
+    }
     c->size[c->label[v]]--;
     c->size[q]++;
     c->label[v] = q;
@@ -35771,7 +35814,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
  * closing at the last prefix. */
-static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *table)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
@@ -35788,7 +35831,13 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
     ok = !room.failed;
-    for (k = 0; ok && k < p->N; k++) c.size[label[k]]++;
+    for (k = 0; ok && k < p->N; k++) {
+        c.size[label[k]]++;
+        if (!table) continue;
+        (void)ddp__place_weigh(&c, k);
+        memcpy(table + (size_t)k * S, c.sum, S * sizeof(double));
+    }
+    c.table = table;
     for (k = 0; ok && k < p->S && ddp__place_cycle_once(&c); k++) {
         for (g = 0; g < p->S && c.got[g]; g++) {}
         if (g == p->S) break;
@@ -35797,29 +35846,43 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     return ok;
 }
 
-void ddp__place_genetic(ddp__place *p)
+void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
 {
-    const int released = p->o->solver != DDP_PLACE_GENETIC;
+    const int released = solver != DDP_PLACE_GENETIC, quick = more != NULL;
+    const double before = p->cost;
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
     ddp__place_chain c;
     int one, two, out;
-    double cost;
+    double cost, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
+    memset(&pool, 0, sizeof pool);
+    if (quick) {
+        pool.weight = (long)(S * N * N / 32);
+        pool.tour = (long)(S <= DDP_TOUR_EXACT ? (S * S << S) / 64 : S * S * S);
+    }
     ddp__place_pool_open(p, &pool);
     c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
     c.end = ddp__ints(&p->room, 2 * S);
     c.link = ddp__doubles(&p->room, S);
     c.mean = ddp__doubles(&p->room, 2 * S * S);
     c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
-    while (ddp__place_next(p)) {
+    for (;;) {
+        if (!ddp__place_next(p)) {
+            if (!more || p->stop == 2 || !(p->cost < before)) break;
+            p->limit = more->candidates, p->limit_s = more->seconds;
+            p->stop = 0;
+            more = NULL;
+            continue;
+        }
         ddp__place_cross(p, &pool, &one, &two);
         if (!released) ddp__place_circulate(p, &c, pool.child);
-        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, p->o->solver == DDP_PLACE_KL);
-        cost = ddp__place_judge(p, &pool);
+        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
-        if (!(cost < pool.cost[released ? one : out])) continue;
+        if (released) out = one;
+        cost = ddp__place_judge(p, &pool, quick ? pool.cost[out] : INFINITY);
+        if (!(cost < pool.cost[out])) continue;
         if (released) out = pool.cost[two] > pool.cost[one] ? two : one;
         pool.cost[out] = cost;
         memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));
@@ -35927,13 +35990,13 @@ static void ddp__place_descend(ddp__place *p)
         if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
     }
     ddp__descent_offer(&s);
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, INFINITY));
 }
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
  * maxima, flat almost everywhere, so what is cooled is
- *     max_j DP_j + lam sum_j DP_j + sum over hops (max_i w + mu sum_i w)
- * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a table of exactly
+ *     max_j DP_j + lam sum_j DP_j + nu (sum over devices of their averaging) + sum over hops (max_i w + mu sum_i w)
+ * with the best kept by the true cost. lam, mu and nu are powers of two and the acceptance rule is a table of exactly
  * rounded operations, so that no compiler changes the walk.
  *
  * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline; exchange a
@@ -35956,7 +36019,7 @@ typedef struct ddp__anneal {
     int *stage;         /* [N] of each position */
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
-    double lam, mu, heat, best_cost;
+    double lam, mu, nu, heat, best_cost;
     int unit;           /* all costs here are in units of 2^unit seconds */
     int improved;
     double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
@@ -36104,17 +36167,18 @@ static double ddp__anneal_top(const ddp__anneal *s, int j, int k, double dj, dou
 static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
-    double dj, dk, top, growth, maxima, change;
+    double dj, dk, top, growth, maxima, change, loads;
     dj = ddp__anneal_load(s, a, x, y, s->fresh), dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
     change = dj - s->data[j] + (dk - s->data[k]);
+    loads = s->fresh[a - j * s->D] - s->load[a] + (s->fresh[s->D + b - k * s->D] - s->load[b]);
     s->at[a] = y;
     s->at[b] = x;
     s->edge_count = s->hop_count = 0;
     ddp__anneal_edges(s, a);
     ddp__anneal_edges(s, b);
     growth = ddp__anneal_growth(s, &maxima);
-    if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + growth)) {
+    if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + s->nu * loads + growth)) {
         ddp__anneal_undo(s);
         ddp__swap(s->at, a, b);
         return 0;
@@ -36332,18 +36396,42 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
     if (p->stop || p->room.failed || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
+    s->nu = 0x1p-3;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
     scale *= ldexp(p->cost, -s->unit);
     hot *= scale;
     cold *= scale;
     ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
-    cost = ddp__place_evaluate(p, s->best);
+    cost = ddp__place_evaluate(p, s->best, INFINITY);
     ddp__place_offer(p, p->line, cost);
 }
 
+/* The walk that DDP_PLACE_KL takes from this seed, for two fifths of the limits, and where it beats what is known for most
+ * of them. */
+static void ddp__anneal_cycles(ddp__place *p)
+{
+    const ddp_rng rng = p->rng;
+    const ddp__place_limit whole = {p->limit_s, p->limit};
+    const double now = p->limit_s < INFINITY ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
+    ddp__place_limit more = whole;
+    if (p->stop || p->room.failed) return;
+    p->rng = ddp_rng_seed(p->o->seed, 0);
+    p->limit_s = fmin(whole.seconds, now + 0.4 * whole.seconds);
+    more.seconds = fmin(whole.seconds, now + 0.75 * whole.seconds);
+    if (whole.candidates < LONG_MAX) {
+        p->limit = (long)fmin((double)whole.candidates, spent + 0.4 * (double)whole.candidates);
+        more.candidates = (long)fmin((double)whole.candidates, spent + 0.75 * (double)whole.candidates);
+    }
+    ddp__place_genetic(p, DDP_PLACE_KL, &more);
+    p->limit_s = whole.seconds;
+    p->limit = whole.candidates;
+    p->rng = rng;
+    if (p->stop == 1) p->stop = 0;
+}
+
 /* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from each
- * start show which structure of the network carries (from cold random starts a run mostly freezes in a worse one); then
- * two long, milder ones refine the best of all. */
+ * start show which structure of the network carries (from cold random starts a run mostly freezes in a worse one);
+ * where none does, kl's cyclic moves find more; then what is left anneals the best of all mildly, in up to two runs. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;
@@ -36356,15 +36444,16 @@ void ddp__place_anneal(ddp__place *p)
     n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
     for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
         memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
-        ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
+        ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.02);
     }
     if (p->N <= DDP__ANNEAL_LARGE) {
         ddp__shuffle(s.at, p->N, &p->rng);
-        ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
+        ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.02);
     }
+    if (p->N <= DDP__ANNEAL_LARGE) ddp__anneal_cycles(p);
     for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
         memcpy(s.at, p->best, N * sizeof(int));
-        ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
+        ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.25 : 0.1);
     }
     if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
 }
@@ -36392,7 +36481,7 @@ static int ddp__place_all_from(ddp__place_all *a, int v)
     ddp__place *p = a->p;
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, INFINITY));
         return 1;
     }
     for (int j = 0; j < p->S; j++) {
@@ -36419,7 +36508,7 @@ int ddp__place_enumerate(ddp__place *p)
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, INFINITY));
         p->proven = 1;
     } else {
         p->proven = ddp__place_all_from(&a, 0) && !p->stop;
@@ -36607,7 +36696,7 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
         for (c = 0; c < C; c++)
             for (m = 0; m < t->mix[j * C + c]; m++) t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at, INFINITY));
     return !p->stop;
 }
 
@@ -36721,6 +36810,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->hop = ddp__doubles(&p->room, s * s);
     p->mate = ddp__ints(&p->room, s * s * d);
     p->order = ddp__ints(&p->room, s);
+    p->reach = ddp__doubles(&p->room, s);
     p->tour = ddp__doubles(&p->room, S <= DDP_TOUR_EXACT ? s << s : 1);
     if (!ddp__matching_open(&p->matching, D, &p->room))
         return ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", net->devices);
@@ -36743,7 +36833,7 @@ static void ddp__place_solve(ddp__place *p)
     switch (p->o->solver) {
     case DDP_PLACE_GENETIC:
     case DDP_PLACE_GENETIC_CODE:
-    case DDP_PLACE_KL: ddp__place_genetic(p); break;
+    case DDP_PLACE_KL: ddp__place_genetic(p, p->o->solver, NULL); break;
     case DDP_PLACE_RANDOM: ddp__place_random(p); break;
     case DDP_PLACE_EXACT: ddp__place_exact(p); break;
     case DDP_PLACE_ANNEAL:

@@ -255,6 +255,7 @@ typedef struct ddp__place {
     int    *mate;           /* [S x S x D] mate[j][k][a] = member of k beside member a of j */
     double *tour;           /* Held-Karp's table where S <= 16 */
     int    *order;          /* [S] */
+    double *reach;          /* [S] */
     int    *line;           /* [N] the arrangement behind the last evaluation */
     ddp__scratch room;      /* of all solvers; where memory runs out, the search ends */
 } ddp__place;
@@ -266,9 +267,9 @@ DDP_LIB double ddp__matching_solve(ddp__matching *m, const double *weight, int *
 DDP_LIB double ddp__place_flat(const ddp__place *p, const int *at, double *datap, double *hops);
 DDP_LIB double ddp__place_averaging(const ddp__place *p, const int *at, int j); /* of stage j */
 DDP_LIB double ddp__place_match(ddp__place *p, const int *here, const int *there, int *mate); /* the hop's value */
-/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. Given up with INFINITY
- * where it is too late and something better than nothing is known. */
-DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at);
+/* Cost of a partition with the best matchings and stage order; the arrangement is in p->line. INFINITY where a bound
+ * shows that it is not below `enough`, or where it is too late and something better than nothing is known. */
+DDP_LIB double ddp__place_evaluate(ddp__place *p, const int *at, double enough);
 DDP_LIB void ddp__place_offer(ddp__place *p, const int *at, double cost); /* kept if it is better than the best */
 /* The seconds since the start; reports progress and sets p->stop where the time is over. */
 DDP_LIB double ddp__place_clock(ddp__place *p);
@@ -278,7 +279,15 @@ DDP_LIB int ddp__place_late(ddp__place *p);
 DDP_LIB int ddp__place_next(ddp__place *p); /* counts one candidate: 0 where the search is over */
 
 DDP_LIB void ddp__place_anneal(ddp__place *p);
-DDP_LIB void ddp__place_genetic(ddp__place *p); /* the paper's, genetic-code or KL's */
+typedef struct ddp__place_limit {
+    double seconds;
+    long   candidates;
+} ddp__place_limit;
+
+/* The paper's search, genetic-code or KL's. With `more` it goes on to these limits if by its own it has found something
+ * better; sums are kept up to date, a child that a bound shows to be no better than its parent is not evaluated, and
+ * candidates count as the moves of annealing that they are worth. */
+DDP_LIB void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more);
 DDP_LIB void ddp__place_exact(ddp__place *p);
 /* All partitions where there are few: 1 = done and proven, 0 = too many. */
 DDP_LIB int ddp__place_enumerate(ddp__place *p);

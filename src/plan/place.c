@@ -62,6 +62,7 @@ static ddp_status ddp__place_open(ddp__place *p, const ddp_network *net, int D, 
     p->hop = ddp__doubles(&p->room, s * s);
     p->mate = ddp__ints(&p->room, s * s * d);
     p->order = ddp__ints(&p->room, s);
+    p->reach = ddp__doubles(&p->room, s);
     p->tour = ddp__doubles(&p->room, S <= DDP_TOUR_EXACT ? s << s : 1);
     if (!ddp__matching_open(&p->matching, D, &p->room))
         return ddp__fail(err, DDP_MEMORY, "no memory to place %d devices", net->devices);
@@ -84,7 +85,7 @@ static void ddp__place_solve(ddp__place *p)
     switch (p->o->solver) {
     case DDP_PLACE_GENETIC:
     case DDP_PLACE_GENETIC_CODE:
-    case DDP_PLACE_KL: ddp__place_genetic(p); break;
+    case DDP_PLACE_KL: ddp__place_genetic(p, p->o->solver, NULL); break;
     case DDP_PLACE_RANDOM: ddp__place_random(p); break;
     case DDP_PLACE_EXACT: ddp__place_exact(p); break;
     case DDP_PLACE_ANNEAL:

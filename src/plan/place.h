@@ -6,7 +6,7 @@
 
 typedef enum ddp_place_solver {
     DDP_PLACE_DEFAULT,      /* anneal */
-    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, re-matching;
+    DDP_PLACE_ANNEAL,       /* starts from the clusters of the network, annealing, kl's search, re-matching;
                                beyond 256 devices mostly descent by exchange and re-matching */
     DDP_PLACE_GENETIC,      /* section 3.4 of the paper */
     DDP_PLACE_GENETIC_CODE, /* the search that the authors released */

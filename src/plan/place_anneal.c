@@ -99,13 +99,13 @@ static void ddp__place_descend(ddp__place *p)
         if (ddp__descent_move(&s) && s.top + s.all < p->cost - 0x1p-13 * p->cost) ddp__descent_offer(&s);
     }
     ddp__descent_offer(&s);
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, s.at, INFINITY));
 }
 
 /* Annealing on the flat form: at[stage][pipeline], every hop between equal pipelines. The true cost is a maximum of
  * maxima, flat almost everywhere, so what is cooled is
- *     max_j DP_j + lam sum_j DP_j + sum over hops (max_i w + mu sum_i w)
- * with the best kept by the true cost. lam and mu are powers of two and the acceptance rule is a table of exactly
+ *     max_j DP_j + lam sum_j DP_j + nu (sum over devices of their averaging) + sum over hops (max_i w + mu sum_i w)
+ * with the best kept by the true cost. lam, mu and nu are powers of two and the acceptance rule is a table of exactly
  * rounded operations, so that no compiler changes the walk.
  *
  * Moves: exchange two devices of different stages (half of them from a slowest edge), or of one pipeline; exchange a
@@ -128,7 +128,7 @@ typedef struct ddp__anneal {
     int *stage;         /* [N] of each position */
     double top, all;    /* maximum and sum of data */
     double hops;        /* sum of most */
-    double lam, mu, heat, best_cost;
+    double lam, mu, nu, heat, best_cost;
     int unit;           /* all costs here are in units of 2^unit seconds */
     int improved;
     double table[DDP__ANNEAL_TABLE]; /* how much worse a move may be, in units of heat */
@@ -276,17 +276,18 @@ static double ddp__anneal_top(const ddp__anneal *s, int j, int k, double dj, dou
 static int ddp__anneal_exchange(ddp__anneal *s, int a, int b)
 {
     int j = s->stage[a], k = s->stage[b], x = s->at[a], y = s->at[b];
-    double dj, dk, top, growth, maxima, change;
+    double dj, dk, top, growth, maxima, change, loads;
     dj = ddp__anneal_load(s, a, x, y, s->fresh), dk = ddp__anneal_load(s, b, y, x, s->fresh + s->D);
     top = ddp__anneal_top(s, j, k, dj, dk);
     change = dj - s->data[j] + (dk - s->data[k]);
+    loads = s->fresh[a - j * s->D] - s->load[a] + (s->fresh[s->D + b - k * s->D] - s->load[b]);
     s->at[a] = y;
     s->at[b] = x;
     s->edge_count = s->hop_count = 0;
     ddp__anneal_edges(s, a);
     ddp__anneal_edges(s, b);
     growth = ddp__anneal_growth(s, &maxima);
-    if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + growth)) {
+    if (!ddp__anneal_accepts(s, top - s->top + s->lam * change + s->nu * loads + growth)) {
         ddp__anneal_undo(s);
         ddp__swap(s->at, a, b);
         return 0;
@@ -504,18 +505,42 @@ static void ddp__anneal_phase(ddp__anneal *s, double mu, double hot, double cold
     double scale = s->N > DDP__ANNEAL_LARGE ? 64.0 * 64 / s->N / s->N : 1, cost;
     if (p->stop || p->room.failed || p->candidates >= p->limit) return;
     s->lam = 0x1p-4;
+    s->nu = 0x1p-3;
     s->mu = s->N > DDP__ANNEAL_LARGE ? mu / 4 : mu;
     scale *= ldexp(p->cost, -s->unit);
     hot *= scale;
     cold *= scale;
     ddp__anneal_run(s, hot, cold, (long)moves + 1, share * p->limit_s);
-    cost = ddp__place_evaluate(p, s->best);
+    cost = ddp__place_evaluate(p, s->best, INFINITY);
     ddp__place_offer(p, p->line, cost);
 }
 
+/* The walk that DDP_PLACE_KL takes from this seed, for two fifths of the limits, and where it beats what is known for most
+ * of them. */
+static void ddp__anneal_cycles(ddp__place *p)
+{
+    const ddp_rng rng = p->rng;
+    const ddp__place_limit whole = {p->limit_s, p->limit};
+    const double now = p->limit_s < INFINITY ? ddp__place_clock(p) : 0, spent = (double)p->candidates;
+    ddp__place_limit more = whole;
+    if (p->stop || p->room.failed) return;
+    p->rng = ddp_rng_seed(p->o->seed, 0);
+    p->limit_s = fmin(whole.seconds, now + 0.4 * whole.seconds);
+    more.seconds = fmin(whole.seconds, now + 0.75 * whole.seconds);
+    if (whole.candidates < LONG_MAX) {
+        p->limit = (long)fmin((double)whole.candidates, spent + 0.4 * (double)whole.candidates);
+        more.candidates = (long)fmin((double)whole.candidates, spent + 0.75 * (double)whole.candidates);
+    }
+    ddp__place_genetic(p, DDP_PLACE_KL, &more);
+    p->limit_s = whole.seconds;
+    p->limit = whole.candidates;
+    p->rng = rng;
+    if (p->stop == 1) p->stop = 0;
+}
+
 /* Beyond LARGE, a tenth of the limits anneals the best start and descent has the rest. Below, short runs from each
- * start show which structure of the network carries (from cold random starts a run mostly freezes in a worse one); then
- * two long, milder ones refine the best of all. */
+ * start show which structure of the network carries (from cold random starts a run mostly freezes in a worse one);
+ * where none does, kl's cyclic moves find more; then what is left anneals the best of all mildly, in up to two runs. */
 void ddp__place_anneal(ddp__place *p)
 {
     size_t N = (size_t)p->N;
@@ -528,15 +553,16 @@ void ddp__place_anneal(ddp__place *p)
     n = ddp__place_starts(p, DDP__ANNEAL_STARTS, kept, cost);
     for (k = 0; k < n && p->N <= DDP__ANNEAL_LARGE; k++) {
         memcpy(s.at, kept + (size_t)k * N, N * sizeof(int));
-        ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.04);
+        ddp__anneal_phase(&s, 0x1p-2, 0.01, 2e-4, 0.02);
     }
     if (p->N <= DDP__ANNEAL_LARGE) {
         ddp__shuffle(s.at, p->N, &p->rng);
-        ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.08);
+        ddp__anneal_phase(&s, 0x1p-2, 0.05, 2e-4, 0.02);
     }
+    if (p->N <= DDP__ANNEAL_LARGE) ddp__anneal_cycles(p);
     for (k = 0; k < (p->N <= DDP__ANNEAL_LARGE ? 2 : 1); k++) {
         memcpy(s.at, p->best, N * sizeof(int));
-        ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.38 : 0.1);
+        ddp__anneal_phase(&s, 0x1p-3, 0.004, 5e-4, p->N <= DDP__ANNEAL_LARGE ? 0.25 : 0.1);
     }
     if (p->N > DDP__ANNEAL_LARGE && !p->stop) ddp__place_descend(p);
 }

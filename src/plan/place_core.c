@@ -59,11 +59,32 @@ static int ddp__place_match_all(ddp__place *p, const int *at)
 
 static int ddp__place_over(void *search) { return ddp__place_late((ddp__place *)search); }
 
-double ddp__place_evaluate(ddp__place *p, const int *at)
+/* No path through all stages is shorter than a spanning tree (Prim's); p->order and p->reach are scratch. */
+static double ddp__place_span(ddp__place *p)
+{
+    size_t S = (size_t)p->S, at = 0, next, k, j;
+    double sum = 0;
+    memset(p->order, 0, S * sizeof(int));
+    for (j = 0; j < S; j++) p->reach[j] = INFINITY;
+    for (k = 1; k < S; k++, at = next) {
+        p->order[at] = 1;
+        for (j = 0, next = at; j < S; j++) {
+            if (p->order[j]) continue;
+            p->reach[j] = fmin(p->reach[j], p->hop[at * S + j]);
+            if (next == at || p->reach[j] < p->reach[next]) next = j;
+        }
+        sum += p->reach[next];
+    }
+    return sum;
+}
+
+double ddp__place_evaluate(ddp__place *p, const int *at, double enough)
 {
     size_t D = (size_t)p->D, S = (size_t)p->S, k, i;
-    double length = 0;
-    if (!ddp__place_match_all(p, at)) return INFINITY;
+    double length = 0, data = 0;
+    for (int j = 0; j < p->S && enough < INFINITY; j++) data = fmax(data, ddp__place_averaging(p, at, j));
+    if (data >= enough || !ddp__place_match_all(p, at)) return INFINITY;
+    if (enough < INFINITY && data + ddp__place_span(p) >= enough * (1 + 1e-9)) return INFINITY;
     if (p->S <= DDP_TOUR_EXACT) {
         length = ddp__held_karp(p->S, p->hop, -1, -1, 0, p->tour, p->order);
     } else if (!ddp__tour_local(p->S, p->hop, -1, -1, ddp__place_over, p, p->order, &length)) {
@@ -185,7 +206,7 @@ static void ddp__starts_keep(ddp__starts *s)
     int k;
 
     if (!ddp__place_next(p)) return;
-    cost = ddp__place_evaluate(p, s->at);
+    cost = ddp__place_evaluate(p, s->at, INFINITY);
     ddp__place_offer(p, p->line, cost);
     for (k = 0; k < s->count && s->cost[k] < cost; k++) {}
     if (k < s->count && !(cost < s->cost[k])) return; /* the same again */

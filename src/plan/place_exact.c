@@ -21,7 +21,7 @@ static int ddp__place_all_from(ddp__place_all *a, int v)
     ddp__place *p = a->p;
     if (v == p->N) {
         if (!ddp__place_next(p)) return 0;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a->at, INFINITY));
         return 1;
     }
     for (int j = 0; j < p->S; j++) {
@@ -48,7 +48,7 @@ int ddp__place_enumerate(ddp__place *p)
     if (p->S == 1) {
         for (int k = 0; k < p->N; k++) a.at[k] = k;
         p->candidates++;
-        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at));
+        ddp__place_offer(p, p->line, ddp__place_evaluate(p, a.at, INFINITY));
         p->proven = 1;
     } else {
         p->proven = ddp__place_all_from(&a, 0) && !p->stop;
@@ -236,7 +236,7 @@ static int ddp__place_tree_leaf(ddp__place_tree *t)
         for (c = 0; c < C; c++)
             for (m = 0; m < t->mix[j * C + c]; m++) t->at[n++] = t->member[t->first[c] + t->left[c]++];
     memset(t->left, 0, (size_t)C * sizeof(int));
-    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at));
+    ddp__place_offer(p, p->line, ddp__place_evaluate(p, t->at, INFINITY));
     return !p->stop;
 }
 

@@ -17,6 +17,7 @@ typedef struct ddp__place_pool {
     int     size;
     int    *label;      /* [size x N] stage of each device */
     double *cost;       /* [size] */
+    long    weight, tour; /* what a child and its tour count beyond one candidate */
     int    *child, *at; /* [N] */
 } ddp__place_pool;
 
@@ -29,12 +30,14 @@ static void ddp__place_gather(const ddp__place *p, const int *label, int *at)
             if (label[v] == j) at[n++] = v;
 }
 
-static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
+static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool, double enough)
 {
     double cost;
     ddp__place_gather(p, pool->child, pool->at);
-    cost = ddp__place_evaluate(p, pool->at);
+    cost = ddp__place_evaluate(p, pool->at, enough);
     ddp__place_offer(p, p->line, cost);
+    p->candidates += pool->weight + (cost < INFINITY ? pool->tour : 0);
+    if (p->candidates > p->limit) p->candidates = p->limit;
     return cost;
 }
 
@@ -42,14 +45,13 @@ static double ddp__place_judge(ddp__place *p, ddp__place_pool *pool)
 static void ddp__place_pool_open(ddp__place *p, ddp__place_pool *pool)
 {
     size_t N = (size_t)p->N;
-    memset(pool, 0, sizeof *pool);
     pool->label = ddp__ints(&p->room, DDP__PLACE_POPULATION * N);
     pool->cost = ddp__doubles(&p->room, DDP__PLACE_POPULATION);
     pool->child = ddp__ints(&p->room, N), pool->at = ddp__ints(&p->room, N);
     while (pool->size < DDP__PLACE_POPULATION && ddp__place_next(p)) {
         ddp__shuffle(pool->at, p->N, &p->rng);
         for (int v = 0; v < p->N; v++) pool->child[pool->at[v]] = v / p->D;
-        pool->cost[pool->size] = ddp__place_judge(p, pool);
+        pool->cost[pool->size] = ddp__place_judge(p, pool, INFINITY);
         memcpy(pool->label + (size_t)pool->size++ * N, pool->child, N * sizeof(int));
     }
 }
@@ -183,6 +185,7 @@ typedef struct ddp__place_cycle {
     char *got;         /* [S] has received a device in this pass */
     int *moved, *from; /* [N] moves of this cycle */
     double *sum;       /* [S] weight between one device and each group */
+    double *table;     /* [N x S] sum of each device, kept up to date; NULL = summed afresh each time */
 } ddp__place_cycle;
 
 /* Sums of v's weights with every group into c->sum; the lightest weight in its own group. */
@@ -191,6 +194,10 @@ static double ddp__place_weigh(ddp__place_cycle *c, int v)
     const ddp__place *p = c->p;
     const double *row = (c->kl ? p->kl : p->pp) + (size_t)v * (size_t)p->N;
     double own = INFINITY;
+    if (c->table) {
+        c->sum = c->table + (size_t)v * (size_t)p->S;
+        return 0;
+    }
     memset(c->sum, 0, (size_t)p->S * sizeof(double));
     for (int u = 0; u < p->N; u++) {
         if (u == v) continue;
@@ -237,6 +244,12 @@ static int ddp__place_leave(ddp__place_cycle *c, int g, int *to, double *gain)
 
 static void ddp__place_send(ddp__place_cycle *c, int v, int q)
 {
+    const ddp__place *p = c->p;
+    const double *row = p->kl + (size_t)v * (size_t)p->N;
+    for (int u = 0; c->table && u < p->N; u++) {
+        c->table[(size_t)u * (size_t)p->S + (size_t)c->label[v]] -= row[u];
+        c->table[(size_t)u * (size_t)p->S + (size_t)q] += row[u];
+    }
     c->size[c->label[v]]--;
     c->size[q]++;
     c->label[v] = q;
@@ -277,7 +290,7 @@ static int ddp__place_cycle_once(ddp__place_cycle *c)
 
 /* The device of the last move where the chain ran into a group without an unlocked device goes on to S0: that is the
  * closing at the last prefix. */
-static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
+static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl, double *table)
 {
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__scratch room = {NULL, 0};
@@ -294,7 +307,13 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     c.got = (char *)ddp__scratch_take(&room, S, 1);
     c.sum = ddp__doubles(&room, S);
     ok = !room.failed;
-    for (k = 0; ok && k < p->N; k++) c.size[label[k]]++;
+    for (k = 0; ok && k < p->N; k++) {
+        c.size[label[k]]++;
+        if (!table) continue;
+        (void)ddp__place_weigh(&c, k);
+        memcpy(table + (size_t)k * S, c.sum, S * sizeof(double));
+    }
+    c.table = table;
     for (k = 0; ok && k < p->S && ddp__place_cycle_once(&c); k++) {
         for (g = 0; g < p->S && c.got[g]; g++) {}
         if (g == p->S) break;
@@ -303,29 +322,43 @@ static int ddp__place_cyclic_pass(ddp__place *p, int *label, int kl)
     return ok;
 }
 
-void ddp__place_genetic(ddp__place *p)
+void ddp__place_genetic(ddp__place *p, ddp_place_solver solver, const ddp__place_limit *more)
 {
-    const int released = p->o->solver != DDP_PLACE_GENETIC;
+    const int released = solver != DDP_PLACE_GENETIC, quick = more != NULL;
+    const double before = p->cost;
     size_t N = (size_t)p->N, S = (size_t)p->S;
     ddp__place_pool pool;
     ddp__place_chain c;
     int one, two, out;
-    double cost;
+    double cost, *table = quick ? ddp__doubles(&p->room, N * S) : NULL;
 
+    memset(&pool, 0, sizeof pool);
+    if (quick) {
+        pool.weight = (long)(S * N * N / 32);
+        pool.tour = (long)(S <= DDP_TOUR_EXACT ? (S * S << S) / 64 : S * S * S);
+    }
     ddp__place_pool_open(p, &pool);
     c.locked = (char *)ddp__scratch_take(&p->room, N, 1);
     c.end = ddp__ints(&p->room, 2 * S);
     c.link = ddp__doubles(&p->room, S);
     c.mean = ddp__doubles(&p->room, 2 * S * S);
     c.swap = (ddp__place_swap *)ddp__scratch_take(&p->room, N, sizeof *c.swap);
-    while (ddp__place_next(p)) {
+    for (;;) {
+        if (!ddp__place_next(p)) {
+            if (!more || p->stop == 2 || !(p->cost < before)) break;
+            p->limit = more->candidates, p->limit_s = more->seconds;
+            p->stop = 0;
+            more = NULL;
+            continue;
+        }
         ddp__place_cross(p, &pool, &one, &two);
         if (!released) ddp__place_circulate(p, &c, pool.child);
-        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, p->o->solver == DDP_PLACE_KL);
-        cost = ddp__place_judge(p, &pool);
+        else p->room.failed |= !ddp__place_cyclic_pass(p, pool.child, solver == DDP_PLACE_KL, table);
         for (int k = out = 0; k < pool.size; k++)
             if (pool.cost[k] > pool.cost[out]) out = k;
-        if (!(cost < pool.cost[released ? one : out])) continue;
+        if (released) out = one;
+        cost = ddp__place_judge(p, &pool, quick ? pool.cost[out] : INFINITY);
+        if (!(cost < pool.cost[out])) continue;
         if (released) out = pool.cost[two] > pool.cost[one] ? two : one;
         pool.cost[out] = cost;
         memcpy(pool.label + (size_t)out * N, pool.child, N * sizeof(int));

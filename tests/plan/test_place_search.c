@@ -157,7 +157,7 @@ static void cyclic_passes_move_what_the_released_search_moves(void **state)
         random_labels(&p, label);
         memcpy(c.label, label, sizeof label);
         oracle_pass(&c);
-        assert_true(ddp__place_cyclic_pass(&p, label, c.kl));
+        assert_true(ddp__place_cyclic_pass(&p, label, c.kl, NULL));
         assert_memory_equal(label, c.label, sizeof label);
         ddp__place_close(&p);
         ddp_network_free(&n);
@@ -288,7 +288,7 @@ static void five_devices_cross(void **state)
 {
     ddp_rng r = ddp_rng_seed(43, 0);
     ddp_network n = network(&r);
-    ddp__place_pool pool;
+    ddp__place_pool pool = {0, NULL, NULL, 0, 0, NULL, NULL};
     ddp_place_options o;
     int round, v, k, one, two, unlike, most = 0;
     ddp__place p;
@@ -318,7 +318,7 @@ static void five_devices_cross(void **state)
 static double search_by_steps(const ddp_network *n, int genetic)
 {
     ddp__place_chain chain;
-    ddp__place_pool pool;
+    ddp__place_pool pool = {0, NULL, NULL, 0, 0, NULL, NULL};
     ddp_place_options o;
     ddp__place p;
     int one, two, k, out;
@@ -333,8 +333,8 @@ static double search_by_steps(const ddp_network *n, int genetic)
         if (genetic)
             ddp__place_circulate(&p, &chain, pool.child);
         else
-            assert_true(ddp__place_cyclic_pass(&p, pool.child, 0));
-        cost = ddp__place_judge(&p, &pool);
+            assert_true(ddp__place_cyclic_pass(&p, pool.child, 0, NULL));
+        cost = ddp__place_judge(&p, &pool, INFINITY);
         if (genetic) { /* better than the worst: takes its place */
             for (out = 0, k = 1; k < pool.size; k++)
                 if (pool.cost[k] > pool.cost[out]) out = k;
@@ -367,7 +367,7 @@ static void offspring_replace_whom_they_should(void **state)
         double sum = 0;
         open_search(&p, &o, &n);
         o.solver = round % 2 ? DDP_PLACE_GENETIC : DDP_PLACE_GENETIC_CODE;
-        ddp__place_genetic(&p);
+        ddp__place_genetic(&p, o.solver, NULL);
         assert_int_equal(p.candidates, 2000);
         for (k = 0; k < N; k++) sum += (k + 1) * p.best[k];
         assert_true(sum + p.cost == search_by_steps(&n, round % 2));
@@ -393,7 +393,7 @@ static void what_annealing_leaves_is_matched_and_ordered(void **state)
         p.limit = 600;
         ddp__place_anneal(&p);
         memcpy(best, p.best, sizeof best);
-        assert_true(ddp__place_evaluate(&p, best) >= p.cost * (1 - 1e-12));
+        assert_true(ddp__place_evaluate(&p, best, INFINITY) >= p.cost * (1 - 1e-12));
         ddp__place_close(&p);
         ddp_network_free(&n);
     }
@@ -401,11 +401,12 @@ static void what_annealing_leaves_is_matched_and_ordered(void **state)
 
 static double energy(const ddp__anneal *s)
 {
-    double sum = 0;
+    double sum = 0, load = 0;
     int j;
 
     for (j = 0; j + 1 < S; j++) sum += s->sum[j];
-    return s->top + s->hops + 0x1p-4 * s->all + 0x1p-3 * sum;
+    for (j = 0; j < N; j++) load += s->load[j];
+    return s->top + s->hops + 0x1p-4 * s->all + 0x1p-3 * sum + 0x1p-4 * load;
 }
 
 /* Without heat no move may raise the cost with its smoothing, as the last phase sets it. */
