@@ -112,4 +112,11 @@ static int plan_usage(const char *program, const char *fmt, const char *what)
     return 2;
 }
 
+/* Refuses a number that means nothing, and says what does. */
+static int plan_refuse(const char *program, const char *option, double value, const char *remedy)
+{
+    fprintf(stderr, "%s: %s is %.15g, it must be %s; --help lists the options\n", program, option, value, remedy);
+    return 2;
+}
+
 #endif /* EXAMPLES_PLAN_COMMON_H */

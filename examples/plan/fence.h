@@ -320,7 +320,7 @@ static int plan_fence(int argc, char **argv)
         "of {name, args, flops, output_bytes, param_bytes} in topological order, per micro-batch; "
         "a\n"
         "network has groups, delay_ms, bandwidth_gbps, tflops and memory_gb.";
-    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, 1, 0, 0, 0, 0, 0, 0, 0};
+    fence_arguments a = {NULL, NULL, NULL, NULL, "fence", NULL, NULL, 1, -1, 0, 0, 0, 0, 0, 0};
     const cli_option table[] = {
         {"--model", CLI_TEXT, &a.model, "NAME",
          "gpt2-xl, resnet18, resnet101, ... (a wrong name lists them)"},
@@ -359,6 +359,9 @@ static int plan_fence(int argc, char **argv)
     if (!a.network) return plan_usage("plan fence", "--network %s is needed", "FILE");
     if (a.microbatches < 1 || a.microbatches > 1000000)
         return plan_usage("plan fence", "--microbatches %s must be from 1 to 1000000", "N");
+    if (a.batch == 0)
+        return plan_refuse("plan fence", "--batch", 0, "at least 1; leave it out for the model's usual number");
+    if (a.batch < 0) a.batch = 0;
     if (strcmp(a.solver, "all") && ddp_fence_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan fence", "%s", err.msg);
     if (a.compress != 0 && !(a.compress >= 1))

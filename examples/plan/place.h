@@ -6,8 +6,8 @@
 
 typedef struct place_arguments {
     const char *network, *variant, *solver, *svg, *json;
-    long pipelines, stages, seed, candidates, noise; /* noise: -1 = none */
-    double seconds, dp_bytes, pp_bytes; /* bytes: -1 = as the file says */
+    long pipelines, stages, seed, candidates, noise; /* but for seed -1 = not given */
+    double seconds, dp_bytes, pp_bytes; /* -infinity = not given */
 } place_arguments;
 
 static void place_json(FILE *f, const char *solver, const ddp_placement *p, int event)
@@ -393,7 +393,7 @@ static int plan_place(int argc, char **argv)
         "Which device runs which stage of which pipeline? The network is JSON: N, D_dp "
         "(pipelines),\n"
         "D_pp (stages), c_dp_bytes, c_pp_bytes, delay_ms and bandwidth_gbps, N x N or per group.";
-    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, 0, 0, 0, 0, -1, 0, -1, -1};
+    place_arguments a = {NULL, NULL, "anneal", NULL, NULL, -1, -1, 0, -1, -1, -INFINITY, -INFINITY, -INFINITY};
     const cli_option table[] = {
         {"--network", CLI_TEXT, &a.network, "NET.json", "the network (.gz is fine)"},
         {"--variant", CLI_TEXT, &a.variant, "NAME", "use the members of this object, as_in_code"},
@@ -421,14 +421,25 @@ static int plan_place(int argc, char **argv)
     if (code >= 0) return code;
     memset(&o, 0, sizeof o);
     if (!a.network) return plan_usage("plan place", "%s", "--network FILE is needed");
-    if (!(a.seconds >= 0)) return plan_usage("plan place", "%s", "--seconds must not be negative");
+    if (!(a.seconds > 0 || isinf(a.seconds)))
+        return plan_refuse("plan place", "--seconds", a.seconds, "more than 0; leave it out for no time limit");
+    if (a.candidates == 0)
+        return plan_refuse("plan place", "--candidates", 0, "at least 1; leave it out for no such limit");
+    if (a.pipelines == 0)
+        return plan_refuse("plan place", "--pipelines", 0, "at least 1; leave it out for the network's own");
+    if (a.stages == 0)
+        return plan_refuse("plan place", "--stages", 0, "at least 1; leave it out for the network's own");
+    if (!(a.dp_bytes >= 0 || isinf(a.dp_bytes)))
+        return plan_refuse("plan place", "--dp-bytes", a.dp_bytes, "at least 0; leave it out for the network's own");
+    if (!(a.pp_bytes >= 0 || isinf(a.pp_bytes)))
+        return plan_refuse("plan place", "--pp-bytes", a.pp_bytes, "at least 0; leave it out for the network's own");
     if (strcmp(a.solver, "all") && ddp_place_solver_named(a.solver, &o.solver, &err) != DDP_OK)
         return plan_usage("plan place", "%s", err.msg);
     o.seed = (uint64_t)a.seed;
-    o.time_limit_s = a.seconds;
-    o.max_candidates = a.candidates;
-    o.pipelines = (int)a.pipelines;
-    o.stages = (int)a.stages;
+    o.time_limit_s = a.seconds > 0 ? a.seconds : 0;
+    o.max_candidates = a.candidates > 0 ? a.candidates : 0;
+    o.pipelines = a.pipelines > 0 ? (int)a.pipelines : 0;
+    o.stages = a.stages > 0 ? (int)a.stages : 0;
     status = ddp_network_read(a.network, a.variant, &n, &err);
     if (status != DDP_OK) {
         fprintf(stderr, "plan place: %s\n", err.msg);

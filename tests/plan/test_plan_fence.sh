@@ -87,6 +87,7 @@ base="--graph g.json --network net.json"
     says 2 '1 operators cannot give each of 2 devices one' --graph one.json --network net.json
     sed 's/, "tflops": \[10, 30\]//' net.json >blind.json
     says 2 '"tflops"' --graph g.json --network blind.json
+    says 2 '--batch is 0, it must be at least 1' $base --batch 0
     sed 's/\[100, 100\]/[1, 2]/' net.json >small.json
     says 1 'no cut fits into memory' --graph g.json --network small.json
     says 1 'equal_ops gives device 0' --graph g.json --network small.json --solver equal_ops
