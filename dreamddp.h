@@ -2252,6 +2252,7 @@ typedef struct ddp_fence_plan {
  *     skip edges exactly as ddp_workload_estimate counts them
  *  5. 2-opt over the joined order (reversals, and swaps of two devices) on T_pipe itself with the cut held, then a new
  *     cut, until nothing improves
+ *  6. with up to 7 devices every order (as long as 3e8 steps allow)
  * The order is also tried backwards and against index order, so that no baseline is better. If memory fits none of
  * them, one that fits is looked for: among all orders of a few devices (up to 16 with 95 operators, 12 with 2,000),
  * else by swaps.
@@ -38415,7 +38416,8 @@ ddp_status ddp__fence_cut_best(const ddp__fence_tape *t, const int *order, int i
 /* ==== plan/fence.c ==== [plan] */
 /* OP-Fence: baselines, the search over orders, and what the plan says. */
 
-enum { DDP__FENCE_ROUNDS = 8 };
+enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
+#define DDP__FENCE_ORDERS 3e8 /* of trying every order of up to FENCE_ALL devices */
 #define DDP__FENCE_STEPS 2e8 /* of rearranging a plan: a second or so */
 #define DDP__FENCE_SIZE 1e9 /* elementary steps of one bound; a plan takes several */
 
@@ -38505,6 +38507,29 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
                      "the devices tried", t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
+/* The next order of the devices in dictionary order; 0 after the last. */
+static int ddp__fence_next_order(int *order, int N)
+{
+    int i = N - 2, k = N - 1;
+    while (i >= 0 && order[i] > order[i + 1]) i--;
+    if (i < 0) return 0;
+    while (order[k] < order[i]) k--;
+    ddp__swap(order, i, k);
+    ddp__reverse(order, i + 1, N - 1);
+    return 1;
+}
+
+/* Every order of a few devices, as long as the work allows. */
+static ddp_status ddp__fence_all_orders(ddp__fence_job *job, ddp_error *err)
+{
+    int N = job->tape.graph.net->devices, improved, k;
+    if (N > DDP__FENCE_ALL) return DDP_OK;
+    for (k = 0; k < N; k++) job->trial[k] = k;
+    do DDP__TRY(ddp__fence_recut(job, &improved, err));
+    while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
+    return DDP_OK;
+}
+
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
     int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
@@ -38528,7 +38553,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
         DDP__TRY(ddp__fence_recut(job, &improved, err));
         if (!improved) break;
     }
-    return DDP_OK;
+    return ddp__fence_all_orders(job, err);
 }
 
 /* ---- baselines: consecutive whole modules per device, devices in index order ---- */

@@ -1,7 +1,8 @@
 /* OP-Fence: baselines, the search over orders, and what the plan says. */
 #include "plan/internal.h"
 
-enum { DDP__FENCE_ROUNDS = 8 };
+enum { DDP__FENCE_ROUNDS = 8, DDP__FENCE_ALL = 7 };
+#define DDP__FENCE_ORDERS 3e8 /* of trying every order of up to FENCE_ALL devices */
 #define DDP__FENCE_STEPS 2e8 /* of rearranging a plan: a second or so */
 #define DDP__FENCE_SIZE 1e9 /* elementary steps of one bound; a plan takes several */
 
@@ -91,6 +92,29 @@ static ddp_status ddp__fence_nothing_fits(const ddp__fence_job *job, int every, 
                      "the devices tried", t->memory[t->n] / 1e9, biggest / 1e9, room / 1e9, largest / 1e9);
 }
 
+/* The next order of the devices in dictionary order; 0 after the last. */
+static int ddp__fence_next_order(int *order, int N)
+{
+    int i = N - 2, k = N - 1;
+    while (i >= 0 && order[i] > order[i + 1]) i--;
+    if (i < 0) return 0;
+    while (order[k] < order[i]) k--;
+    ddp__swap(order, i, k);
+    ddp__reverse(order, i + 1, N - 1);
+    return 1;
+}
+
+/* Every order of a few devices, as long as the work allows. */
+static ddp_status ddp__fence_all_orders(ddp__fence_job *job, ddp_error *err)
+{
+    int N = job->tape.graph.net->devices, improved, k;
+    if (N > DDP__FENCE_ALL) return DDP_OK;
+    for (k = 0; k < N; k++) job->trial[k] = k;
+    do DDP__TRY(ddp__fence_recut(job, &improved, err));
+    while (job->cut.work < DDP__FENCE_ORDERS && ddp__fence_next_order(job->trial, N));
+    return DDP_OK;
+}
+
 static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
 {
     int N = job->tape.graph.net->devices, improved, round, found = 0, every = 0, k;
@@ -114,7 +138,7 @@ static ddp_status ddp__fence_solve_order(ddp__fence_job *job, ddp_error *err)
         DDP__TRY(ddp__fence_recut(job, &improved, err));
         if (!improved) break;
     }
-    return DDP_OK;
+    return ddp__fence_all_orders(job, err);
 }
 
 /* ---- baselines: consecutive whole modules per device, devices in index order ---- */

@@ -55,6 +55,7 @@ typedef struct ddp_fence_plan {
  *     skip edges exactly as ddp_workload_estimate counts them
  *  5. 2-opt over the joined order (reversals, and swaps of two devices) on T_pipe itself with the cut held, then a new
  *     cut, until nothing improves
+ *  6. with up to 7 devices every order (as long as 3e8 steps allow)
  * The order is also tried backwards and against index order, so that no baseline is better. If memory fits none of
  * them, one that fits is looked for: among all orders of a few devices (up to 16 with 95 operators, 12 with 2,000),
  * else by swaps.

@@ -168,7 +168,7 @@ static void whole_plans_stay_near_the_best_of_all_plans(void **state)
     }
     print_message("of %d plans %d are optimal, %.4f x the optimum on average, %.3f at worst\n",
                   count, optimal, ratio / count, worst);
-    assert_true(count > 250 && optimal * 100 > count * 94 && ratio / count < 1.02);
+    assert_true(count > 250 && optimal == count); /* every order of few devices is tried */
 }
 
 static void a_plan_is_found_wherever_one_fits(void **state)
