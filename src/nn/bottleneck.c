@@ -3,7 +3,7 @@
 #include "nn/models.h"
 
 /* Over the last dimension, or the channels of images. */
-static long ddp__channels(const ddp_node *x)
+static long ddp__bottleneck_width(const ddp_node *x)
 {
     const ddp_shape *s = &x->spec.out;
 
@@ -22,7 +22,7 @@ static ddp_node *ddp__squeeze(ddp_graph *g, ddp_node *x, long width, float devia
  * at zero. */
 static ddp_node *ddp__bottleneck_half(ddp_graph *g, ddp_node *x, ddp_node *normed, long hidden, long width)
 {
-    const float deviation = (float)(1 / sqrt((double)ddp__channels(x)));
+    const float deviation = (float)(1 / sqrt((double)ddp__bottleneck_width(x)));
     ddp_node *low = ddp__squeeze(g, x, width, deviation);
     ddp_node *y = ddp_gelu(g, ddp__squeeze(g, normed, hidden, deviation));
 
@@ -31,7 +31,7 @@ static ddp_node *ddp__bottleneck_half(ddp_graph *g, ddp_node *x, ddp_node *norme
 
 ddp_node *ddp_bottleneck_down(ddp_graph *g, ddp_node *x, long width)
 {
-    const long wide = x ? ddp__channels(x) : 0;
+    const long wide = x ? ddp__bottleneck_width(x) : 0;
 
     if (!g || g->error.code || !x) return NULL;
     if (width < 1 || width > wide) {
@@ -55,7 +55,7 @@ ddp_node *ddp_bottleneck_up(ddp_graph *g, ddp_node *x, long width)
 
 ddp_node *ddp_bottleneck(ddp_graph *g, ddp_node *x, long width)
 {
-    const long wide = x ? ddp__channels(x) : 0;
+    const long wide = x ? ddp__bottleneck_width(x) : 0;
 
     return ddp_bottleneck_up(g, ddp_bottleneck_down(g, x, width), wide);
 }

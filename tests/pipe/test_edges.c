@@ -292,7 +292,7 @@ static void update(ddp_graph *g)
 {
     for (int l = 0; l < g->layers; l++)
         for (size_t i = 0; i < g->layer[l].count; i++) {
-            g->layer[l].params[i] -= 0.1f * (g->layer[l].grads[i] * (1.0f / MICRO));
+            g->layer[l].params[i] -= 0.1f * (g->layer[l].grads[i] * (1.0f / (float)MICRO));
             g->layer[l].grads[i] = 0;
         }
 }
@@ -333,7 +333,7 @@ static void train_reference(const job *j)
         }
         for (int s = 0; s < STAGES; s++) update(r->g[s]);
     }
-    j->b->loss[0] = (float)(sum / MICRO);
+    j->b->loss[0] = (float)(sum / (double)MICRO);
     for (int s = 0; s < STAGES; s++) {
         keep(r->g[s], j->b->value);
         for (int a = DDP__ARENA_HELD; a < (int)DDP__ARENAS; a++) free(r->s[s]->arena[a]);

@@ -243,11 +243,13 @@ static ddp_graph *build(ddp_ctx *d, const trial *t, ddp_node **loss, int *bad)
 
 static ddp_pipe *build_stages(ddp_ctx *d, const trial *t)
 {
-    const ddp_pipe_config p = {t->schedule, t->stages, NULL, NULL};
+    ddp_pipe_config p;
     ddp_graph *g = ddp_graph_new(d);
     ddp_node *loss;
     ddp_gpt2_config c;
 
+    memset(&p, 0, sizeof p);
+    p.schedule = t->schedule, p.stages = t->stages;
     memset(&c, 0, sizeof c);
     c.vocabulary = 7, c.context = 4, c.layers = 2, c.heads = 2, c.dim = 4, c.batch = 2;
     c.recompute = t->cfg.strategy == DDP_WFBP;
@@ -269,6 +271,7 @@ static int train(ddp_ctx *d, void *user)
 {
     trial *t = (trial *)user;
     ddp_pipe *p = NULL;
+    ddp_pipe_stats stats;
     ddp_optimizer o = t->muon ? ddp_muon(0.001f, 0.02f, 0.95f, 0.01f) : ddp_adamw(0.001f, 0.9f, 0.999f, 1e-8f, 0.01f);
     int rank = ddp_rank(d), layers = rank == ddp_world(d) - 1 ? t->layers_of_last : LAYERS, step,
         bad = 0;
@@ -282,6 +285,7 @@ static int train(ddp_ctx *d, void *user)
     else bad = add_layers(d, layers);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && rank >= ddp_world(d) - ddp_servers(d)) return ddp_serve(d);
+    if (!bad && p) bad = ddp_pipe_get_stats(p, &stats);
     for (step = 0; step < t->steps; step++) {
         if (t->steady_after && step == t->steady_after) {
             meet(t, d);
@@ -524,6 +528,7 @@ static void a_step_of_stages_allocates_nothing(void **state)
         t.cfg.micro_batches = 3;
         t.cfg.transport = k % 2 ? DDP_TCP : DDP_THREADS;
         t.cfg.period = 5;
+        t.cfg.trace_spans = k % 2 ? 0 : 1000;
         t.cfg.clip_norm = k % 3 ? 0 : 1.0f;
         t.steady_after = 6;
         t.steps = 15;
@@ -592,7 +597,7 @@ static void exhaust(ddp_strategy strategy, int world, int graph, int rest)
         t.cfg.deterministic = (int)(k % 2);
         if (graph) t.inputs = 5, t.width = 4, t.classes = 3;
         t.stages = exhausted_stages, t.schedule = DDP_PIPELINE_ZB;
-        if (t.stages) t.cfg.micro_batches = 3;
+        if (t.stages) t.cfg.micro_batches = 3, t.cfg.trace_spans = 100;
         memset(&err, 0, sizeof err);
         count_reset(k, rest);
         code = trial_run(&t, &err);
