@@ -55983,6 +55983,10 @@ static ddp_status ddp__pipe_check(const ddp_ctx *d, const ddp_graph *g, const dd
     if (g->element != sizeof(float) && c->stages > 1)
         return ddp__fail(err, DDP_UNSUPPORTED, "%d stages on a device that computes in %zu bytes an element: what passes "
                          "between stages is float32: choose that", c->stages, g->element);
+    for (int i = 0; d->keeper && c->rank_of && i < d->world; i++)
+        if (c->rank_of[i] != i)
+            return ddp__fail(err, DDP_UNSUPPORTED, "a layout with rank %d at place %d in ddp_launch_pipelines, which places the "
+                             "ranks of every world that is left in their order", c->rank_of[i], i);
     if (d->world % c->stages)
         return ddp__fail(err, DDP_ARG, "%d stages in a world of %d: a multiple of %d ranks is needed, the same number for "
                          "each stage", c->stages, d->world, c->stages);

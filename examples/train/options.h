@@ -350,6 +350,9 @@ static ddp_status choose_stages(program *p, ddp_error *err)
     if (p->min_replicas && p->stages == 1)
         return refuse(err, "--min-replicas %ld needs --stages N, at least 2; whole models go on with --min-world",
                       p->min_replicas);
+    if (p->min_replicas && p->placement)
+        return refuse(err, "--min-replicas %ld with --placement %s: it places the ranks of one world; leave one of the two out",
+                      p->min_replicas, p->placement);
     if (p->min_replicas > p->workers / p->stages)
         return refuse(err, "--min-replicas %ld: --workers %ld make %ld pipelines of --stages %ld", p->min_replicas, p->workers,
                       p->workers / p->stages, p->stages);

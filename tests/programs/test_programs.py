@@ -167,6 +167,8 @@ def cut(*segments):
     return CUT % ", ".join(SEGMENT % s for s in segments)
 
 
+mistake("a placement that may lose a rank", 2, ["--min-replicas 1", "--placement place.json"],
+        "--workers 4 --microbatches 2 --min-replicas 1 --placement place.json", files={"place.json": PLACE})
 mistake("a placement for another number of workers", 2, ["place.json", "4 devices", "2 workers"],
         "--workers 2 --placement place.json", files={"place.json": PLACE})
 mistake("a placement of other stages", 2, ["--stages 4", "place.json has 2"],
