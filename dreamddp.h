@@ -54926,7 +54926,7 @@ void ddp__lane_task(ddp_pipe *p, ddp__lane_mark from, ddp_task_kind kind, int m)
     const double now = ddp_now();
     const ddp_pipeline_slot s = {p->stage, -1, {kind, m}, 0, from.now_s, now};
 
-    p->lanes.sum[kind] += now - from.now_s - (p->d->wait_this_step - from.waited_s);
+    p->lanes.sum[kind] += fmax(0, now - from.now_s - (p->d->wait_this_step - from.waited_s));
     ddp__lane_add(p, &s);
 }
 

@@ -343,6 +343,9 @@ static ddp_status choose_stages(program *p, ddp_error *err)
                       t->layout.stages);
     if (p->stages < 1 || p->workers % p->stages)
         return refuse(err, "--stages %ld: at least 1, and --workers %ld must be a multiple of it", p->stages, p->workers);
+    if (p->emulate && p->accumulate > 1 && p->stages == 1)
+        return refuse(err, "--accumulate %ld with --emulate-compute needs --stages N, at least 2: else it has one micro-batch",
+                      p->accumulate);
     if (p->pipeline && p->stages == 1) return refuse(err, "--pipeline %s needs --stages N, at least 2", p->pipeline);
     if (t->emulate_bytes > 0 && (!p->emulate || p->stages == 1))
         return refuse(err, "--emulate-bytes %g needs --emulate-compute P.csv and --stages N, at least 2", t->emulate_bytes);
@@ -433,8 +436,8 @@ static ddp_status check(const program *p, ddp_error *err)
         return refuse(err, "--load %s and --resume %s: a checkpoint has its own weights", p->t.load, p->t.resume);
     if (p->emulate && (p->t.load || p->t.store))
         return refuse(err, "--emulate-compute has no weights; leave out --load and --export");
-    if (p->emulate && ((p->accumulate > 1 && p->stages == 1) || p->epochs))
-        return refuse(err, "--emulate-compute has no data; leave out --epochs, and --accumulate without --stages");
+    if (p->emulate && p->epochs) return refuse(err, "--epochs %ld with --emulate-compute, which has no data: use --steps",
+                                               p->epochs);
     return DDP_OK;
 }
 
