@@ -26637,6 +26637,9 @@ enum {
     DDP__WORKER_BLOB = 8   /* another worker may have more or fewer of them */
 };
 
+/* What edges between stages have cut off. Of the cut alone: with another one, or other replicas, it begins at zero. */
+#define DDP__EDGE_RESIDUAL "edge residual"
+
 typedef struct ddp__tensor {
     char                 name[48];
     const char          *layer; /* whose it is, NULL: a small value of the worker; borrowed */
@@ -27673,13 +27676,15 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
 
 /* ---- all of it ---- */
 
+static int ddp__is_of_cut(const char *name) { return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL); }
+
 /* A file that has what this run does not keep is another strategy's. */
 static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
 {
     for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
         const char *name = ddp_safetensors_at(f->f, i)->name;
         const size_t base = strcspn(name, ".");
-        int known = !name[base];
+        int known = !name[base] || ddp__is_of_cut(name);
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
             return ddp__fail(err, DDP_MISMATCH,
@@ -27694,7 +27699,7 @@ static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, dd
 {
     for (int i = 0; i < x->s->tensors; i++) {
         const ddp__tensor *t = &x->s->tensor[i];
-        if (!t->layer) continue;
+        if (!t->layer || ddp__is_of_cut(t->name)) continue;
         if (t->b >= 0 || !strncmp(t->name, "state.", 6) ||
             (t->l < x->s->layers && (int64_t)t->count == ddp__layer_trained(x, t->l)))
             DDP__TRY(ddp__tensor_reshard(x, t, dry, err));
@@ -40406,6 +40411,8 @@ typedef struct ddp__cut {
     int           *whole; /* [units] the number of each in the model */
     ddp__cut_span *span;  /* [spans] */
     int            spans;
+    float         *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this machine's memory */
+    size_t         residuals;
 } ddp__cut;
 
 struct ddp_ctx {
@@ -47044,7 +47051,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + d->kepts;
+    int room = DDP__SMALL + d->kepts + 1;
 
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
@@ -47072,6 +47079,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
                         own | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
+    if (d->cut && d->cut->residuals)
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals, DDP__WORKER_OWN);
     return DDP_OK;
 }
 
@@ -47979,6 +47988,16 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     return 0;
 }
 
+/* Of other stages or replicas, or of another run's averages. */
+static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
+{
+    if (!d->cut || !d->cut->residuals) return;
+    memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
+    if (d->rank == 0)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s is of other stages or replicas, or of another "
+                 "strategy or period: what edges had cut off begins at zero", folder);
+}
+
 static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
 {
     ddp__worker s;
@@ -47991,6 +48010,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
+    if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
     if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
         ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s was cut otherwise: strategy %s plans anew",
                  folder, d->ops.name);
@@ -54373,7 +54393,7 @@ typedef struct ddp__flow {
     double         ratio;    /* of topk */
     size_t         bytes;    /* of a message */
     unsigned char *wire;     /* [states x bytes] messages, coded; NULL: they lie in the states as floats */
-    float         *residual; /* of who sends, with feedback: one for each value; else NULL */
+    size_t         residual; /* of who sends, with feedback: where its values begin in those of the cut */
 } ddp__flow;
 
 /* All outputs that hop between this stage and another one. */
@@ -54595,7 +54615,6 @@ static void ddp__hops_free(ddp__hop *e, int n)
         for (ddp__flow *l = e[i].flow; l < e[i].flow + 2; l++) {
             if (l->ticket) DDP_FREE(l->ticket);
             if (l->wire) DDP_FREE(l->wire);
-            if (l->residual) DDP_FREE(l->residual);
         }
     }
     if (e) DDP_FREE(e);
@@ -55382,8 +55401,8 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* Of the edge's longest array: how many values, and how many of them Top-K keeps. */
-typedef struct ddp__longest { size_t values, keeps, scratch; } ddp__longest;
+/* Of the edge's longest array: how many values, and how many of them Top-K keeps. residuals: of all that sends. */
+typedef struct ddp__longest { size_t values, keeps, scratch, residuals; } ddp__longest;
 
 /* 0: out of memory. */
 static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, ddp__longest *most)
@@ -55400,6 +55419,8 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         values += p->piece[i].count;
         fits &= part != 0;
     }
+    l->residual = most->residuals;
+    if (sends && p->edge.feedback) most->residuals += values; /* also where a fast link takes all: checkpoints agree */
     if (!fits || l->bytes >= values * sizeof(float)) {
         l->bytes = values * sizeof(float);
         return 1;
@@ -55411,8 +55432,7 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
     }
     l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->bytes);
-    if (sends && p->edge.feedback) l->residual = (float *)ddp__calloc(values, sizeof *l->residual);
-    return l->wire && (!sends || !p->edge.feedback || l->residual);
+    return l->wire != NULL;
 }
 
 /* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
@@ -55431,7 +55451,7 @@ static int ddp__hops_open(ddp_pipe *p, int in, const double *ratio, ddp__longest
 
 ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 {
-    ddp__longest most = {0, 0, 0};
+    ddp__longest most = {0, 0, 0, 0};
     double *ratio = NULL;
     ddp_status s = ddp__edge_check(&p->edge, err);
     int fits;
@@ -55449,7 +55469,9 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
     if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
     if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
-    if (fits && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
+    if (most.residuals) p->cut.residual = (float *)ddp__calloc(most.residuals, sizeof *p->cut.residual);
+    if (p->cut.residual) p->cut.residuals = most.residuals;
+    if (fits && p->cut.residuals == most.residuals && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
         (!most.values || !p->d->host.backend || p->select.here))
         return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
@@ -55501,7 +55523,7 @@ ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *out = l->wire + (size_t)(m % p->states) * l->bytes;
-    float *residual = p->trains ? l->residual : NULL;
+    float *residual = p->trains && p->cut.residual ? p->cut.residual + l->residual : NULL;
     ddp_error why;
 
     memset(&why, 0, sizeof why);
@@ -56630,6 +56652,7 @@ void ddp__shares_close(ddp_pipe *p)
     if (p->cut.name) DDP_FREE((void *)p->cut.name);
     if (p->cut.whole) DDP_FREE(p->cut.whole);
     if (p->cut.span) DDP_FREE(p->cut.span);
+    if (p->cut.residual) DDP_FREE(p->cut.residual);
 }
 
 /* ==== pipe/weights.c ==== [pipe] */

@@ -298,13 +298,15 @@ static ddp_status ddp__kept_reshard(const ddp__shards *x, const ddp__tensor *t, 
 
 /* ---- all of it ---- */
 
+static int ddp__is_of_cut(const char *name) { return !strncmp(name, DDP__EDGE_RESIDUAL ".", sizeof DDP__EDGE_RESIDUAL); }
+
 /* A file that has what this run does not keep is another strategy's. */
 static ddp_status ddp__shard_known(const ddp__shards *x, const ddp__shard *f, ddp_error *err)
 {
     for (int i = 0; f->used && i < ddp_safetensors_count(f->f); i++) {
         const char *name = ddp_safetensors_at(f->f, i)->name;
         const size_t base = strcspn(name, ".");
-        int known = !name[base];
+        int known = !name[base] || ddp__is_of_cut(name);
         for (int k = 0; k < x->s->tensors && !known; k++) known = !strncmp(x->s->tensor[k].name, name, base + 1);
         if (!known && strncmp(name, "layer.", 6) && strncmp(name, "state.", 6))
             return ddp__fail(err, DDP_MISMATCH,
@@ -319,7 +321,7 @@ static ddp_status ddp__shards_tensors(const ddp__shards *x, int own, int dry, dd
 {
     for (int i = 0; i < x->s->tensors; i++) {
         const ddp__tensor *t = &x->s->tensor[i];
-        if (!t->layer) continue;
+        if (!t->layer || ddp__is_of_cut(t->name)) continue;
         if (t->b >= 0 || !strncmp(t->name, "state.", 6) ||
             (t->l < x->s->layers && (int64_t)t->count == ddp__layer_trained(x, t->l)))
             DDP__TRY(ddp__tensor_reshard(x, t, dry, err));

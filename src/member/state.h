@@ -14,6 +14,9 @@ enum {
     DDP__WORKER_BLOB = 8   /* another worker may have more or fewer of them */
 };
 
+/* What edges between stages have cut off. Of the cut alone: with another one, or other replicas, it begins at zero. */
+#define DDP__EDGE_RESIDUAL "edge residual"
+
 typedef struct ddp__tensor {
     char                 name[48];
     const char          *layer; /* whose it is, NULL: a small value of the worker; borrowed */

@@ -51,7 +51,6 @@ static void ddp__hops_free(ddp__hop *e, int n)
         for (ddp__flow *l = e[i].flow; l < e[i].flow + 2; l++) {
             if (l->ticket) DDP_FREE(l->ticket);
             if (l->wire) DDP_FREE(l->wire);
-            if (l->residual) DDP_FREE(l->residual);
         }
     }
     if (e) DDP_FREE(e);

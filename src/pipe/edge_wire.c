@@ -68,8 +68,8 @@ static size_t ddp__part_bytes(const ddp_pipe *p, const ddp__flow *l, size_t n)
     }
 }
 
-/* Of the edge's longest array: how many values, and how many of them Top-K keeps. */
-typedef struct ddp__longest { size_t values, keeps, scratch; } ddp__longest;
+/* Of the edge's longest array: how many values, and how many of them Top-K keeps. residuals: of all that sends. */
+typedef struct ddp__longest { size_t values, keeps, scratch, residuals; } ddp__longest;
 
 /* 0: out of memory. */
 static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, ddp__longest *most)
@@ -86,6 +86,8 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         values += p->piece[i].count;
         fits &= part != 0;
     }
+    l->residual = most->residuals;
+    if (sends && p->edge.feedback) most->residuals += values; /* also where a fast link takes all: checkpoints agree */
     if (!fits || l->bytes >= values * sizeof(float)) {
         l->bytes = values * sizeof(float);
         return 1;
@@ -97,8 +99,7 @@ static int ddp__flow_open(ddp_pipe *p, ddp__hop *e, int gradients, int sends, dd
         if (sends && selects && ddp_topk_scratch(n, k) > most->scratch) most->scratch = ddp_topk_scratch(n, k);
     }
     l->wire = (unsigned char *)ddp__calloc((size_t)p->states, l->bytes);
-    if (sends && p->edge.feedback) l->residual = (float *)ddp__calloc(values, sizeof *l->residual);
-    return l->wire && (!sends || !p->edge.feedback || l->residual);
+    return l->wire != NULL;
 }
 
 /* What comes from an earlier stage is activations, what goes there gradients. 0: out of memory. */
@@ -117,7 +118,7 @@ static int ddp__hops_open(ddp_pipe *p, int in, const double *ratio, ddp__longest
 
 ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
 {
-    ddp__longest most = {0, 0, 0};
+    ddp__longest most = {0, 0, 0, 0};
     double *ratio = NULL;
     ddp_status s = ddp__edge_check(&p->edge, err);
     int fits;
@@ -135,7 +136,9 @@ ddp_status ddp__wires_open(ddp_pipe *p, ddp_error *err)
     if (most.keeps) p->select.index = (uint64_t *)ddp__calloc(most.keeps, sizeof *p->select.index);
     if (most.keeps) p->select.value = (float *)ddp__calloc(most.keeps, sizeof *p->select.value);
     if (most.values && p->d->host.backend) p->select.here = (float *)ddp__calloc(most.values, sizeof *p->select.here);
-    if (fits && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
+    if (most.residuals) p->cut.residual = (float *)ddp__calloc(most.residuals, sizeof *p->cut.residual);
+    if (p->cut.residual) p->cut.residuals = most.residuals;
+    if (fits && p->cut.residuals == most.residuals && (!most.keeps || (p->select.scratch && p->select.index && p->select.value)) &&
         (!most.values || !p->d->host.backend || p->select.here))
         return DDP_OK;
     return ddp__fail(err, DDP_MEMORY, "out of memory for the messages of stage %d, %d at a time: use 1f1b, or smaller "
@@ -187,7 +190,7 @@ ddp_status ddp__flow_pack(ddp_pipe *p, ddp__hop *e, int m, int gradients)
     const ddp__flow *l = &e->flow[gradients];
     const int pieces = ddp__hop_list(p, e, m, gradients);
     unsigned char *out = l->wire + (size_t)(m % p->states) * l->bytes;
-    float *residual = p->trains ? l->residual : NULL;
+    float *residual = p->trains && p->cut.residual ? p->cut.residual + l->residual : NULL;
     ddp_error why;
 
     memset(&why, 0, sizeof why);

@@ -12,7 +12,7 @@ typedef struct ddp__flow {
     double         ratio;    /* of topk */
     size_t         bytes;    /* of a message */
     unsigned char *wire;     /* [states x bytes] messages, coded; NULL: they lie in the states as floats */
-    float         *residual; /* of who sends, with feedback: one for each value; else NULL */
+    size_t         residual; /* of who sends, with feedback: where its values begin in those of the cut */
 } ddp__flow;
 
 /* All outputs that hop between this stage and another one. */

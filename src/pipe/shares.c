@@ -65,4 +65,5 @@ void ddp__shares_close(ddp_pipe *p)
     if (p->cut.name) DDP_FREE((void *)p->cut.name);
     if (p->cut.whole) DDP_FREE(p->cut.whole);
     if (p->cut.span) DDP_FREE(p->cut.span);
+    if (p->cut.residual) DDP_FREE(p->cut.residual);
 }

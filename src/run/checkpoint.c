@@ -89,6 +89,16 @@ int ddp_checkpoint_save(ddp_ctx *d, const char *folder, int keep)
     return 0;
 }
 
+/* Of other stages or replicas, or of another run's averages. */
+static void ddp__residuals_clear(ddp_ctx *d, const char *folder)
+{
+    if (!d->cut || !d->cut->residuals) return;
+    memset(d->cut->residual, 0, d->cut->residuals * sizeof(float));
+    if (d->rank == 0)
+        ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s is of other stages or replicas, or of another "
+                 "strategy or period: what edges had cut off begins at zero", folder);
+}
+
 static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_error *err)
 {
     ddp__worker s;
@@ -101,6 +111,7 @@ static ddp_status ddp__load(ddp_ctx *d, const char *folder, int *world, ddp_erro
     if (code == DDP_OK) code = ddp__checkpoint_load(&s, folder, &of, err);
     if (code == DDP_OK) code = ddp__worker_apply(d, &s, of.same, err);
     if (code == DDP_OK && !of.kin) ddp__coded_start(d, 1);
+    if (code == DDP_OK && !of.same) ddp__residuals_clear(d, folder);
     if (code == DDP_OK && of.kin && !of.same && d->rank == 0 && d->ops.plan_make)
         ddp__log(&d->host.log, DDP_LOG_INFO, "the checkpoint in %.200s was cut otherwise: strategy %s plans anew",
                  folder, d->ops.name);

@@ -108,6 +108,8 @@ typedef struct ddp__cut {
     int           *whole; /* [units] the number of each in the model */
     ddp__cut_span *span;  /* [spans] */
     int            spans;
+    float         *residual; /* [residuals] what its edges have cut off (ddp_edge_wire.feedback), in this machine's memory */
+    size_t         residuals;
 } ddp__cut;
 
 struct ddp_ctx {

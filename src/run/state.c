@@ -87,7 +87,7 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
 {
     const int told = d->ops.averages == DDP_AVERAGES_GRADIENTS ? DDP__WORKER_TOLD : 0;
     const int there = d->host.backend ? DDP__WORKER_THERE : 0;
-    int room = DDP__SMALL + d->kepts;
+    int room = DDP__SMALL + d->kepts + 1;
 
     for (int l = 0; l < d->layers; l++) room += d->unit[l].blocks + 3;
     DDP__TRY(ddp__worker_open(s, d->layers, room, err));
@@ -115,6 +115,8 @@ ddp_status ddp__worker_list(ddp_ctx *d, ddp__worker *s, ddp_error *err)
         ddp__worker_add(s, k->name, k->layer < 0 ? d->layers : k->layer, -1, k->data, k->count,
                         own | (k->equal & DDP_KEPT_HERE ? 0 : there));
     }
+    if (d->cut && d->cut->residuals)
+        ddp__worker_add(s, DDP__EDGE_RESIDUAL, d->layers, -1, d->cut->residual, d->cut->residuals, DDP__WORKER_OWN);
     return DDP_OK;
 }
 

@@ -62,6 +62,7 @@ typedef struct leg {
     long         last, dim, heads, blocks; /* dim, heads, blocks: of a GPT, 0: 8, 2, 2 */
     const char  *folder, *weights, *to;
     const int   *rank_of;
+    ddp_edge_wire edge;
     board       *b;
 } leg;
 
@@ -242,7 +243,7 @@ static int worker(ddp_ctx *d, void *user)
 
     if (!loss || g->nodes > NODES) return (int)DDP_MEMORY;
     memset(&c, 0, sizeof c);
-    c.schedule = x->schedule, c.stages = x->stages, c.rank_of = x->rank_of;
+    c.schedule = x->schedule, c.stages = x->stages, c.rank_of = x->rank_of, c.edge = x->edge;
     if (x->anyhow) cut_anyhow(g, x->stages, x->seed, cut), c.stage_of = cut;
     if (x->stages) p = ddp_pipe_open(d, g, loss, &c);
     if (x->stages && !p) return (int)ddp_last_error(d)->code;
@@ -382,6 +383,90 @@ static void processes_go_on_too(void **unused)
     x.cfg.transport = one.cfg.transport = DDP_TCP;
     goes_on(&one, &x, &x, 1, 3);
     goes_on(&one, &x, &one, 1, 4);
+}
+
+static void what_edges_cut_off_goes_on_too(void **unused)
+{
+    static const ddp_edge_wire all[] = {{DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_TOPK, 4, 0, 1}, {DDP_EDGE_ADATOPK, 1.5, 3, 1}};
+    static const int layout[] = {1, 0, 3, 2};
+
+    (void)unused;
+    for (int i = 0; i < 9; i++) {
+        leg x = leg_of(GPT, i % 2 ? DDP_SSGD : DDP_LOCALSGD, 2 + i / 2 % 3), y;
+        x.edge = all[i % 3];
+        x.schedule = (ddp_pipeline)(DDP_PIPELINE_GPIPE + i / 3);
+        x.optimizer = i % 2;
+        y = x;
+        if (x.stages == 2) y.rank_of = layout; /* the same stages on other ranks */
+        goes_on(&x, &x, &y, 1 + (x.stages == 2), 1 + (5 * i) % 6);
+    }
+}
+
+static char said[DDP_ERROR_TEXT];
+
+static void hear(void *user, ddp_log_level level, const char *line)
+{
+    (void)user, (void)level;
+    if (strstr(line, "what edges had cut off begins at zero")) snprintf(said, sizeof said, "%s", line);
+}
+
+/* On other stages or replicas they have the bits of a run that goes on from a checkpoint without residuals. */
+static void what_edges_cut_off_is_of_these_stages_alone(void **unused)
+{
+    static const int stages[] = {2, 3, 4}, copies[] = {1, 2, 1};
+    board *b = boards();
+
+    (void)unused;
+    for (int i = 0; i < 3; i++) {
+        char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
+        leg a = leg_of(GPT, DDP_SSGD, 3), one, c;
+
+        assert_non_null(mkdtemp(folder));
+        a.folder = folder;
+        a.edge.coding = DDP_EDGE_TOPK, a.edge.ratio = 4, a.edge.feedback = 1;
+        one = c = a;
+        a.last = one.last = 4, c.last = 7;
+        a.save = one.save = one.load = c.load = 1;
+        a.b = b + 2, one.b = b + 2, c.b = b;
+        go(&a, 1);
+        c.stages = stages[i];
+        c.cfg.logger.fn = hear, c.cfg.logger.level = DDP_LOG_INFO;
+        *said = 0;
+        go(&c, copies[i]);
+        if (!strstr(said, folder)) fail_msg("'%s' does not say that it begins at zero", said);
+        one.stages = 0; /* one worker reads it, and writes one that has none */
+        go(&one, 1);
+        c.b = b + 1;
+        go(&c, copies[i]);
+        if (memcmp(b[0].value, b[1].value, sizeof b->value))
+            fail_msg("3 stages to %d pipelines of %d: not the bits of none cut off", copies[i], stages[i]);
+        remove_folder(folder);
+    }
+    munmap(b, 3 * sizeof *b);
+}
+
+/* With feedback and without it the same stages do not go on from each other's. */
+static void feedback_is_not_lost_in_silence(void **unused)
+{
+    char folder[] = "/tmp/ddp_pipe_ckpt_XXXXXX";
+    board *b = boards();
+    leg a = leg_of(GPT, DDP_SSGD, 2), c;
+
+    (void)unused;
+    assert_non_null(mkdtemp(folder));
+    for (int feedback = 0; feedback < 2; feedback++) {
+        a.folder = folder, a.b = b;
+        a.edge.coding = DDP_EDGE_INT8, a.edge.feedback = feedback;
+        c = a;
+        a.last = 3, a.save = 1;
+        c.last = 7, c.load = 1;
+        c.edge.feedback = !feedback;
+        go(&a, 1);
+        refused(&c, 1, DDP_MISMATCH, feedback ? "tensors, this model with this wire format has"
+                                              : "tensor \"edge residual.");
+        remove_folder(folder);
+    }
+    munmap(b, 3 * sizeof *b);
 }
 
 /* ---- other stages ---- */
@@ -671,6 +756,9 @@ int main(void)
         cmocka_unit_test(the_same_stages_go_on_with_the_same_bits),
         cmocka_unit_test(every_step_goes_on),
         cmocka_unit_test(processes_go_on_too),
+        cmocka_unit_test(what_edges_cut_off_goes_on_too),
+        cmocka_unit_test(what_edges_cut_off_is_of_these_stages_alone),
+        cmocka_unit_test(feedback_is_not_lost_in_silence),
         cmocka_unit_test(other_stages_go_on_with_the_same_bits),
         cmocka_unit_test(cuts_through_layers_go_on_too),
         cmocka_unit_test(state_of_strategies_follows_its_layers),

@@ -39,6 +39,7 @@ typedef struct job {
     int          victim[2], step[2], victims; /* rank in the world that it dies in, the i-th; and in which step */
     moment       when;
     int          adamw;
+    ddp_edge_wire edge; /* with it all pipelines have the same data, and the reference is one of them */
     board       *b;
     /* of the reference: one phase */
     const char  *load, *save;
@@ -64,12 +65,17 @@ static void fill(float *x, int32_t *labels, long g)
     for (int i = 0; labels && i < BATCH; i++) labels[i] = (int32_t)ddp_rng_below(&q, 5);
 }
 
-static ddp_node *model(ddp_graph *g)
+static long sample(const job *j, long step, int M, int m, int R, int number)
+{
+    return j->edge.coding ? step * M + m : (step * M + m) * R + number;
+}
+
+static ddp_node *model(ddp_graph *g, const job *j)
 {
     ddp_mlp_config m;
 
     memset(&m, 0, sizeof m);
-    m.batch = BATCH, m.inputs = 7, m.hidden[0] = 9, m.hidden[1] = 5, m.hidden[2] = 11, m.classes = 5;
+    m.batch = BATCH, m.inputs = 7, m.hidden[0] = 9, m.hidden[1] = j->edge.coding ? 40 : 5, m.hidden[2] = 11, m.classes = 5;
     return ddp_mlp(g, &m, NULL);
 }
 
@@ -103,7 +109,7 @@ static int train(ddp_ctx *d, const job *j, ddp_pipe *p, int world, int own)
         if (now && j->when == UPDATE) deadly = (int)step + 1;
         for (int m = 0; m < M; m++)
             fill((float *)ddp_pipe_input(p, m, "x"), (int32_t *)ddp_pipe_input(p, m, "labels"),
-                 (step * M + m) * R + ddp_pipe_number(p));
+                 sample(j, step, M, m, R, ddp_pipe_number(p)));
         bad = ddp_pipe_step(p);
         if (now && j->when == LOSS) kill(getpid(), SIGKILL);
         if (!bad) j->b->loss[own] = ddp_pipe_loss(p);
@@ -129,7 +135,8 @@ static int worker(ddp_ctx *d, void *user)
     memset(&c, 0, sizeof c);
     c.stages = j->stages;
     c.schedule = j->schedule;
-    p = ddp_pipe_open(d, g, model(g), &c);
+    c.edge = j->edge;
+    p = ddp_pipe_open(d, g, model(g, j), &c);
     bad = p ? ddp_set_optimizer(d, &o) : (int)ddp_last_error(d)->code;
     if (!bad) bad = ddp_pipe_resume(p);
     if (!bad) {
@@ -150,31 +157,42 @@ static int worker(ddp_ctx *d, void *user)
     return bad;
 }
 
-/* Unpipelined, from step ddp_step to j->to. */
+/* From step ddp_step to j->to, unpipelined or, with coded edges, one pipeline. */
 static int whole(ddp_ctx *d, void *user)
 {
     const job *j = (const job *)user;
     const int R = ddp_world(d), M = j->cfg.micro_batches;
     ddp_optimizer plain, o = optimizer(j, &plain);
     ddp_graph *g = ddp_graph_new(d);
-    ddp_node *loss = model(g);
-    int bad = ddp_graph_build(g);
+    ddp_node *loss = model(g, j);
+    ddp_pipe_config c;
+    ddp_pipe *p = NULL;
     uint64_t hash = 0;
+    int bad;
 
+    memset(&c, 0, sizeof c);
+    c.stages = j->stages, c.schedule = j->schedule, c.edge = j->edge;
+    if (j->edge.coding) p = ddp_pipe_open(d, g, loss, &c);
+    bad = j->edge.coding ? (int)ddp_last_error(d)->code : ddp_graph_build(g);
     if (!bad) bad = ddp_set_optimizer(d, &o);
     if (!bad && j->load) bad = ddp_checkpoint_load(d, j->load, NULL);
     for (long step = ddp_step(d); step < j->to && !bad; step++) {
         for (int m = 0; m < M && !bad; m++) {
-            fill((float *)ddp_data(g, "x"), (int32_t *)ddp_data(g, "labels"), (step * M + m) * R + ddp_rank(d));
-            bad = ddp_forward(g);
-            if (!bad) bad = ddp_backward(g, loss);
+            float *x = (float *)(p ? ddp_pipe_input(p, m, "x") : ddp_data(g, "x"));
+            fill(x, (int32_t *)(p ? ddp_pipe_input(p, m, "labels") : ddp_data(g, "labels")),
+                 sample(j, step, M, m, R, ddp_rank(d)));
+            if (!p) bad = ddp_forward(g);
+            if (!p && !bad) bad = ddp_backward(g, loss);
         }
+        if (p && !bad) bad = ddp_pipe_step(p);
         if (!bad) bad = ddp_step_end(d);
     }
     if (!bad) bad = ddp_sync_all(d);
     if (!bad && j->save) bad = ddp_checkpoint_save(d, j->save, 0);
-    for (int l = 0; !bad && l < g->layers; l++) hash = ddp_hash_floats(hash, g->layer[l].params, g->layer[l].count);
+    for (int l = 0; !bad && !p && l < g->layers; l++) hash = ddp_hash_floats(hash, g->layer[l].params, g->layer[l].count);
+    if (!bad && p) bad = ddp_pipe_hash(p, &hash);
     j->b->hash[ddp_rank(d)] = hash;
+    ddp_pipe_close(p);
     return bad;
 }
 
@@ -216,6 +234,7 @@ static uint64_t reference(const job *like)
         snprintf(folder[i], sizeof folder[i], "/tmp/ddp-survive-%d.%d", (int)getpid(), i);
         j.cfg.world = b->replicas[0][i];
         j.cfg.micro_batches = MICRO * like->replicas / j.cfg.world;
+        if (j.edge.coding) j.cfg.world = j.stages;
         j.load = i ? folder[i - 1] : NULL;
         j.save = i + 1 < n ? folder[i] : NULL;
         j.to = i + 1 < n ? b->from[0][i + 1] : (long)STEPS;
@@ -332,6 +351,32 @@ static void what_each_has_of_its_own_goes_on_too(void **state)
     }
 }
 
+static void what_edges_cut_off_goes_on_too(void **state)
+{
+    static const ddp_edge_wire all[] = {{DDP_EDGE_INT8, 0, 0, 1}, {DDP_EDGE_TOPK, 4, 0, 1}};
+    ddp_error err;
+    job j;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        memset(&j, 0, sizeof j);
+        j.b = boards();
+        j.cfg.strategy = DDP_SSGD;
+        j.schedule = i ? DDP_PIPELINE_ZB : DDP_PIPELINE_1F1B;
+        j.edge = all[i];
+        j.stages = 2;
+        j.replicas = 2;
+        j.min_replicas = 1;
+        j.victims = 1;
+        j.victim[0] = 1 + i;
+        j.step[0] = 4;
+        j.when = i ? UPDATE : FORWARD;
+        if (lose(&j, DDP_TCP, &err)) fail_msg("%s", err.msg);
+        expect(&j, 1, 1);
+        munmap(j.b, sizeof *j.b);
+    }
+}
+
 static void threads_leave_too(void **state)
 {
     ddp_error err;
@@ -426,6 +471,7 @@ int main(void)
         cmocka_unit_test(those_left_have_the_bits_of_a_run_of_as_many),
         cmocka_unit_test(pipelines_are_lost_one_after_another),
         cmocka_unit_test(what_each_has_of_its_own_goes_on_too),
+        cmocka_unit_test(what_edges_cut_off_goes_on_too),
         cmocka_unit_test(threads_leave_too),
         cmocka_unit_test(too_few_end),
         cmocka_unit_test(what_cannot_be_is_refused),
